@@ -12,8 +12,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList, pipeline
 
 from npu_llm.errors import OptionError
-from npu_llm.speech.transcript import Passage
-from npu_llm.speech.wishes import Wishes
+from npu_llm.speech.transcript import Passage, TranscriptOptions
 
 if TYPE_CHECKING:
     from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
@@ -31,7 +30,7 @@ class Transcript:
 
     Attributes:
         text: all of it.
-        passages: its parts with their times; empty where none were wished for.
+        passages: its parts with their times; empty where none were requested.
         seconds: how long the sound is.
     """
 
@@ -70,12 +69,12 @@ class Transcriber:
             device="cpu",
         )
 
-    def check(self, wishes: Wishes) -> None:
+    def check(self, options: TranscriptOptions) -> None:
         """Raises OptionError [speech-option] for what the model does not know."""
         named = {
-            "timestamps": (wishes.times, "no_timestamps_token_id"),
-            "language": (wishes.language, "lang_to_id"),
-            "translate": (wishes.translates or None, "task_to_id"),
+            "timestamps": (options.times, "no_timestamps_token_id"),
+            "language": (options.language, "lang_to_id"),
+            "translate": (options.translates or None, "task_to_id"),
         }
         for name, (value, needed) in named.items():
             if value is not None and not hasattr(self.model.generation_config, needed):
@@ -89,7 +88,7 @@ class Transcriber:
     def run(
         self,
         sound: Sound,
-        wishes: Wishes,
+        options: TranscriptOptions,
         *,
         more: Mapping[str, Any] | None = None,
         ends: Sequence[threading.Event] = (),
@@ -98,7 +97,7 @@ class Transcriber:
 
         Args:
             sound: (samples,) float32 at `rate`.
-            wishes: checked.
+            options: checked.
             more: further arguments of the model's generate.
             ends: events after one of which nobody waits for the transcript.
 
@@ -106,31 +105,31 @@ class Transcriber:
             InterruptedError: at the next token after one of `ends` was set.
             OptionError: [speech-option] for a language that the model does not know.
         """
-        asked: dict[str, Any] = {"do_sample": wishes.temperature > 0, "num_beams": wishes.beams}
-        if wishes.temperature > 0:
-            asked["temperature"] = wishes.temperature
-        if wishes.language is not None:
-            asked["language"] = wishes.language
-        if wishes.translates:
+        asked: dict[str, Any] = {"do_sample": options.temperature > 0, "num_beams": options.beams}
+        if options.temperature > 0:
+            asked["temperature"] = options.temperature
+        if options.language is not None:
+            asked["language"] = options.language
+        if options.translates:
             asked["task"] = "translate"
         if ends:
             asked["stopping_criteria"] = StoppingCriteriaList([_Interruption(ends)])
         wanted: dict[str, Any] = {}
-        if self.knows_times and (wishes.times or len(sound) > _WINDOW_S * self.rate):
-            wanted["return_timestamps"] = "word" if wishes.times == "word" else True
+        if self.knows_times and (options.times or len(sound) > _WINDOW_S * self.rate):
+            wanted["return_timestamps"] = "word" if options.times == "word" else True
         given = {"raw": sound, "sampling_rate": self.rate}
         try:
             found = self._recognize(given, generate_kwargs={**asked, **(more or {})}, **wanted)
         except ValueError as failure:
-            if "language" not in str(failure) or wishes.language is None:
+            if "language" not in str(failure) or options.language is None:
                 raise
             raise OptionError(
-                f"language: must be one that the model knows; got {wishes.language[:40]!r}. Pass a "
-                "code such as en, or a name such as german.",
+                f"language: must be one that the model knows; got {options.language[:40]!r}. Pass "
+                "a code such as en, or a name such as german.",
                 code="speech-option",
             ) from failure
         seconds = len(sound) / self.rate
-        chunks = found.get("chunks", []) if wishes.times is not None else []
+        chunks = found.get("chunks", []) if options.times is not None else []
         return Transcript(found["text"], tuple(_passages(chunks, seconds)), seconds)
 
 

@@ -1,4 +1,4 @@
-"""Writes what was said, with its times, as text, subtitles or JSON."""
+"""Transcripts: options, passages with times, and their output as text, subtitles or JSON."""
 
 from __future__ import annotations
 
@@ -7,10 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FORMATS", "Format", "Passage", "write_transcript"]
+__all__ = ["FORMATS", "Format", "Passage", "Times", "TranscriptOptions", "write_transcript"]
 
+Times = Literal["word", "segment"]
 Format = Literal["txt", "srt", "vtt", "json"]
 FORMATS: tuple[Format, ...] = ("txt", "srt", "vtt", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptOptions:
+    """Options of a transcript.
+
+    Attributes:
+        language: a code such as "en" or a name such as "german"; None to find it out.
+        translates: whether into English.
+        times: what has times; None for text alone.
+        beams: how many are searched; more search longer.
+        temperature: 0.0 for the most likely tokens; above, they are drawn.
+    """
+
+    language: str | None = None
+    translates: bool = False
+    times: Times | None = None
+    beams: int = 1
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ __all__ = ["Kind", "kind_of"]
 Kind = Literal["text", "vectors", "transcripts"]
 
 _TASKS: dict[str, Kind] = {
-    "NPUModelForFeatureExtraction": "vectors",
-    "NPUModelForSpeechSeq2Seq": "transcripts",
+    "AutoModel": "vectors",
+    "AutoModelForSpeechSeq2Seq": "transcripts",
 }
 # How transformers calls architectures that write text, and only those.
 _WRITING = ("ForCausalLM", "LMHeadModel")
@@ -41,7 +41,7 @@ def kind_of(path: str | None) -> Kind:
     from npu_llm.tasks.auto_model import find_task
 
     try:
-        return _TASKS.get(find_task(path)[1], "text")
+        return _TASKS.get(find_task(path), "text")
     except ModelError:
         return "text"  # what loads it as a language model says what is wrong
 

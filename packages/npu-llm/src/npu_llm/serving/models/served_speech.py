@@ -12,7 +12,7 @@ from npu_llm.speech.wave_file import read_samples
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber, Transcript
-    from npu_llm.speech.wishes import Wishes
+    from npu_llm.speech.transcript import TranscriptOptions
 
 __all__ = ["ServedSpeech"]
 
@@ -50,23 +50,23 @@ class ServedSpeech:
         """How many requests are read or wait for it."""
         return self._turns.waiting
 
-    async def transcribe(self, content: bytes, wishes: Wishes) -> Transcript:
+    async def transcribe(self, content: bytes, options: TranscriptOptions) -> Transcript:
         """Returns what is said in a WAV file; a call that is cancelled ends at the next token.
 
         Args:
             content: the file's bytes.
-            wishes: what the transcript shall be like.
+            options: of the transcript.
 
         Raises:
             OptionError: as npu_llm.speech.wave_file.read_samples does; [speech-option] for what the
                 model does not know.
             ServerError: [server-busy], [server-stopping].
         """
-        self.transcriber.check(wishes)
+        self.transcriber.check(options)
         left = threading.Event()
         with self._turns.place():
             try:
-                return await self._turns.do(partial(self._run, content, wishes, left))
+                return await self._turns.do(partial(self._run, content, options, left))
             except asyncio.CancelledError:
                 left.set()
                 raise
@@ -76,6 +76,6 @@ class ServedSpeech:
         self._is_closing.set()
         self._turns.close()
 
-    def _run(self, content: bytes, wishes: Wishes, left: threading.Event) -> Transcript:
+    def _run(self, content: bytes, options: TranscriptOptions, left: threading.Event) -> Transcript:
         sound = read_samples("file", content, rate=self.transcriber.rate)
-        return self.transcriber.run(sound, wishes, ends=(left, self._is_closing))
+        return self.transcriber.run(sound, options, ends=(left, self._is_closing))

@@ -17,8 +17,8 @@ from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.served_speech import ServedSpeech
 from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_llm.speech.transcriber import Transcriber
+from npu_llm.speech.transcript import TranscriptOptions
 from npu_llm.speech.wave_file import read_samples
-from npu_llm.speech.wishes import Wishes
 
 
 def sound(seconds, rate=16000):
@@ -63,7 +63,7 @@ def ask(hearing):
 
 def test_formats_are_openais_and_hold_the_same_words(ask, transcriber):
     wanted = transcriber.run(
-        read_samples("s", sound(3), rate=16000), Wishes(language="en", times="segment")
+        read_samples("s", sound(3), rate=16000), TranscriptOptions(language="en", times="segment")
     )
     found = ask(response_format="verbose_json")
     assert [one.text for one in found.segments] == [one.text for one in wanted.passages]

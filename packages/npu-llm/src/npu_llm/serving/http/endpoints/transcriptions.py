@@ -15,8 +15,7 @@ from npu_llm.serving.http.refusals import RequestError
 from npu_llm.serving.http.service import service_of
 from npu_llm.serving.http.several import ClientLeftError, while_there
 from npu_llm.serving.models.served_speech import ServedSpeech
-from npu_llm.speech.transcript import write_transcript
-from npu_llm.speech.wishes import Times, Wishes
+from npu_llm.speech.transcript import Times, TranscriptOptions, write_transcript
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcript
@@ -28,11 +27,13 @@ async def transcriptions(request: Request) -> Response:
     """Answers with what is said in a WAV file."""
     service = service_of(request)
     body, content = await service.read_form(request, TranscriptionBody)
-    wishes = Wishes(language=body.language, times=_times(body), temperature=body.temperature)
+    options = TranscriptOptions(
+        language=body.language, times=_times(body), temperature=body.temperature
+    )
     started = time.perf_counter()
     async with service.shelf.use(body.model, ServedSpeech) as served:
         try:
-            found = await while_there(request, served.transcribe(content, wishes))
+            found = await while_there(request, served.transcribe(content, options))
         except ClientLeftError:
             return Response(status_code=499)  # nobody reads it
     noted(request.scope).update(model=served.name, sound_seconds=round(found.seconds, 2))
@@ -42,7 +43,7 @@ async def transcriptions(request: Request) -> Response:
         return PlainTextResponse(write_transcript(found.text, found.passages, kind) + "\n")
     if kind == "text":
         return PlainTextResponse(found.text.strip() + "\n")
-    return JSONResponse(_content(found, wishes, is_whole=kind == "verbose_json"))
+    return JSONResponse(_content(found, options, is_whole=kind == "verbose_json"))
 
 
 def _times(body: TranscriptionBody) -> Times | None:
@@ -60,14 +61,14 @@ def _times(body: TranscriptionBody) -> Times | None:
     return asked[0]
 
 
-def _content(found: Transcript, wishes: Wishes, *, is_whole: bool) -> dict[str, Any]:
+def _content(found: Transcript, options: TranscriptOptions, *, is_whole: bool) -> dict[str, Any]:
     content: dict[str, Any] = {"text": found.text.strip()}
     if not is_whole:
         return content
     content |= {"task": "transcribe", "duration": found.seconds}
-    if wishes.language is not None:
-        content["language"] = wishes.language
-    if wishes.times == "word":
+    if options.language is not None:
+        content["language"] = options.language
+    if options.times == "word":
         words = [
             {"word": one.text.strip(), "start": one.start, "end": one.end} for one in found.passages
         ]
