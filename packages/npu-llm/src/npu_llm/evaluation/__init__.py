@@ -1,8 +1,15 @@
 """How well a model does: perplexity of language models, and each other task's own measure."""
 
 from npu_llm.evaluation.perplexity import EvaluationResult, default_text, evaluate, read_text
-from npu_llm.evaluation.task_forms import FORMS, Form, check_sample, form_of
-from npu_llm.evaluation.task_results import TaskResult, evaluate_task, labels_of
+from npu_llm.evaluation.tasks import (
+    FORMS,
+    Form,
+    TaskResult,
+    check_sample,
+    evaluate_task,
+    form_of,
+    labels_of,
+)
 
 __all__ = [
     "FORMS",

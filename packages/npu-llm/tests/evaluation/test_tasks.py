@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from npu_llm.errors import OptionError
-from npu_llm.evaluation.task_forms import FORMS, check_sample, form_of
+from npu_llm.evaluation.tasks import FORMS, check_sample, form_of
 
 LABELS = {"left": 0, "right": 1}
 CLASSES = FORMS["AutoModelForSequenceClassification"]
