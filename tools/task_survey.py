@@ -136,7 +136,7 @@ def _calls(reference: Any) -> Iterator[dict[str, Any]]:
     """Yields inputs of other sizes than those that a model is traced with."""
     import torch
 
-    from npu_llm.tasks.examples import make_example
+    from npu_llm.tasks.building import make_example
 
     example = make_example(reference)
     draws = torch.Generator().manual_seed(9)

@@ -25,7 +25,7 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.models.export import export
 from npu_llm.models.static_programs import StaticPrograms
-from npu_llm.part_programs.loading import Ready
+from npu_llm.models.task_entries import TaskReady
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_runtime import device_info
 
@@ -491,7 +491,7 @@ def parts_on_npu_plugin():
     def make(kind: type, model: Any, **more: Any) -> Any:
         made = type(model._parts)
         parts = made(model._entry, lambda path, *_: NpuwProgram(path), when="off", **more)
-        return kind._made_of(Ready(model._entry, parts, model.report))
+        return kind._made_of(TaskReady(model._entry, parts, model.report))
 
     return make
 

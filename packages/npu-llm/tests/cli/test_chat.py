@@ -89,7 +89,7 @@ def test_what_only_other_chats_have_is_said_to_be_so(new_chat, capsys):
     chat.take("/image some.png")
     chat.take("/nothing")
     said = capsys.readouterr().err
-    assert "takes no pictures" in said
+    assert "takes no images" in said
     assert "There is no command /nothing" in said
 
 

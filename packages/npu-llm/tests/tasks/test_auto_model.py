@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 
 import pytest
 import transformers
 
+import npu_llm
 from npu_llm import NPUAutoModel
 from npu_llm.errors import ModelError
-from npu_llm.tasks.auto_model import TASKS, _choose
+from npu_llm.tasks.auto_model import class_name, find_task
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from npu_llm.tasks.auto_model import TASKS, _choose
     ],
 )
 def test_architecture_names_the_class(checkpoint, name, auto):
-    assert _choose(checkpoint(name, getattr(transformers, auto)), {}) == TASKS[auto]
+    assert find_task(checkpoint(name, getattr(transformers, auto))) == auto
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,8 @@ def test_architecture_names_the_class(checkpoint, name, auto):
 def test_what_generates_is_told_from_what_classifies(tmp_path, kind, model, name):
     config = {"model_type": kind, "architectures": [model]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    home, found = _choose(tmp_path, {})
-    assert found == name
-    assert hasattr(importlib.import_module(home), name)
+    assert class_name(find_task(tmp_path)) == name
+    assert hasattr(npu_llm, name)
 
 
 def test_architecture_of_no_task_is_refused(tmp_path):

@@ -72,16 +72,16 @@ def chat(options: argparse.Namespace) -> int:
         NpuError: if the model cannot start, or the session cannot be saved.
     """
     from npu_llm.cli.display import Display
-    from npu_llm.cli.tasks.pictures import looks_at_pictures
+    from npu_llm.cli.tasks.describe import reads_images
     from npu_llm.config import read_settings
 
     display = Display()
     history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
     lines = LineReader(history)
-    if options.model is not None and looks_at_pictures(options.model):
-        from npu_llm.cli.tasks.picture_chat import chat_about_pictures
+    if options.model is not None and reads_images(options.model):
+        from npu_llm.cli.tasks.image_chat import chat_about_images
 
-        return chat_about_pictures(options, lines)
+        return chat_about_images(options, lines)
     with unechoed():
         with import_notice():
             from npu_llm.cli.session import start
@@ -154,14 +154,14 @@ class Chat(Turns):
 
     def _model_named(self, name: str) -> None:
         from npu_llm.cli.session import generation_options, start
-        from npu_llm.cli.tasks.pictures import looks_at_pictures
+        from npu_llm.cli.tasks.describe import reads_images
 
         if not name:
             self._display.reply(f"model: {self._model.name}, {self._model.precision.name}")
             return
-        if looks_at_pictures(name):
+        if reads_images(name):
             raise OptionError(
-                f"/model: must be a model of text here; got {name}, which looks at pictures. Start "
+                f"/model: must be a model of text here; got {name}, which reads images. Start "
                 f"npu-llm chat --model {name}.",
                 code="chat-model",
             )

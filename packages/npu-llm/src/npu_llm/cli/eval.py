@@ -1,4 +1,4 @@
-"""`npu-llm eval`: how well a model does, by perplexity or its task's measure."""
+"""`npu-llm eval`: measures a model by perplexity, or by samples of its task."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ import gc
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_notice import import_notice
+from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import parse_dtype
 from npu_llm.cli.arguments import add_model, check_model, positive
-from npu_llm.cli.tasks.evaluating import (
-    add_data,
-    is_other_task,
-    measure_by_data,
-    print_task_results,
-)
-from npu_llm.errors import OptionError
+from npu_llm.cli.tasks.starting import start_task
+from npu_llm.cli.tasks.translate import asked_languages
+from npu_llm.errors import ModelError, OptionError
+
+if TYPE_CHECKING:
+    from npu_llm.evaluation import TaskResult
 
 __all__ = ["main"]
+
+_GENERATES, _TRANSLATES = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+# Options that only mean something where text is continued.
+_OF_TEXT = ("text", "window", "stride", "pipeline", "max_context", "kv_cache", "sparse_attention")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         type=Path,
         help="a text in UTF-8 (default: one that comes with npu-llm)",
     )
-    add_data(parser)
+    _add_data(parser)
     parser.add_argument(
         "--compare",
         metavar="DTYPE,DTYPE",
@@ -75,8 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_json(parser)
     options = parser.parse_args(arguments)
-    compared = _compared(options)
-    return _by_text(options, compared) if options.data is None else _by_data(options, compared)
+    return _by_text(options) if options.data is None else _by_data(options)
 
 
 def _compared(options: argparse.Namespace) -> list[str]:
@@ -104,23 +107,29 @@ def _check(options: argparse.Namespace) -> None:
     check_model(options)
 
 
-def _by_data(options: argparse.Namespace, compared: Sequence[str]) -> int:
-    results = measure_by_data(options, compared)
-    rows: list[dict[str, Any]] = [
-        {"precision": one.precision, "task": one.task, "samples": one.samples, **one.figures}
-        | {"loss": one.loss(results[0])}
-        for one in results
-    ]
-    give_answer(
-        options.json,
-        rows,
-        lambda: print_task_results(results, options.data, has_exact=bool(compared)),
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds --data and the options of its samples."""
+    group = parser.add_argument_group("models of other tasks")
+    group.add_argument(
+        "--data",
+        metavar="FILE",
+        type=Path,
+        help='samples of the task, one JSON object a line, such as {"audio": "a.wav", "text": '
+        '"what is said"}; the guide on measuring has the form for each task',
     )
-    return _end(options, points=rows[-1]["loss"])
+    group.add_argument("--batch-size", metavar="N", type=positive, default=8, help="default: 8")
+    group.add_argument(
+        "--from", dest="source", metavar="LANG", help="for translating models of many languages"
+    )
+    group.add_argument("--to", metavar="LANG", help="likewise")
+    group.add_argument(
+        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+    )
 
 
-def _by_text(options: argparse.Namespace, compared: Sequence[str]) -> int:
-    if is_other_task(options.model):
+def _by_text(options: argparse.Namespace) -> int:
+    """Measures perplexity on a text, of the compared precisions first."""
+    if options.model is not None and _task_of(options.model) != _GENERATES:
         raise OptionError(
             f"{options.model}: a model that does not continue text is measured by samples of its "
             "task; got none. Pass --data FILE; the guide on measuring has the form of a sample.",
@@ -130,18 +139,104 @@ def _by_text(options: argparse.Namespace, compared: Sequence[str]) -> int:
     from npu_llm.evaluation import default_text, read_text
 
     text = default_text() if options.text is None else read_text(options.text)
-    results = []
-    for name in compared:
-        path = options.model if options.original is None else options.original
-        changed: dict[str, Any] = {"model": path, "sparse_attention": None}
-        if name != "dense":
+    results: list[Any] = []
+    for name in [*_compared(options), None]:
+        changed: dict[str, Any] = {}
+        if name is not None:
+            changed |= {"model": options.original or options.model, "sparse_attention": None}
+        if name not in (None, "dense"):
             changed |= {"dtype": name, "kv_cache": None}
-        other = argparse.Namespace(**{**vars(options), **changed})
-        results.append(_measure(other, text, scored_from=options.sparse_attention))
-    results.append(_measure(options, text, scored_from=options.sparse_attention))
+        one = argparse.Namespace(**{**vars(options), **changed})
+        results.append(_perplexity(one, text, scored_from=options.sparse_attention))
     rows = [asdict(one) | {"loss": one.loss(results[0])} for one in results]
-    give_answer(options.json, rows, lambda: _print(results, has_exact=bool(compared)))
+
+    def show() -> None:
+        first, has_loss = results[0], len(results) > 1
+        _print_table(
+            f"{first.tokens:,} tokens in windows of {first.window:,}, stride {first.stride:,}"
+            + (f", scored after {first.scored_from:,}" if first.scored_from else ""),
+            ["precision", "perplexity", *(["loss"] if has_loss else [])],
+            [
+                [
+                    one.precision
+                    + (f", kv-cache {one.kv_cache}" if one.kv_cache else "")
+                    + (
+                        f", sparse attention {one.sparse_attention}" if one.sparse_attention else ""
+                    ),
+                    f"{one.perplexity:.3f}",
+                    *([f"{one.loss(first):+.2%}" if number else ""] if has_loss else []),
+                ]
+                for number, one in enumerate(results)
+            ],
+        )
+
+    give_answer(options.json, rows, show)
     return _end(options, points=100 * rows[-1]["loss"])
+
+
+def _by_data(options: argparse.Namespace) -> int:
+    """Measures a model by the samples in --data, in the compared precisions first.
+
+    Raises:
+        OptionError: [eval-data] for samples that do not fit the model's task, or options that do
+            not go with them, [eval-task] for a task without a measure, [eval-compare] for vectors
+            without a precision to compare them with.
+    """
+    _check_options(options)
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.cli.session import be_quiet
+
+    be_quiet()
+    from npu_llm.cli.tasks.samples import read_samples
+    from npu_llm.evaluation import form_of
+    from npu_llm.evaluation.measures import MEASURES
+    from npu_llm.tasks.auto_model import class_name, find_task
+
+    task = find_task(options.model)
+    if task == _GENERATES:
+        raise OptionError(
+            f"--data: must be omitted for a model that continues text; got {options.data}. Pass "
+            "--text FILE, on which perplexity is measured.",
+            code="eval-data",
+        )
+    form, compared = form_of(task), _compared(options)
+    if "cosine" in form.measures and not compared:
+        raise OptionError(
+            "--compare: vectors must be compared with those of another precision; got none. Omit "
+            "it for float32.",
+            code="eval-compare",
+        )
+    samples = read_samples(options.data, form, options.model)
+    asked = _languages(options, task)
+    results: list[TaskResult] = []
+    for dtype in compared:
+        changed = {"model": options.original or options.model, "dtype": dtype}
+        one = argparse.Namespace(**{**vars(options), **changed})
+        results.append(_measures(class_name(task), one, samples, asked, results))
+    results.append(_measures(class_name(task), options, samples, asked, results))
+    rows: list[dict[str, Any]] = [
+        {"precision": one.precision, "task": one.task, "samples": one.samples, **one.figures}
+        | {"loss": one.loss(results[0])}
+        for one in results
+    ]
+
+    def show() -> None:
+        first = results[0]
+        _print_table(
+            f"{first.samples:,} samples of {options.data.name}",
+            ["precision", *first.figures, *(["loss, points"] if compared else [])],
+            [
+                [
+                    one.precision,
+                    *(format(value, MEASURES[name].form) for name, value in one.figures.items()),
+                    *([f"{one.loss(first):+.3f}" if number else ""] if compared else []),
+                ]
+                for number, one in enumerate(results)
+            ],
+        )
+
+    give_answer(options.json, rows, show)
+    return _end(options, points=rows[-1]["loss"])
 
 
 def _end(options: argparse.Namespace, *, points: float) -> int:
@@ -149,7 +244,31 @@ def _end(options: argparse.Namespace, *, points: float) -> int:
     return int(options.max_loss is not None and not points <= options.max_loss)
 
 
-def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(title)
+    console.print(table)
+
+
+def _task_of(path: str) -> str:
+    """Returns the task of a model, that of language models if it is unknown."""
+    from npu_llm.tasks.auto_model import find_task
+
+    try:
+        return find_task(path)
+    except ModelError:
+        return _GENERATES  # its loading reports the reason
+
+
+def _perplexity(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:
     from npu_llm.cli.display import Display
 
     display = Display()
@@ -174,26 +293,60 @@ def _measure(options: argparse.Namespace, text: str, *, scored_from: int | None)
     return result
 
 
-def _print(results: Sequence[Any], *, has_exact: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _check_options(options: argparse.Namespace) -> None:
+    if options.model is None:
+        raise OptionError(
+            "--data: must come with --model, whose task says what samples are; got none. Add it.",
+            code="eval-data",
+        )
+    for name in _OF_TEXT:
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"--{name.replace('_', '-')}: is for models that continue text; got it beside "
+                "--data. Omit one of them.",
+                code="eval-data",
+            )
 
-    first = results[0]
-    table = Table(pad_edge=False)
-    table.add_column("precision")
-    table.add_column("perplexity", justify="right")
-    if has_exact:
-        table.add_column("loss", justify="right")
-    for number, one in enumerate(results):
-        name = one.precision + (f", kv-cache {one.kv_cache}" if one.kv_cache else "")
-        name += f", sparse attention {one.sparse_attention}" if one.sparse_attention else ""
-        cells = [name, f"{one.perplexity:.3f}"]
-        if has_exact:
-            cells.append(f"{one.loss(first):+.2%}" if number else "")
-        table.add_row(*cells)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f"{first.tokens:,} tokens in windows of {first.window:,}, stride {first.stride:,}"
-        + (f", scored after {first.scored_from:,}" if first.scored_from else "")
-    )
-    console.print(table)
+
+def _languages(options: argparse.Namespace, task: str) -> dict[str, Any]:
+    """Returns arguments of generate for a translating model."""
+    if task != _TRANSLATES:
+        if options.source is not None or options.to is not None:
+            raise OptionError(
+                "--from, --to: must be omitted for a model that does not translate; got "
+                f"{options.source or options.to}. Omit them.",
+                code="language-unknown",
+            )
+        return {}
+    from transformers import AutoTokenizer
+
+    tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
+    return asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
+
+
+def _measures(
+    kind: str,
+    options: argparse.Namespace,
+    samples: Sequence[dict[str, Any]],
+    asked: dict[str, Any],
+    before: Sequence[TaskResult],
+) -> TaskResult:
+    from npu_llm.cli.display import Display
+    from npu_llm.evaluation import evaluate_task
+
+    display = Display()
+    model = start_task(kind, options, display)
+    with display.counting(f"measuring {model.precision.name}", "samples") as counter:
+        result = evaluate_task(
+            model,
+            samples,
+            processors=options.model,
+            exact=before[0] if before else None,
+            batch_size=options.batch_size,
+            generate=asked,
+            source_language=options.source,
+            on_samples=counter,
+        )
+    del model
+    gc.collect()  # the next one needs the memory
+    return result

@@ -22,7 +22,7 @@ _COMMANDS = (
     ("/undo", "forget the last question and its answer"),
     ("/retry", "answer the last question again"),
     ("/edit [TEXT]", "ask TEXT in place of the last question; without TEXT, edit it"),
-    ("/image PATH", "show a picture with the next question"),
+    ("/image PATH", "show an image with the next question"),
     (
         "/set [NAME VALUE]",
         "change temperature, top_p, max_new_tokens or markdown (on, off); alone, show them",
@@ -42,7 +42,7 @@ _LONGER = (
 _NO_FILES = "Conversations are saved and loaded in a chat about text with a model on this machine."
 # What only some chats have, and what to say in the others.
 _ABSENT = {
-    "/image": "The model of this chat takes no pictures; npu-llm chat --model takes one that does.",
+    "/image": "The model of this chat takes no images; npu-llm chat --model takes one that does.",
     "/load": _NO_FILES,
     "/save": _NO_FILES,
 }

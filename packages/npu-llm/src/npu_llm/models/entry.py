@@ -44,7 +44,6 @@ __all__ = [
     "is_exported",
     "open_exported",
     "read_entry",
-    "read_task",
     "write_manifest",
 ]
 
@@ -390,34 +389,4 @@ def open_exported(folder: Path) -> Entry:
             "export the model again.",
             code="exported-damaged",
         ) from problem
-    return entry
-
-
-def read_task(path: Path, auto: Any) -> Entry:
-    """Reads an exported folder of a model of a task.
-
-    Args:
-        path: the folder.
-        auto: transformers' class for models of the task.
-
-    Raises:
-        ModelError: [exported-damaged], or [model-task] for a model of another task.
-    """
-    try:
-        entry = read_entry(path.absolute())
-    except ValueError as problem:
-        raise ModelError(
-            f"{path}: must be as export wrote it; got: {problem}. Copy it again, or export the "
-            "model again.",
-            code="exported-damaged",
-        ) from problem
-    task = entry.about.get("task")
-    if task != auto.__name__:
-        wanted = auto.__name__.removeprefix("AutoModelFor")
-        got = "a language model" if task is None else str(task).removeprefix("AutoModelFor")
-        raise ModelError(
-            f"{path}: must be exported for {wanted}; got {got}. Load it with the class that "
-            "exported it.",
-            code="model-task",
-        )
     return entry

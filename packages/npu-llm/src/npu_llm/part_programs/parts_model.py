@@ -13,7 +13,8 @@ from npu_compiler.verification.verdict import Verdict
 from npu_llm.models.build import LoadReport
 from npu_llm.models.entry import Entry
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.part_programs.loading import Ready, Recipe, export_parts, make_parts_ready
+from npu_llm.models.task_entries import TaskReady
+from npu_llm.part_programs.loading import Programs, Recipe, entries_of
 from npu_llm.part_programs.skeleton import make_skeleton
 from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
@@ -107,8 +108,9 @@ class PartsModel:
             token=token,
             on_progress=on_progress,
         )
-        ready = make_parts_ready(pretrained_model_name_or_path, options, cls._recipe())
-        return cls._made_of(ready)
+        return cls._made_of(
+            entries_of(options, cls._recipe()).load(pretrained_model_name_or_path, options)
+        )
 
     @classmethod
     @public_call
@@ -148,15 +150,21 @@ class PartsModel:
             trust_remote_code=trust_remote_code,
             on_progress=on_progress,
         )
-        return export_parts(name_or_path, output, options, cls._recipe())
+        entries = entries_of(options, cls._recipe())
+        entry = entries.export(name_or_path, output, options)
+        programs, *_ = entries.start(entry, options)
+        if isinstance(programs, Programs):
+            for name in programs.outputs:
+                programs.get(name)
+        return entry.folder
 
     @classmethod
-    def _made_of(cls, ready: Ready) -> Self:
+    def _made_of(cls, ready: TaskReady) -> Self:
         made: Self = make_skeleton(ready.entry, cls)
         made.precision, made.report = ready.entry.precision, ready.report
         made.verification = ready.report.verification
         made._entry = ready.entry
-        made._complete(ready.programs)
+        made._complete(ready.loaded)
         return made
 
     # What transformers asks a model for

@@ -16,33 +16,27 @@ from npu_llm.errors import ModelError
 from npu_llm.models.entry import MANIFEST
 from npu_runtime.public_calls import public_call
 
-__all__ = ["TASKS", "NPUAutoModel", "find_task"]
+__all__ = ["TASKS", "NPUAutoModel", "class_name", "find_task"]
 
-# transformers' table of architectures -> the class here, and where it lies. The first that has a
-# checkpoint's architecture counts: one of detection also stands among the features, some that look
-# at images among language models, and some that translate among those that fill masks.
-TASKS: dict[str, tuple[str, str]] = {
-    "AutoModelForSeq2SeqLM": ("npu_llm.encoder_decoders.models", "NPUModelForSeq2SeqLM"),
-    "AutoModelForImageTextToText": (
-        "npu_llm.vision_language.models", "NPUModelForImageTextToText",
-    ),
-    "AutoModelForCausalLM": ("npu_llm.generation.model", "NPUModelForCausalLM"),
-    "AutoModelForSpeechSeq2Seq": ("npu_llm.encoder_decoders.models", "NPUModelForSpeechSeq2Seq"),
-    "AutoModelForSequenceClassification": (
-        "npu_llm.tasks.models", "NPUModelForSequenceClassification",
-    ),
-    "AutoModelForTokenClassification": ("npu_llm.tasks.models", "NPUModelForTokenClassification"),
-    "AutoModelForQuestionAnswering": ("npu_llm.tasks.models", "NPUModelForQuestionAnswering"),
-    "AutoModelForMaskedLM": ("npu_llm.tasks.models", "NPUModelForMaskedLM"),
-    "AutoModelForImageClassification": ("npu_llm.tasks.models", "NPUModelForImageClassification"),
-    "AutoModelForObjectDetection": ("npu_llm.tasks.models", "NPUModelForObjectDetection"),
-    "AutoModelForAudioClassification": ("npu_llm.tasks.models", "NPUModelForAudioClassification"),
-    "AutoModelForCTC": ("npu_llm.tasks.models", "NPUModelForCTC"),
-    "AutoModelForZeroShotImageClassification": (
-        "npu_llm.tasks.models", "NPUModelForZeroShotImageClassification",
-    ),
-    "AutoModel": ("npu_llm.tasks.models", "NPUModelForFeatureExtraction"),
-}  # fmt: skip
+# Tasks, each by transformers' class, whose table has the architectures. The first table with a
+# checkpoint's architecture counts: models of detection are also among those of features, some that
+# read images among language models, and some that translate among those that fill masks.
+TASKS = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForCausalLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
+    "AutoModelForQuestionAnswering",
+    "AutoModelForMaskedLM",
+    "AutoModelForImageClassification",
+    "AutoModelForObjectDetection",
+    "AutoModelForAudioClassification",
+    "AutoModelForCTC",
+    "AutoModelForZeroShotImageClassification",
+    "AutoModel",
+)
 
 
 class NPUAutoModel:
@@ -63,37 +57,39 @@ class NPUAutoModel:
         Raises:
             ModelError: [unknown-architecture] for one that no class serves, and as the class does.
         """
-        home, name = find_task(pretrained_model_name_or_path, **arguments)
-        kind: Any = getattr(importlib.import_module(home), name)
+        name = class_name(find_task(pretrained_model_name_or_path, **arguments))
+        kind: Any = getattr(importlib.import_module("npu_llm"), name)
         return kind.from_pretrained(pretrained_model_name_or_path, **arguments)
 
 
-def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> tuple[str, str]:
-    """Returns which class serves a checkpoint: its module and its name.
+def class_name(task: str) -> str:
+    """Returns the name of npu_llm's class for a task: NPUModelForCTC for AutoModelForCTC."""
+    return "NPUModel" + (task.removeprefix("AutoModel") or "ForFeatureExtraction")
+
+
+def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> str:
+    """Returns the task of a checkpoint, one of TASKS.
 
     Raises:
-        ModelError: as NPUAutoModel.from_pretrained does; no weight is read.
+        ModelError: as NPUAutoModel.from_pretrained does. No weight is read.
     """
     path = Path(pretrained_model_name_or_path).expanduser()
     if (path / MANIFEST).is_file():
         about = json.loads((path / MANIFEST).read_text()).get("about", {})
-        return TASKS[about.get("task", "AutoModelForCausalLM")]
-    return _choose(pretrained_model_name_or_path, arguments)
-
-
-def _choose(name_or_path: str | Path, arguments: dict[str, Any]) -> tuple[str, str]:
+        return str(about.get("task", "AutoModelForCausalLM"))
     hub = {key: arguments[key] for key in ("revision", "token") if arguments.get(key) is not None}
-    source = find_source(name_or_path, gguf_file=arguments.get("gguf_file"), hub=hub)
+    source = find_source(
+        pretrained_model_name_or_path, gguf_file=arguments.get("gguf_file"), hub=hub
+    )
     if source.gguf_file is not None:
-        return TASKS["AutoModelForCausalLM"]
+        return "AutoModelForCausalLM"
     config = read_config(source.folder)
     architecture = next(iter(config.get("architectures") or ()), None)
-    for auto, home in TASKS.items():
-        table = getattr(modeling_auto, auto)._model_mapping._model_mapping
-        if architecture in _names(table):
-            return home
+    for task in TASKS:
+        if architecture in _names(getattr(modeling_auto, task)._model_mapping._model_mapping):
+            return task
     if config["model_type"] in AutoModel._model_mapping._model_mapping and architecture is None:
-        return TASKS["AutoModel"]
+        return "AutoModel"
     raise ModelError(
         f"{source.path}: its architecture must be one of transformers' for a task that is served "
         f"here; got {architecture!r}. Load it with the class for its task, such as "

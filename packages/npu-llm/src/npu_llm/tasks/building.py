@@ -1,34 +1,247 @@
-"""Makes the entry of a model of one step: traced, lowered, compared with torch, written."""
+"""Builds the entry of a model with one step: traced, lowered, compared with torch, written."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from npu_compiler.errors import CompilerError, ExportError, OptionError
+from npu_compiler.errors import CompilerError, ExportError
+from npu_compiler.errors import OptionError as MissingLibraryError
 from npu_compiler.exported.capture import capture_module
 from npu_compiler.exported.load import load
-from npu_compiler.exported.manifest import read_manifest
+from npu_compiler.exported.manifest import PortSpec, read_manifest
 from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.errors import CaptureError
+from npu_llm.choices import check_group_size
+from npu_llm.errors import CaptureError, OptionError
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
-from npu_llm.tasks.examples import Example, make_example
-from npu_llm.tasks.padding import Padding
-from npu_llm.tasks.quantizing import Quantizing
+from npu_llm.tasks.inputs import TOKEN_INPUTS, Padding, bind_inputs
 from npu_llm.tasks.results import describe_result
 
-__all__ = ["PROGRAM", "fill_task_entry", "may_pad"]
+__all__ = [
+    "PROGRAM",
+    "Example",
+    "Quantizing",
+    "fill_task_entry",
+    "make_example",
+    "may_pad",
+]
+
+# No size equals another, so that none is taken for another.
+_BATCH, _TOKENS, _SAMPLES, _IMAGES, _SIDES = 3, 11, 8017, 2, (224, 288)
+_LEAST_SEEN = 5  # in the second row of a mask, the first has all
+
+
+@dataclass(frozen=True)
+class Example:
+    """What to trace a model with.
+
+    Attributes:
+        inputs: name of an argument of forward -> tensor.
+        dynamic: name -> the dimensions whose sizes vary.
+    """
+
+    inputs: dict[str, torch.Tensor]
+    dynamic: dict[str, tuple[int, ...]]
+
+    def smaller(self) -> dict[str, torch.Tensor]:
+        """Returns the beginnings of the inputs, a third less in each dimension that varies."""
+        found = {}
+        for name, tensor in self.inputs.items():
+            for dim in self.dynamic.get(name, ()):
+                size = tensor.shape[dim]
+                tensor = tensor.narrow(dim, 0, size - max(size // 3, 1))
+            found[name] = tensor.contiguous()
+        return found
+
+
+def make_example(model: Any, *, sizes: dict[str, Any] | None = None) -> Example:
+    """Makes the inputs of a model from its config and the signature of its forward.
+
+    Args:
+        model: of transformers.
+        sizes: of images, as image processors give them: height and width.
+
+    Raises:
+        CaptureError: [model-inputs] for a model that reads neither text, images nor sound.
+    """
+    taken = inspect.signature(model.forward).parameters
+    inputs: dict[str, torch.Tensor] = {}
+    dynamic: dict[str, tuple[int, ...]] = {}
+    draws = torch.Generator().manual_seed(0)
+    if "input_ids" in taken:
+        _add_tokens(model, taken, draws, inputs, dynamic)
+    if "pixel_values" in taken:
+        _add_images(model, taken, draws, sizes or {}, inputs, dynamic)
+    if "input_values" in taken or "input_features" in taken:
+        _add_sound(model, taken, draws, inputs, dynamic)
+    if not inputs:
+        raise CaptureError(
+            f"{type(model).__name__}: a model of one step reads input_ids, pixel_values, "
+            f"input_values or input_features; got one that reads {', '.join(taken)}. Such models "
+            "are not supported.",
+            code="model-inputs",
+        )
+    return Example(inputs, dynamic)
+
+
+def _add_tokens(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dynamic: Any) -> None:
+    config = model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None) or _TOKENS
+    shape = (_BATCH, min(_TOKENS, max(most - 3, 2)))
+    inputs["input_ids"] = torch.randint(min(3, config.vocab_size - 1), config.vocab_size, shape,
+                                        generator=draws)  # fmt: skip
+    mask = torch.ones(shape, dtype=torch.int64)
+    mask[1, _LEAST_SEEN:] = 0
+    if "attention_mask" in taken:
+        inputs["attention_mask"] = mask
+    kinds: int = getattr(config, "type_vocab_size", 0)
+    if "token_type_ids" in taken and kinds:
+        inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
+        if kinds > 1:
+            inputs["token_type_ids"][:, 4:] = 1
+    dynamic.update(dict.fromkeys(set(TOKEN_INPUTS) & set(inputs), (0, 1)))
+
+
+def _add_images(
+    model: Any, taken: Any, draws: torch.Generator, sizes: Any, inputs: Any, dynamic: Any
+) -> None:
+    config = getattr(model.config, "vision_config", None) or model.config
+    fixed = getattr(config, "image_size", None)
+    if isinstance(fixed, int):
+        fixed = (fixed, fixed)
+    elif "height" in sizes:
+        fixed = fixed or (sizes["height"], sizes["width"])
+    height, width = fixed or _SIDES
+    channels = getattr(config, "num_channels", 3)
+    shape = (_IMAGES, channels, height, width)
+    inputs["pixel_values"] = torch.randn(shape, generator=draws)
+    varying = (0,) if fixed else (0, 2, 3)
+    dynamic["pixel_values"] = varying
+    if "pixel_mask" in taken:
+        mask = torch.ones((_IMAGES, height, width), dtype=torch.int64)
+        mask[1, height * 3 // 4 :] = 0
+        inputs["pixel_mask"] = mask
+        dynamic["pixel_mask"] = (0,) if fixed else (0, 1, 2)
+
+
+def _add_sound(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dynamic: Any) -> None:
+    config = model.config
+    if "input_features" in taken:
+        shape: tuple[int, ...] = (_BATCH, config.num_mel_bins, 2 * config.max_source_positions)
+        inputs["input_features"] = torch.randn(shape, generator=draws)
+        dynamic["input_features"] = (0,)
+        return
+    bands = getattr(config, "num_mel_bins", None)
+    if bands is not None:  # a spectrogram of fixed length, as the Audio Spectrogram Transformer's
+        shape = (_BATCH, config.max_length, bands)
+        dynamic["input_values"] = (0,)
+    else:
+        shape = (_BATCH, _SAMPLES)
+        dynamic["input_values"] = (0, 1)
+    inputs["input_values"] = torch.randn(shape, generator=draws)
+    if "attention_mask" in taken and bands is None:
+        mask = torch.ones(shape, dtype=torch.int64)
+        mask[1, _SAMPLES * 2 // 3 :] = 0
+        inputs["attention_mask"] = mask
+        dynamic["attention_mask"] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """How weights, and with calls activations, become integers.
+
+    Attributes:
+        group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
+        symmetric: without zero points.
+        inputs: calls of the model by name: int4 weights are rounded by them (GPTQ), and with int8
+            weights they say which values activations take, which are int8 too then.
+
+    Raises:
+        OptionError: [group-size].
+    """
+
+    group_size: int = 64
+    symmetric: bool = False
+    inputs: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        check_group_size(self.group_size)
+
+    def check(self, precision: Precision) -> None:
+        """Raises OptionError [quantize-inputs] for calls that nothing would come of."""
+        if self.inputs is None:
+            return
+        if precision.weights not in ("int8", "int4") or not self.inputs:
+            received = f"{len(self.inputs)} with {precision.name}"
+            raise OptionError(
+                "inputs: must be calls, at least one, by which int4 weights are rounded or int8 "
+                f"activations are scaled; got {received}. Omit them, or pass some with dtype "
+                '"int8" or "int4".',
+                code="quantize-inputs",
+            )
+
+    def options(self, model: Any, example: Example, precision: Precision) -> dict[str, Any]:
+        """Returns the arguments of npu_compiler.export.
+
+        Args:
+            model: of transformers.
+            example: what it is traced with.
+            precision: of the weights and the arithmetic.
+
+        Raises:
+            OptionError, ContextError: as npu_llm.tasks.inputs.bind_inputs for a call that the
+                model does not take.
+        """
+        how: dict[str, Any] = {"dtype": precision.weights}
+        if precision.weights != precision.compute:
+            how["precision"] = precision.compute
+        if precision.weights in ("int8", "int4"):
+            how |= {"group_size": self.group_size, "symmetric": self.symmetric}
+        if self.inputs is not None:
+            how["calibration"] = [_whole(model, example, call) for call in self.inputs]
+            if precision.weights == "int8":
+                how["activations"] = "int8"
+        return how
+
+
+def _whole(model: Any, example: Example, call: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns a call with all inputs of the example, checked."""
+    text = model.config.get_text_config()
+    ports = [
+        PortSpec(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(
+                f"{name}.{dim}" if dim in example.dynamic.get(name, ()) else int(size)
+                for dim, size in enumerate(tensor.shape)
+            ),
+            None,
+        )
+        for name, tensor in example.inputs.items()
+    ]
+    values = bind_inputs(
+        type(model).__name__,
+        call,
+        ports,
+        vocabulary=getattr(text, "vocab_size", None),
+        types=getattr(text, "type_vocab_size", None),
+        limit=None,
+    )
+    return dict(zip(example.inputs, values, strict=True))
+
 
 PROGRAM = "program"
 # What prepares a model's inputs, and says how its vectors are pooled.
@@ -53,13 +266,13 @@ def fill_task_entry(
         folder: an empty folder.
         source: the checkpoint.
         options: verify and trust_remote_code count.
-        progress: hears of the stages.
+        progress: gets the stages.
         auto: transformers' class for models of the task.
         precision: of weights and arithmetic.
         quantizing: how numbers become integers, for a precision that has some.
 
     Raises:
-        OptionError: as npu_llm.tasks.quantizing.
+        OptionError: as Quantizing.check.
         ModelError: as npu_llm.checkpoint.loading.load_model.
         CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind,
             [fixed-size] if other sizes than those of the capture give wrong results.
@@ -136,8 +349,8 @@ def _write_program(
             verify="off" if options.verified == "off" else "first",
             **how,
         )
-    except OptionError:
-        raise  # says what is missing for quantizing by data
+    except MissingLibraryError:
+        raise  # it names what quantizing by data needs
     except CompilerError as failure:
         if isinstance(failure, ExportError) and failure.code == "wrong-result":
             raise

@@ -1,4 +1,4 @@
-"""TaskModel: a model that is one captured step, called as transformers' own is."""
+"""TaskModel: a model with one captured step, called as transformers' own is."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ import transformers
 from transformers import AutoConfig
 
 from npu_compiler.exported.by_shapes import has_one_shape
+from npu_compiler.exported.load import load
 from npu_compiler.verification.verdict import Verdict
+from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ModelError
 from npu_llm.models.build import LoadReport
 from npu_llm.models.entry import Entry
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.precision import Precision
-from npu_llm.progress import ProgressListener
-from npu_llm.tasks.inputs import bind_inputs
-from npu_llm.tasks.loading import ReadyTask, export_task, make_task_ready
-from npu_llm.tasks.padding import Padding
-from npu_llm.tasks.quantizing import Quantizing
+from npu_llm.models.task_entries import TaskEntries, TaskReady
+from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.progress import Progress, ProgressListener
+from npu_llm.tasks.inputs import Padding, bind_inputs
 from npu_llm.tasks.results import make_result
 from npu_runtime.public_calls import public_call
 
 __all__ = ["TaskModel"]
+
+# A batch of an encoder reads each weight once: halving them gains little, and costs digits.
+_DEFAULT_PRECISION = "float32"
+_COMPARED = "yes"
 
 
 class TaskModel:
@@ -51,19 +55,19 @@ class TaskModel:
     precision: Precision
     report: LoadReport
 
-    def __init__(self, ready: ReadyTask) -> None:
+    def __init__(self, ready: TaskReady) -> None:
         self.precision = ready.entry.precision
         self.report = ready.report
         self.config = AutoConfig.from_pretrained(ready.entry.folder)
         self.main_input_name = str(ready.entry.about["inputs"][0])
         self._entry = ready.entry
-        self._program = ready.program
+        self._program = ready.loaded
         text = self.config.get_text_config()
         self._vocabulary = getattr(text, "vocab_size", None)
         self._types = getattr(text, "type_vocab_size", None)
         # A program for each shape takes long to compile: few shapes serve all calls.
         pads = has_one_shape(self.report.device) and ready.entry.about.get("may_pad")
-        manifest = ready.program.manifest
+        manifest = ready.loaded.manifest
         self._padding = Padding(manifest, self.config, limit=self.context_length) if pads else None
 
     @classmethod
@@ -113,7 +117,7 @@ class TaskModel:
             token=token,
             on_progress=on_progress,
         )
-        ready = make_task_ready(pretrained_model_name_or_path, options, auto=cls._auto)
+        ready = cls._entries(options).load(pretrained_model_name_or_path, options)
         # Pipelines look a model up by the name of transformers' class.
         name = str(ready.entry.about["architecture"])
         made = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
@@ -164,8 +168,24 @@ class TaskModel:
             trust_remote_code=trust_remote_code,
             on_progress=on_progress,
         )
-        quantizing = Quantizing(group_size, symmetric, inputs)
-        return export_task(name_or_path, output, options, auto=cls._auto, quantizing=quantizing)
+        quantizing = {"group_size": group_size, "symmetric": symmetric, "inputs": inputs}
+        return cls._entries(options, **quantizing).export(name_or_path, output, options).folder
+
+    @classmethod
+    def _entries(cls, options: LoadOptions, **quantizing: Any) -> TaskEntries:
+        is_default = options.dtype in (None, "auto")
+        precision = PRECISIONS[_DEFAULT_PRECISION] if is_default else options.precision
+
+        def fill(folder: Path, source: ModelSource, how: LoadOptions, progress: Progress) -> None:
+            # Late: it imports torch.export and the passes, which a start from the cache omits.
+            from npu_llm.tasks.building import Quantizing, fill_task_entry
+
+            fill_task_entry(
+                folder, source, how, progress,
+                auto=cls._auto, precision=precision, quantizing=Quantizing(**quantizing),
+            )  # fmt: skip
+
+        return TaskEntries(cls._auto, precision, None, fill, _start)
 
     @public_call
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -264,6 +284,13 @@ class TaskModel:
         except (OSError, ValueError, KeyError, TypeError) as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise _no_processor(self.name, what, lines[0].rstrip(".")) from failure
+
+
+def _start(entry: Entry, _: LoadOptions) -> tuple[Any, bool, Verdict]:
+    program = load(entry.folder / "program")
+    verified = program.manifest.verified
+    verdict = Verdict("right") if verified == _COMPARED else Verdict("unchecked", verified)
+    return program, program.from_cache, verdict
 
 
 def _no_processor(name: str, what: str, received: str) -> ModelError:

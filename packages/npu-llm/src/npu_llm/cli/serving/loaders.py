@@ -183,20 +183,15 @@ def _load_adapted(
 
 
 def _load_encoder(name: str, options: argparse.Namespace, display: Display) -> ServedEncoder:
-    from npu_llm.cli.session import be_quiet
     from npu_llm.cli.tasks.starting import start_task
-    from npu_llm.tasks.models import NPUModelForFeatureExtraction
 
-    be_quiet()
-    model = start_task(NPUModelForFeatureExtraction, options, display)
+    model = start_task("NPUModelForFeatureExtraction", options, display)
     return ServedEncoder(name, model, most_waiting=options.max_queue)
 
 
 def _load_speech(name: str, options: argparse.Namespace, display: Display) -> ServedSpeech:
-    from npu_llm.cli.session import be_quiet
     from npu_llm.cli.tasks.starting import start_transcriber
 
-    be_quiet()
     return ServedSpeech(name, start_transcriber(options, display), most_waiting=options.max_queue)
 
 

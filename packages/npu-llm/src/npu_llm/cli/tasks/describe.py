@@ -1,26 +1,28 @@
-"""`npu-llm describe`: answers a question about pictures."""
+"""`npu-llm describe`: answers a question about images."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.display import Display
-from npu_llm.cli.tasks.pictures import read_picture, start_looking
-from npu_llm.cli.tasks.starting import add_task_model
+from npu_llm.cli.tasks.starting import add_task_model, start_task
+from npu_llm.errors import OptionError
 
-__all__ = ["describe", "main"]
+__all__ = ["describe", "main", "read_image", "reads_images", "start_image_model"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `describe`."""
     parser = CommandParser(
         prog="npu-llm describe",
-        description="Answers a question about pictures. Only that goes to standard output.",
+        description="Answers a question about images. Only that goes to standard output.",
         check=_check,
     )
     add_task_model(parser)
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
     )
     add_json(parser)
-    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="picture files")
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="image files")
     parser.add_argument(
         "question", metavar="QUESTION", help='the question; "-" reads standard input'
     )
@@ -41,7 +43,7 @@ def _check(options: argparse.Namespace) -> None:
     check_text_argument("QUESTION", options.question)
     for path in options.images:
         if not path.exists():
-            read_picture(path)  # the reason
+            read_image(path)  # the reason
     check_model(options)
 
 
@@ -55,14 +57,14 @@ def describe(options: argparse.Namespace) -> int:
         NpuError: if there can be no answer.
     """
     question = given_text("QUESTION", options.question)
-    pictures = [read_picture(path) for path in options.images]
+    images = [read_image(path) for path in options.images]
     display = Display()
-    model, processor = start_looking(options, display)
+    model, processor = start_image_model(options, display)
     from npu_llm.cli.answer_text.streamer import AnswerStreamer
     from npu_llm.cli.answer_text.word_wrap import writer_beside_json
     from npu_llm.vision_language.prompting import prompt_inputs
 
-    content = [{"type": "image", "image": one} for one in pictures]
+    content = [{"type": "image", "image": one} for one in images]
     content.append({"type": "text", "text": question})
     inputs = prompt_inputs(processor, [{"role": "user", "content": content}])
     asked = {"max_new_tokens": options.max_new_tokens}
@@ -88,7 +90,7 @@ def describe(options: argparse.Namespace) -> int:
         "device": model.report.device,
         "precision": model.precision.name,
         "program": str(model.verification),
-        "prompt": f"{inputs['input_ids'].shape[1]:,} tokens, pictures included",
+        "prompt": f"{inputs['input_ids'].shape[1]:,} tokens, images included",
         "answer": f"{len(streamer.tokens):,} tokens",
     }
     if streamer.time_to_first_token_s is not None:
@@ -97,3 +99,80 @@ def describe(options: argparse.Namespace) -> int:
         rows["speed"] = f"{streamer.tokens_per_s:.1f} tokens/s"
     display.table(rows)
     return 0
+
+
+_TASK = "AutoModelForImageTextToText"
+
+
+def reads_images(name_or_path: str) -> bool:
+    """Whether a model reads images and text, and came with the processor for it.
+
+    Args:
+        name_or_path: a checkpoint folder, an exported folder, a GGUF file or a name on the hub.
+
+    Raises:
+        ModelError: if there is no such model.
+    """
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.checkpoint.facts import read_config
+    from npu_llm.checkpoint.source import find_source
+    from npu_llm.models.entry import MANIFEST
+
+    path = Path(name_or_path).expanduser()
+    if (path / MANIFEST).is_file():
+        about = json.loads((path / MANIFEST).read_text()).get("about", {})
+        return bool(about.get("task") == _TASK)
+    source = find_source(name_or_path)
+    if source.gguf_file is not None:
+        return False
+    has_processor = any(source.folder.glob("*processor_config.json"))
+    return has_processor and "vision_config" in read_config(source.folder)
+
+
+def read_image(path: Path) -> Any:
+    """Reads an image file as a PIL image in RGB.
+
+    Raises:
+        OptionError: [image-unreadable] if the file does not hold an image, [missing-pillow].
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as failure:
+        raise OptionError(
+            f"{path}: must be read by Pillow; got none installed. Run pip install "
+            '"npu-llm[images]".',
+            code="missing-pillow",
+        ) from failure
+    unreadable = (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError)
+    try:
+        with Image.open(path.expanduser()) as image:
+            return image.convert("RGB")
+    except unreadable as failure:
+        reason = getattr(failure, "strerror", None) or type(failure).__name__
+        raise OptionError(
+            f"{path}: must be an image file, such as PNG or JPEG; got: {reason}. Check the "
+            "path, or convert the file.",
+            code="image-unreadable",
+        ) from failure
+
+
+def start_image_model(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
+    """Starts the model that the options name; returns it and its processor.
+
+    Raises:
+        NpuError: if it cannot start, ModelError [missing-processor] among them.
+    """
+    # Heavy: a mistyped command should not wait for these.
+    from npu_llm.cli.session import be_quiet
+
+    be_quiet()
+    from npu_llm.vision_language.prompting import load_processor
+
+    path = str(Path(options.model).expanduser())
+    processor = load_processor(path)
+    model = start_task("NPUModelForImageTextToText", options, display)
+    if getattr(options, "seed", None) is not None:
+        import torch
+
+        torch.manual_seed(options.seed)
+    return model, processor

@@ -11,8 +11,8 @@ from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
+from npu_llm.cli.tasks.embed import check_lines, give_lines, read_lines
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.cli.tasks.text_lines import check_lines, give_lines, read_lines
 
 __all__ = ["main"]
 
@@ -32,12 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write")
     options = parser.parse_args(arguments)
     documents = read_lines(options.file)
-    from npu_llm.cli.session import be_quiet
-
-    be_quiet()
-    from npu_llm.tasks.models import NPUModelForSequenceClassification
-
-    model = start_task(NPUModelForSequenceClassification, options, Display())
+    model = start_task("NPUModelForSequenceClassification", options, Display())
     ranked = model.rerank(options.query, documents, top_k=options.top_k)
     lines = [f"{one.score:.4f}  {one.document}" for one in ranked]
     give_lines(options, lines, [dataclasses.asdict(one) for one in ranked])

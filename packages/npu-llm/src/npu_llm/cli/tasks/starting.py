@@ -16,7 +16,7 @@ from npu_llm.cli.display import Display
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber
 
-__all__ = ["add_task_model", "load_beside", "start_task", "start_transcriber"]
+__all__ = ["add_task_model", "start_task", "start_transcriber"]
 
 
 def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PRECISION) -> None:
@@ -40,24 +40,28 @@ def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PR
     )
 
 
-def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
+def start_task(kind: str, options: argparse.Namespace, display: Display) -> Any:
     """Starts the model that the options name.
 
     Args:
-        kind: its class, such as NPUModelForSpeechSeq2Seq.
+        kind: the name of its class, such as NPUModelForSpeechSeq2Seq.
         options: of add_task_model.
         display: where to show device and progress.
 
     Raises:
         NpuError: if it cannot start.
     """
-    with import_notice():
-        import npu_runtime  # late: it imports torch, and help needs none
+    with import_notice():  # late imports of torch and transformers: help needs neither
+        import npu_llm
+        from npu_llm.cli.session import be_quiet
+        from npu_runtime import device_info
 
-        device = npu_runtime.device_info()
+        be_quiet()
+        device = device_info()
+        loader = getattr(npu_llm, kind)
     display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
     with display.progress() as listener:
-        model = kind.from_pretrained(
+        model = loader.from_pretrained(
             options.model,
             dtype=options.dtype,
             verify=options.verify,
@@ -77,13 +81,13 @@ def start_task(kind: Any, options: argparse.Namespace, display: Display) -> Any:
 
 def start_transcriber(options: argparse.Namespace, display: Display) -> Transcriber:
     """Starts a model of speech, with what prepares its inputs; takes and raises as start_task."""
+    model = start_task("NPUModelForSpeechSeq2Seq", options, display)
     from transformers import AutoFeatureExtractor, AutoTokenizer
 
-    from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
     from npu_llm.speech.transcriber import Transcriber
 
     return Transcriber(
-        start_task(NPUModelForSpeechSeq2Seq, options, display),
+        model,
         load_beside(AutoFeatureExtractor, options.model, "a feature extractor"),
         load_beside(AutoTokenizer, options.model, "a tokenizer"),
     )

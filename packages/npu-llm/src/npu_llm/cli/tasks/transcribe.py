@@ -1,21 +1,23 @@
-"""`npu-llm transcribe`: writes down what is said in a WAV file."""
+"""`npu-llm transcribe`: writes the text spoken in a WAV file."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
-from npu_llm.speech.transcript import FORMATS, write_transcript
+from npu_llm.speech.transcript import FORMATS, TranscriptOptions, write_transcript
 
-__all__ = ["main", "transcribe"]
+__all__ = ["live_text", "main", "transcribe"]
 
 _RATE = 16_000
 
@@ -64,29 +66,22 @@ def transcribe(options: argparse.Namespace) -> int:
     times = options.timestamps
     if times is None and options.format in ("srt", "vtt"):
         times = "segment"
-    # Heavy: a mistyped command should not wait for these.
-    from npu_llm.cli.session import be_quiet
-
-    be_quiet()
-    from npu_llm.cli.tasks.live_text import live_text
-    from npu_llm.speech.wishes import Wishes
-
     display = Display()
     transcriber = start_transcriber(options, display)
     sound = read_wave(options.file, rate=transcriber.rate)
-    wishes = Wishes(
+    wanted = TranscriptOptions(
         language=options.language,
         translates=options.translate,
         times=times,
         beams=options.beams,
     )
-    transcriber.check(wishes)
+    transcriber.check(wanted)
     started = time.perf_counter()
     monitors = transcriber.knows_times
-    is_live = wishes.beams == 1  # beams have no words until they end
+    is_live = wanted.beams == 1  # beams have no words until they end
     tokenizer = transcriber.tokenizer
     with live_text(display, tokenizer, monitors=monitors, streams=is_live) as live:
-        found = transcriber.run(sound, wishes, more=live)
+        found = transcriber.run(sound, wanted, more=live)
     seconds = time.perf_counter() - started
     give_answer(
         options.json,
@@ -104,3 +99,62 @@ def transcribe(options: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+_WIDTH = 60  # characters of the latest words
+
+
+@contextmanager
+def live_text(
+    display: Display, tokenizer: Any, *, monitors: bool, streams: bool
+) -> Iterator[dict[str, Any]]:
+    """Shows a bar and the latest words on a terminal; nothing elsewhere.
+
+    Args:
+        display: where.
+        tokenizer: decodes tokens.
+        monitors: whether the model's generate reports how many frames were read.
+        streams: whether it can report words.
+
+    Yields:
+        Arguments of the model's generate.
+    """
+    if not display.console.is_terminal:
+        yield {}
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.percentage:>3.0f} %"), BarColumn(bar_width=20), TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )  # fmt: skip
+    with Progress(*columns, console=display.console, transient=True) as bar:
+        task = bar.add_task("listening", total=1.0)
+
+        def show(words: str) -> None:
+            bar.update(task, description=" ".join(words.split())[-_WIDTH:])
+
+        def monitor(progress: Any) -> None:
+            read, total = progress[progress[:, 1].argmax()].tolist()
+            bar.update(task, completed=read / max(total, 1))
+
+        reports: dict[str, Any] = {"monitor_progress": monitor} if monitors else {}
+        yield reports | ({"streamer": _Words(tokenizer, show)} if streams else {})
+
+
+class _Words:
+    """A streamer that keeps the tokens of the part that is being read."""
+
+    def __init__(self, tokenizer: Any, show: Any) -> None:
+        self._tokenizer = tokenizer
+        self._show = show
+        self._tokens: list[int] = []
+
+    def put(self, value: Any) -> None:
+        """Adds tokens."""
+        self._tokens += value.reshape(-1).tolist()
+        self._show(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
+
+    def end(self) -> None:
+        """Ends a part."""
+        self._tokens = []

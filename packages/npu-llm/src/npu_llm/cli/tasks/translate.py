@@ -56,16 +56,9 @@ def translate(options: argparse.Namespace) -> int:
         NpuError: if there can be no translation.
     """
     text = given_text("TEXT", options.text)
-    # Heavy: a mistyped command should not wait for these.
-    from npu_llm.cli.session import be_quiet
-
-    be_quiet()
+    model = start_task("NPUModelForSeq2SeqLM", options, Display())
     from transformers import AutoTokenizer
 
-    from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM
-
-    display = Display()
-    model = start_task(NPUModelForSeq2SeqLM, options, display)
     tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
     asked = asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,15 +163,14 @@ def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None
 
 def _class_of(path: str) -> Any | None:
     """Returns the class that serves a checkpoint; None for one that continues text."""
-    from npu_llm.tasks.auto_model import TASKS, find_task
+    import npu_llm
+    from npu_llm.tasks.auto_model import class_name, find_task
 
     try:
-        home, name = found = find_task(path)
+        task = find_task(path)
     except ModelError:
         return None  # what loads it as a language model says what is wrong
-    if found == TASKS["AutoModelForCausalLM"]:
-        return None
-    return getattr(importlib.import_module(home), name)
+    return None if task == "AutoModelForCausalLM" else getattr(npu_llm, class_name(task))
 
 
 def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +197,7 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     if how.get("group_size", 64) is None:
         how["group_size"] = 64
     if data is not None:
-        from npu_llm.cli.tasks.example_file import read_calls
+        from npu_llm.cli.tasks.samples import read_calls
 
         how["inputs"] = read_calls(data, options.model, kind.input_modalities)
     return how

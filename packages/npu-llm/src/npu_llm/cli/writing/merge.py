@@ -39,11 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     import transformers
 
     from npu_llm.adapters.merging import merge
-    from npu_llm.tasks.auto_model import TASKS, find_task
+    from npu_llm.tasks.auto_model import find_task
 
     model = find_installed_weights().path if options.model is None else options.model
-    task = next(auto for auto, place in TASKS.items() if place == find_task(model))
-    auto = getattr(transformers, task)
+    auto = getattr(transformers, find_task(model))
     display = Display()
     with display.progress(MERGE_STAGES) as listener:
         folder = merge(model, options.adapter, options.output, auto=auto, on_progress=listener)

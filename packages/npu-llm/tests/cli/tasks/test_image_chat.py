@@ -5,15 +5,15 @@ from npu_llm import NPUModelForImageTextToText
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory):
-    path = tmp_path_factory.mktemp("picture") / "noise.png"
+def image(tmp_path_factory):
+    path = tmp_path_factory.mktemp("image") / "noise.png"
     Image.effect_noise((40, 50), 90).convert("RGB").save(path)
     return path
 
 
-def test_a_picture_is_shown_with_the_next_question(command, llava, picture, shared):
+def test_a_image_is_shown_with_the_next_question(command, llava, image, shared):
     shared.load(NPUModelForImageTextToText, llava, dtype="float32")
-    lines = ["/image", "/image absent.png", f"/image {picture}", "what is this ?", "/undo"]
+    lines = ["/image", "/image absent.png", f"/image {image}", "what is this ?", "/undo"]
     lines += [
         "/retry",
         "/model",
@@ -28,7 +28,7 @@ def test_a_picture_is_shown_with_the_next_question(command, llava, picture, shar
     done = command("chat", *options, model=llava, text="\n".join(lines))
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
-    assert "Say which picture" in done.stderr
+    assert "Name the file" in done.stderr
     assert "[image-unreadable]" in done.stderr
     assert "is shown with the next question" in done.stderr
     assert "Forgotten: what is this ?" in done.stderr

@@ -1,6 +1,4 @@
-"""Models of tasks in int8 and int4, rounded to nearest or by calls, from Python and `quantize`."""
-
-from __future__ import annotations
+"""Inputs to trace with are made from a model's signature."""
 
 import json
 import sys
@@ -17,8 +15,21 @@ from npu_llm import (
     NPUModelForSeq2SeqLM,
 )
 from npu_llm.cli import main
-from npu_llm.errors import OptionError
+from npu_llm.errors import CaptureError, OptionError
 from npu_llm.models.entry import MANIFEST
+from npu_llm.tasks.building import make_example
+
+
+class _Foreign(torch.nn.Module):
+    def forward(self, graph):
+        return graph
+
+
+def test_model_that_reads_something_else_is_refused():
+    with pytest.raises(CaptureError, match="graph") as caught:
+        make_example(_Foreign())
+    assert caught.value.code == "model-inputs"
+
 
 TEXTS = ["the cat sat on the mat", "where is bob", "anna lives in paris", "who was it", "a dog"]
 

@@ -1,4 +1,4 @@
-"""`npu-llm chat` with a model that looks at pictures."""
+"""`npu-llm chat` with a model of images and text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from npu_llm.cli.answer_settings import as_generate
 from npu_llm.cli.answer_text.streamer import AnswerStreamer
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
-from npu_llm.cli.tasks.pictures import read_picture, start_looking
+from npu_llm.cli.tasks.describe import read_image, start_image_model
 from npu_llm.cli.turns import Turns, status_of
 from npu_llm.errors import OptionError
 from npu_llm.vision_language.prompting import prompt_inputs
 
-__all__ = ["PictureChat", "PictureSession", "chat_about_pictures"]
+__all__ = ["ImageChat", "ImageSession", "chat_about_images"]
 
 # Options of chat that such models do not have.
 _ABSENT = ("pipeline", "max_context", "kv_cache", "sparse_attention", "session")
 
 
-def chat_about_pictures(options: argparse.Namespace, lines: LineReader) -> int:
+def chat_about_images(options: argparse.Namespace, lines: LineReader) -> int:
     """Reads turns from standard input until it ends; returns the exit code.
 
     Raises:
@@ -33,21 +33,21 @@ def chat_about_pictures(options: argparse.Namespace, lines: LineReader) -> int:
     for name in _ABSENT:
         if getattr(options, name, None) is not None:
             raise OptionError(
-                f"--{name.replace('_', '-')}: must be omitted for a model that looks at pictures; "
+                f"--{name.replace('_', '-')}: must be omitted for a model of images and text; "
                 f"got {getattr(options, name)}. Omit it.",
                 code="image-chat",
             )
     display = Display()
-    model, processor = start_looking(options, display)
-    session = PictureSession(model, processor, options)
+    model, processor = start_image_model(options, display)
+    session = ImageSession(model, processor, options)
     with as_exception():  # from here on Ctrl-C stops an answer
         display.line("/help lists the commands.", style="dim")
-        PictureChat(session, display, lines, is_plain=options.plain).run()
+        ImageChat(session, display, lines, is_plain=options.plain).run()
     return 0
 
 
-class PictureSession:
-    """A conversation about pictures; each turn reads it from its beginning.
+class ImageSession:
+    """A conversation about images; each turn reads it from its beginning.
 
     Attributes:
         model: the name of the one that answers.
@@ -65,21 +65,21 @@ class PictureSession:
         elif options.temperature is not None:
             self._asked |= {"do_sample": True, "temperature": options.temperature}
         self._turns: list[dict[str, Any]] = []
-        self._pictures: list[Any] = []
+        self._images: list[Any] = []
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages as text, oldest first."""
         return [{"role": one["role"], "content": _text_of(one)} for one in self._whole()]
 
-    def show(self, picture: Any) -> None:
+    def show(self, image: Any) -> None:
         """Shows a PIL image with the next question."""
-        self._pictures.append(picture)
+        self._images.append(image)
 
     def ask(
         self, text: str, streamer: AnswerStreamer, chosen: Mapping[str, Any] | None = None
     ) -> None:
-        """Answers a question; one without any answer is forgotten, and its pictures wait.
+        """Answers a question; one without any answer is forgotten, and its images wait.
 
         Args:
             text: the question.
@@ -89,7 +89,7 @@ class PictureSession:
         Raises:
             LlmError: if the model cannot take the conversation.
         """
-        content = [{"type": "image", "image": one} for one in self._pictures]
+        content = [{"type": "image", "image": one} for one in self._images]
         question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         inputs = prompt_inputs(self._processor, [*self._whole(), question])
         try:
@@ -99,25 +99,25 @@ class PictureSession:
                 streamer.end()
                 answer = {"type": "text", "text": streamer.text}
                 self._turns += [question, {"role": "assistant", "content": [answer]}]
-                self._pictures = []
+                self._images = []
 
     def undo(self) -> str | None:
         """Forgets the last question and its answer; returns the question, None if there is none.
 
-        Its pictures are shown with the next one.
+        Its images are shown with the next one.
         """
         if not self._turns:
             return None
         question, _ = self._turns[-2:]
         del self._turns[-2:]
         shown = [one["image"] for one in question["content"] if one["type"] == "image"]
-        self._pictures = [*shown, *self._pictures]
+        self._images = [*shown, *self._images]
         return _text_of(question)
 
     def reset(self) -> None:
-        """Forgets all messages except the system message, and all pictures."""
+        """Forgets all messages except the system message, and all images."""
         self._turns.clear()
-        self._pictures.clear()
+        self._images.clear()
 
     def _whole(self) -> list[dict[str, Any]]:
         if not self.system:
@@ -126,13 +126,13 @@ class PictureSession:
         return [{"role": "system", "content": content}, *self._turns]
 
 
-class PictureChat(Turns):
-    """The turns of a chat about pictures: the same commands, without files, and /image."""
+class ImageChat(Turns):
+    """The turns of a chat about images: the same commands, without files, and /image."""
 
-    session: PictureSession
+    session: ImageSession
 
     def __init__(
-        self, session: PictureSession, display: Display, lines: LineReader, *, is_plain: bool
+        self, session: ImageSession, display: Display, lines: LineReader, *, is_plain: bool
     ) -> None:
         super().__init__(session, display, lines, is_plain=is_plain)
         self._commands |= {"/image": self._image}
@@ -159,7 +159,7 @@ class PictureChat(Turns):
     def _model_named(self, name: str) -> None:
         if name:
             raise OptionError(
-                f"/model: must be omitted in a chat about pictures; got {name}. Start npu-llm chat "
+                f"/model: must be omitted in a chat about images; got {name}. Start npu-llm chat "
                 f"--model {name}.",
                 code="chat-model",
             )
@@ -167,9 +167,9 @@ class PictureChat(Turns):
 
     def _image(self, name: str) -> None:
         if not name:
-            self._display.reply("Say which picture: /image PATH")
+            self._display.reply("Name the file: /image PATH")
             return
-        self.session.show(read_picture(Path(name)))
+        self.session.show(read_image(Path(name)))
         self._display.line(f"{name} is shown with the next question.", style="dim")
 
 

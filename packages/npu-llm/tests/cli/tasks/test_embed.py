@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npu_llm.cli.tasks.text_lines import read_lines
+from npu_llm.cli.tasks.embed import read_lines
 from npu_llm.errors import OptionError
 
 
