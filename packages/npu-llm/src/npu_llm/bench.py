@@ -80,7 +80,7 @@ def benchmark(
         batch_sizes: how many rows are generated at once.
         repeats: answers per combination; the best one counts.
         warm_up: answers per combination before those.
-        meter: measures energy; by default what npu_llm.bench.power.find_meter returns.
+        meter: measures energy; by default what `find_meter` returns.
         on_record: called with each record as soon as it is there.
         on_answer: called between answers, those to warm up included, with how many are there and
             how many there will be.

@@ -54,7 +54,7 @@ class PartsModel:
         """Puts the programs where the model calls its parts.
 
         Args:
-            programs: see npu_llm.part_programs.loading.Ready.
+            programs: see npu_llm.entries.task_entries.TaskReady.
         """
 
     @classmethod
