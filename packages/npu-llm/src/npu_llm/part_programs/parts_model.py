@@ -54,7 +54,7 @@ class PartsModel:
         """Puts the programs where the model calls its parts.
 
         Args:
-            programs: see npu_llm.entries.task_entries.TaskReady.
+            programs: see npu_llm.models.task_entries.TaskReady.
         """
 
     @classmethod
