@@ -71,7 +71,7 @@ def _write() -> None:
     Path("truncated.safetensors").write_bytes(whole[: len(whole) // 2])
     npu_llm.load("model", max_context=64)  # so that each batch has it in its cache
     npu_compiler.export(torch.nn.Linear(4, 4), (torch.zeros(2, 4),), "exported")
-    with npu_ops.tools.OpCapture("capture"):
+    with npu_ops.debugging.OpCapture("capture"):
         torch.ones(3, device="npu").relu()
     with npu_profiler.trace("trace.json"):
         torch.ones(3, device="npu").relu().cpu()

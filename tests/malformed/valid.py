@@ -229,7 +229,7 @@ def _result(path: str) -> Callable[[], Any]:
 
 
 def _module_run() -> Any:
-    from npu_ops.tools import ModuleRun
+    from npu_ops.debugging import ModuleRun
 
     layer = module()
     with ModuleRun.of(layer) as run:
@@ -244,7 +244,7 @@ def _trace() -> Any:
 
 
 def _capture() -> Any:
-    from npu_ops.tools.capture_format import find_captures, load_capture
+    from npu_ops.debugging.capture_format import find_captures, load_capture
 
     return load_capture(find_captures("capture")[0])
 
@@ -278,9 +278,9 @@ _RECEIVERS: dict[str, Callable[[], Any]] = {
     "TimeEstimate": _time_estimate,
     "TimeBound": lambda: _time_estimate().bound,
     "Operator": lambda: importlib.import_module(
-        "npu_ops.conformance.interface.operator"
+        "npu_ops.op_conformance.interface.operator"
     ).aten_operator("aten.relu.default"),
-    "Rules": lambda: importlib.import_module("npu_ops.conformance.rules").Rules(),
+    "Rules": lambda: importlib.import_module("npu_ops.op_conformance.rules").Rules(),
     "MLP": lambda: importlib.import_module("npu_ops").MLP((2, 4), 4),
     "SDPA": lambda: importlib.import_module("npu_ops").SDPA(*[(1, 2, 4, 4)] * 3, (1, 1, 4, 4)),
     "SimpleSDPA": lambda: importlib.import_module("npu_ops").SimpleSDPA(*[(1, 2, 4, 4)] * 3),
@@ -291,7 +291,7 @@ _RECEIVERS: dict[str, Callable[[], Any]] = {
         torch.ones(4, 32), bits=8
     ),
     "ModuleRun": lambda: _module_run(),
-    "ModuleCompare": lambda: importlib.import_module("npu_ops.tools").ModuleCompare(
+    "ModuleCompare": lambda: importlib.import_module("npu_ops.debugging").ModuleCompare(
         _module_run(), _module_run()
     ),
     "FrozenTensors": lambda: importlib.import_module("npu_runtime").FrozenTensors(
@@ -361,13 +361,15 @@ _BY_PARAMETER: dict[tuple[str, str], Callable[[], Any]] = {
     ("npu_llm.evaluation.evaluate", "model"): _language_model,
     ("npu_llm.evaluation.read_text", "file"): lambda: Path("text.txt"),
     ("npu_llm.ChatSession.restore", "path"): lambda: "text.txt",
-    ("npu_ops.tools.replay_directory", "directory"): lambda: "capture",
-    ("npu_ops.tools.ModuleRun.load", "path"): lambda: "damaged",
-    ("npu_ops.tools.capture_format.load_capture", "folder"): lambda: "capture",
-    ("npu_ops.tools.capture_format.find_captures", "directory"): lambda: "capture",
+    ("npu_ops.debugging.replay_directory", "directory"): lambda: "capture",
+    ("npu_ops.debugging.ModuleRun.load", "path"): lambda: "damaged",
+    ("npu_ops.debugging.capture_format.load_capture", "folder"): lambda: "capture",
+    ("npu_ops.debugging.capture_format.find_captures", "directory"): lambda: "capture",
     ("npu_profiler.reading.load_trace", "path"): lambda: "trace.json",
     ("npu_runtime.load_program", "model"): lambda: _openvino_model(),
     ("npu_runtime.load_program", "name"): _text,
     ("npu_runtime.device_info", "index"): lambda: 0,
-    ("npu_ops.conformance.interface.operator.aten_operator", "name"): lambda: "aten.relu.default",
+    ("npu_ops.op_conformance.interface.operator.aten_operator", "name"): lambda: (
+        "aten.relu.default"
+    ),
 }

@@ -19,13 +19,13 @@ def conformance(session: nox.Session) -> None:
         *("--suite", "interface", "models", "torch"),
         *("--report", "csv", "-o", "conformance.csv"),
     ]
-    run_in(session, python, "-m", "npu_ops.conformance", *arguments)
+    run_in(session, python, "-m", "npu_ops.op_conformance", *arguments)
 
 
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
     """Call aten's ops at random on npu and on the CPU, 20,000 times (`-- --calls 300 --seed 7`)."""
-    run_in(session, tested_platform(session), "-m", "npu_ops.conformance.fuzz", *session.posargs)
+    run_in(session, tested_platform(session), "-m", "npu_ops.op_conformance.fuzz", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -13,8 +13,8 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 import npu_ops
 from npu_ops.cli import main
 from npu_ops.config import read_settings
-from npu_ops.conformance import Outcome, operator_cells
-from npu_ops.variants import choice
+from npu_ops.op_conformance import Outcome, operator_cells
+from npu_ops.variants import autotune
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # Largest difference relative to the largest value: sums in another order, and roundings of each
@@ -23,12 +23,12 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 @pytest.fixture(autouse=True)
-def programs(tmp_path: Path) -> Iterator[choice.Chooser]:
+def programs(tmp_path: Path) -> Iterator[autotune.Autotuner]:
     """Every op that can runs as a program."""
     settings = read_settings(
         {"NPU_OPS_RECORDS": str(tmp_path / "records.json"), "NPU_OPS_VARIANT": "program"}
     )
-    with choice.own_chooser(settings) as made:
+    with autotune.temporary_autotuner(settings) as made:
         yield made
 
 
@@ -360,7 +360,7 @@ def test_slices_and_transposed_tensors_go_in() -> None:
 
 
 def test_explain_and_tune_say_what_serves(
-    programs: choice.Chooser,
+    programs: autotune.Autotuner,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -396,14 +396,14 @@ def test_a_wrong_command_is_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_a_measured_program_that_is_faster_serves_from_then_on(programs: choice.Chooser) -> None:
+def test_a_measured_program_that_is_faster_serves_from_then_on(programs: autotune.Autotuner) -> None:
     npu_ops.variants.set_variant_policy(mode="measured", tune=True)
     a = torch.randn(48, 40, device="npu")
     result = a @ a.t()
     torch.testing.assert_close(result.cpu(), a.cpu() @ a.cpu().t())
     (made,) = (m for m in npu_ops.variants.choices() if m.call.startswith("aten.mm "))
     assert made.reason.startswith("measured: program")
-    assert programs.records.find(choice.device_key(0), made.call) is not None
+    assert programs.records.find(autotune.device_key(0), made.call) is not None
 
 
 def test_a_conformance_cell_says_what_programs_served(monkeypatch: pytest.MonkeyPatch) -> None:

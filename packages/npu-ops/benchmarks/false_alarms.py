@@ -1,6 +1,6 @@
 """OpAutoCompare over all of torch's database of ops, forward and backward: how many false alarms?
 
-npu's kernels are held to the CPU's by npu_ops.conformance, so each call that the tool says differs
+npu's kernels are held to the CPU's by npu_ops.op_conformance, so each call that the tool reports
 is the tool's fault, or a kernel's that nobody knew of. The exit code is 1 if there is one.
 
     python benchmarks/false_alarms.py --samples 3 --dtypes float32,bfloat16
@@ -16,9 +16,9 @@ from collections import Counter
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from npu_ops.conformance.comparison import copy_to, gradients, outcome
+from npu_ops.debugging import OpAutoCompare
 from npu_ops.incomparable_ops import stays_on_cpu
-from npu_ops.tools import OpAutoCompare
+from npu_ops.op_conformance.comparison import copy_to, gradients, outcome
 
 DTYPES = "float32,bfloat16,float16,int64,bool,complex64"
 

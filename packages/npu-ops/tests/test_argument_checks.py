@@ -1,6 +1,6 @@
 """Arguments that end the process in torch's CPU kernels raise on npu; arguments that fit work.
 
-The calls that must raise were found by `python -m npu_ops.conformance.fuzz`.
+The calls that must raise were found by `python -m npu_ops.op_conformance.fuzz`.
 """
 
 import re

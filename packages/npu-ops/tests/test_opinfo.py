@@ -1,4 +1,4 @@
-"""A sample of `python -m npu_ops.conformance`: every op of torch's database, a few samples each.
+"""A sample of `python -m npu_ops.op_conformance`: every op of torch's database, a few samples each.
 
 float32 goes through all checks. Each of the other dtypes goes forward with every third op, so that
 the file stays within a minute. What needs more than a comparison is in the other files.
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from npu_ops.conformance import CHECKS, Outcome, operator_cells
 from npu_ops.incomparable_ops import EXPECTED
+from npu_ops.op_conformance import CHECKS, Outcome, operator_cells
 
 SAMPLES = {torch.float32: 2, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}
 THIRDS = {torch.bfloat16: 0, torch.int64: 1, torch.bool: 2}

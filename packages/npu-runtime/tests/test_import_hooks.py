@@ -230,12 +230,12 @@ print("npu_runtime" in sys.modules, "torch" in sys.modules)
 
 def test_the_device_and_its_kernels_are_whole_after_a_part_of_them_was_there(run_made):
     code = """
-with bare_packages("npu_ops.tools.commands.replay"):
-    import npu_ops.config, npu_ops.tools.commands.replay, npu_runtime.errors
+with bare_packages("npu_ops.debugging.commands.replay"):
+    import npu_ops.config, npu_ops.debugging.commands.replay, npu_runtime.errors
     print("torch" in sys.modules)
     load_packages()
 import torch, npu_runtime, npu_ops
-print(float(torch.ones(2, device="npu").sum()), npu_ops.tools.Report.__name__)
+print(float(torch.ones(2, device="npu").sum()), npu_ops.debugging.Report.__name__)
 """
     assert run_made(code)[-3:] == ["False", "2.0", "Report"]
 

@@ -8,7 +8,7 @@
 
 namespace npu::ops::kernel_programs {
 
-// How a token is drawn; see npu_ops.kernel_programs.choosing.Draw.
+// How a token is drawn; see npu_ops.kernel_programs.sampler.Draw.
 struct Draw {
   double temperature;
   std::int64_t top_k;  // 0 for all

@@ -94,7 +94,7 @@ void bind_variants(py::module_& m) {
       [](std::size_t capacity) { variants::program_cache().set_capacity(capacity); },
       py::call_guard<py::gil_scoped_release>());
   // `resolve()` sets which ops are active; `choose(op, arguments, device_index, needs_grad)` gives
-  // a program with its ports (npu_ops.variants.choice), or None for the host kernel.
+  // a program with its ports (npu_ops.variants.autotune), or None for the host kernel.
   m.def("set_deciders", [](py::function given_resolve, py::function given_choose) {
     python_resolve = given_resolve.release().ptr();
     python_choose = given_choose.release().ptr();

@@ -18,7 +18,7 @@ from npu_ops import (
 from npu_ops.fallback import fallback_report, reset_fallback_report, set_fallback_policy
 
 if TYPE_CHECKING:
-    from npu_ops import tools, variants
+    from npu_ops import debugging, variants
     from npu_ops.arrays import (
         MLP,
         SDPA,
@@ -41,12 +41,12 @@ __all__ = [
     "QMatMul",
     "SimpleSDPA",
     "VerificationReport",
+    "debugging",
     "fallback_report",
     "fused",
     "reset_fallback_report",
     "set_fallback_policy",
     "sparse_attention",
-    "tools",
     "variants",
     "verify_correctness",
 ]
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     # and openvino.
     import importlib
 
-    if name in ("tools", "variants"):
+    if name in ("debugging", "variants"):
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -79,15 +79,15 @@ def __getattr__(name: str) -> Any:
 
 
 def _resolve() -> None:
-    from npu_ops.variants.choice import chooser
+    from npu_ops.variants.autotune import autotuner
 
-    chooser().resolve()
+    autotuner().resolve()
 
 
 def _choose(*call: Any) -> Any:
-    from npu_ops.variants.choice import chooser
+    from npu_ops.variants.autotune import autotuner
 
-    return chooser().choose(*call)
+    return autotuner().choose(*call)
 
 
 def _apply_settings() -> None:

@@ -3,8 +3,8 @@
 The call itself is native (csrc/variants).
 """
 
+from npu_ops.variants.autotune import Choice, choices, host_kernels, set_variant_policy
 from npu_ops.variants.call import OpCall, OpProgram, TensorSpec
-from npu_ops.variants.choice import Choice, choices, host_kernels, set_variant_policy
 
 __all__ = [
     "Choice",

@@ -9,8 +9,8 @@ import torch
 
 import npu_runtime
 from npu_ops import _C
+from npu_ops.variants.autotune import Autotuner, autotuner, build, device_key
 from npu_ops.variants.call import OpCall, TensorSpec
-from npu_ops.variants.choice import Chooser, build, chooser, device_key
 from npu_ops.variants.policy import Decision
 from npu_ops.variants.records import Measurement
 
@@ -75,7 +75,7 @@ def describe(measured: Measurement) -> str:
     )
 
 
-def explain(call: OpCall, *, device_index: int = 0, using: Chooser | None = None) -> Explanation:
+def explain(call: OpCall, *, device_index: int = 0, using: Autotuner | None = None) -> Explanation:
     """Says which kernel serves a call now, without running it.
 
     Args:
@@ -86,7 +86,7 @@ def explain(call: OpCall, *, device_index: int = 0, using: Chooser | None = None
     Raises:
         OperatorInputError: [op-arguments] when torch refuses the arguments.
     """
-    deciding = using or chooser()
+    deciding = using or autotuner()
     key = device_key(device_index)
     results = call.results()
     if call.op not in _C.variant_ops():

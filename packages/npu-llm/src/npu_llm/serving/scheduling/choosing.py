@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from npu_llm.serving.scheduling.request import Constraint, Request, Token
-from npu_ops.kernel_programs.choosing import arg_max, draw
+from npu_ops.kernel_programs.sampler import argmax, sample
 
 __all__ = ["Chooser", "choose"]
 
@@ -37,9 +37,9 @@ def _next(chooser: Chooser, logits: torch.Tensor) -> Token:
     """
     scores = chooser.scores(logits)[None]
     if chooser.draws:
-        (token,) = draw(scores, [chooser.sampling], [chooser.point()])
+        (token,) = sample(scores, [chooser.sampling], [chooser.point()])
     else:
-        token = int(arg_max(scores))
+        token = int(argmax(scores))
     return chooser.settle(token, logits)
 
 

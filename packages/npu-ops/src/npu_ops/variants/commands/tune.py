@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         _give_records(options.json)
         return 0
     from npu_ops import _C  # torch: help needs none
+    from npu_ops.variants.autotune import autotuner, device_key
     from npu_ops.variants.call import parse_call
-    from npu_ops.variants.choice import chooser, device_key
     from npu_ops.variants.explain import describe
 
     call = parse_call(options.op, options.arguments)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{dotted_name(call.op)}: this op never runs as a program. Those that may: {names}.",
             code="no-program",
         )
-    deciding = chooser()
+    deciding = autotuner()
     measured, _ = deciding.tune(call, device_index=options.device, budget_s=1.0)
     decision = deciding.decide(call, options.device)
     text = (
@@ -60,11 +60,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _give_records(place: Path | None) -> None:
-    from npu_ops.variants.choice import chooser, device_key
+    from npu_ops.variants.autotune import autotuner, device_key
     from npu_ops.variants.explain import describe
 
     key = device_key(0)
-    records = chooser().records
+    records = autotuner().records
     calls = records.calls(key)
 
     def show() -> None:

@@ -1,7 +1,0 @@
-"""Cases as data: what is called with which tensors, and what may differ."""
-
-from npu_ops.conformance.cases.case import CHECKS, Case
-from npu_ops.conformance.cases.layouts import LAYOUTS
-from npu_ops.conformance.cases.templates import interface_cases
-
-__all__ = ["CHECKS", "LAYOUTS", "Case", "interface_cases"]

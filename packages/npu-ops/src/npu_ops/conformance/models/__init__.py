@@ -1,5 +1,0 @@
-"""Calls that real networks make, as cases."""
-
-from npu_ops.conformance.models.recorded import RECORDED, model_cases, model_names
-
-__all__ = ["RECORDED", "model_cases", "model_names"]

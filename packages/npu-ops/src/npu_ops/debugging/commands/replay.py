@@ -1,0 +1,81 @@
+"""``npu-ops replay``: repeats captured calls, checks and times them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from npu_command.help.command_parser import CommandParser
+from npu_ops.debugging.capture_folders import find_captures
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the subcommand; returns 1 when a call differs from its record or from the CPU."""
+    parser = CommandParser(
+        prog="npu-ops replay",
+        description="Make captured calls again: on any device, checked and timed.",
+        check=lambda given: find_captures(given.directory),
+    )
+    parser.add_argument("directory", help="of npu-ops run --capture, or one folder in it")
+    parser.add_argument("--device", default="npu", help="where to run (default: npu)")
+    parser.add_argument(
+        "--acc-check",
+        action="store_true",
+        help="compare with the recorded results, and with the CPU in float64",
+    )
+    parser.add_argument(
+        "--run-times", type=int, default=1, metavar="N", help="timed runs of each call (default: 1)"
+    )
+    parser.add_argument("--only-forward", action="store_true", help="leave gradients' calls out")
+    parser.add_argument(
+        "--sync-time", action="store_true", help="wait for the device in the time of each run"
+    )
+    parser.add_argument(
+        "--op", action="append", default=[], metavar="NAME", help="only ops of that name or pattern"
+    )
+    parser.add_argument(
+        "-i",
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="to import before, for ops that it defines",
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write all rows")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    parser.add_argument(
+        "--rows", type=int, default=40, metavar="N", help="rows to print at most (default: 40)"
+    )
+    options = parser.parse_args(arguments)
+    import torch  # help needs none
+
+    from npu_ops.debugging.replay import replay_directory, replay_report
+
+    try:
+        torch.empty(0, device=options.device)
+        for module in options.imports:
+            importlib.import_module(module)
+    except (RuntimeError, ImportError) as error:
+        parser.error(str(error))
+    replays = list(
+        replay_directory(
+            options.directory,
+            options.device,
+            names=options.op,
+            is_checked=options.acc_check,
+            run_times=options.run_times,
+            is_only_forward=options.only_forward,
+            is_synchronized=options.sync_time,
+        )
+    )
+    report = replay_report(replays, options.device)
+    print(report.table(options.rows))
+    if options.csv is not None:
+        report.write_csv(options.csv)
+    if options.html is not None:
+        report.write_html(options.html)
+    return 0 if report.is_passed else 1

@@ -1,0 +1,290 @@
+"""`ModuleCompare`: two runs of a module, layer by layer: outputs and gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch.testing._comparison import default_tolerances
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.debugging.judging.judge import compare, cosine_similarity
+from npu_ops.debugging.report import Report
+from npu_ops.difference import Comparison
+from npu_ops.errors import OperatorInputError, VerificationError
+from npu_ops.seal import damaged, digest
+from npu_runtime.errors import FileAccessError
+from npu_runtime.public_calls import public_call
+
+__all__ = ["LayerDifference", "ModuleCompare", "ModuleRun"]
+
+_ROOT = "(the module itself)"
+_CHECKSUM = "checksum"
+
+
+@dataclass
+class ModuleRun:
+    """What the layers of a module gave in one iteration, on the CPU, in the order of their ends.
+
+    Attributes:
+        activations: (layer, call of the layer, place among its results) -> value.
+        gradients: the same keys -> gradient of that result, in the order in which they came.
+        parameters: name -> gradient at the end of the iteration.
+    """
+
+    activations: dict[tuple[str, int, int], torch.Tensor] = field(default_factory=dict)
+    gradients: dict[tuple[str, int, int], torch.Tensor] = field(default_factory=dict)
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    @public_call
+    def of(cls, module: torch.nn.Module) -> Iterator[ModuleRun]:
+        """Records one iteration: the forward and, if there is one, the backward in the block."""
+        run = cls()
+        calls: dict[str, int] = {}
+        with ExitStack() as hooks:
+            for name, layer in module.named_modules():
+                keep = partial(run._keep, name or _ROOT, calls)
+                handle = layer.register_forward_hook(keep)
+                hooks.callback(handle.remove)
+            yield run
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                run.parameters[name] = parameter.grad.detach().cpu().clone()
+
+    @public_call
+    def save(self, file: str | Path) -> None:
+        """Writes the run, so that it can be compared on another machine.
+
+        Raises:
+            FileAccessError: [file-access] for a file that cannot be written.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        for kind in ("activations", "gradients"):
+            for place, (key, value) in enumerate(getattr(self, kind).items()):
+                tensors[json.dumps([kind, place, *key])] = value.contiguous()
+        for place, (name, value) in enumerate(self.parameters.items()):
+            tensors[json.dumps(["parameters", place, name])] = value.contiguous()
+        metadata = {_CHECKSUM: _checksum(tensors)}
+        try:
+            safetensors.torch.save_file(tensors, str(file), metadata)
+        except safetensors.SafetensorError as error:
+            raise FileAccessError(
+                f"ModuleRun.save: {file} must be a file that can be written; got: {error}. Name "
+                "another.",
+                code="file-access",
+            ) from error
+
+    @classmethod
+    @public_call
+    def load(cls, file: str | Path) -> ModuleRun:
+        """Reads a run.
+
+        Raises:
+            OperatorInputError: [module-run] for a file that holds none.
+            DamagedFileError: [file-damaged] for one that is not as it was written.
+        """
+        run = cls()
+        try:
+            if not Path(file).is_file():  # safetensors waits for a pipe's writer, beyond Ctrl-C
+                raise OSError("there is no such file")
+            with safetensors.safe_open(str(file), "pt") as opened:
+                kept = (opened.metadata() or {}).get(_CHECKSUM)
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            if kept is not None and kept != _checksum(tensors):
+                raise damaged(Path(file), "its tensors are not what was written")
+            keys = sorted((json.loads(name) for name in tensors), key=lambda key: key[:2])
+            for kind, place, *key in keys:
+                value = tensors[json.dumps([kind, place, *key])]
+                getattr(run, kind)[key[0] if kind == "parameters" else tuple(key)] = value
+        except (OSError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+            raise OperatorInputError(
+                f"{file}: must be a run that ModuleRun.save wrote; {error}. Record it again.",
+                code="module-run",
+            ) from error
+        return run
+
+    def _keep(
+        self,
+        name: str,
+        calls: dict[str, int],
+        layer: torch.nn.Module,
+        arguments: Any,
+        results: Any,
+    ) -> None:
+        number = calls.get(name, 0)
+        calls[name] = number + 1
+        leaves = [leaf for leaf in tree_leaves(_plain(results)) if isinstance(leaf, torch.Tensor)]
+        for place, leaf in enumerate(leaves):
+            key = (name, number, place)
+            self.activations[key] = leaf.detach().cpu().clone()
+            if leaf.requires_grad:
+                hook = partial(self._keep_gradient, key)
+                leaf.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _keep_gradient(self, key: tuple[str, int, int], gradient: torch.Tensor) -> None:
+        self.gradients[key] = gradient.detach().cpu().clone()
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """One layer's result, or its gradient, in both runs.
+
+    Attributes:
+        kind: `activation`, `gradient` (of a layer's result) or `parameter` (its gradient).
+        layer: the layer's name in the module; of a parameter, the parameter's.
+        call: which of the layer's calls, from 0.
+        place: which of its results, from 0.
+        seen: the comparison.
+        cosine: similarity; None where there is none.
+    """
+
+    kind: str
+    layer: str
+    call: int
+    place: int
+    seen: Comparison
+    cosine: float | None
+
+
+class ModuleCompare:
+    """Compares two runs of a module, in the order in which the layers ran.
+
+    Forward, the first difference is in the first layer that parts. Going backward the gradients
+    come from the loss on, so the first that parts is that of the result of the layer whose
+    successor's gradient is at fault.
+
+    Attributes:
+        layers: one entry for each result of each call of each layer, activations first, then
+            gradients, then those of the parameters.
+    """
+
+    @public_call
+    def __init__(
+        self,
+        run: ModuleRun,
+        reference: ModuleRun,
+        *,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> None:
+        """Compares the runs.
+
+        Args:
+            run: the one in question.
+            reference: the one that is right, such as the CPU's, also in higher precision.
+            rtol: relative tolerance; by default that of torch.testing for the run's dtypes.
+            atol: absolute tolerance; by default torch.testing's times 10, and that share of the
+                largest value: errors add up from layer to layer.
+
+        Raises:
+            OperatorInputError: [module-run] when the runs are not of one module.
+        """
+        self._tolerances = (rtol, atol)
+        self.layers: tuple[LayerDifference, ...] = (
+            *self._pairs("activation", run.activations, reference.activations),
+            *self._pairs("gradient", run.gradients, reference.gradients),
+            *self._pairs(
+                "parameter",
+                {(name, 0, 0): value for name, value in run.parameters.items()},
+                {(name, 0, 0): value for name, value in reference.parameters.items()},
+            ),
+        )
+
+    @property
+    def first_difference(self) -> LayerDifference | None:
+        """The first layer that parts; None if none does."""
+        return next((layer for layer in self.layers if not layer.seen.passed), None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no layer parts."""
+        return self.first_difference is None
+
+    def raise_if_failed(self) -> None:
+        """Raises when a layer parts.
+
+        Raises:
+            VerificationError: [module-differs], naming the first layer.
+        """
+        if not self.passed:
+            raise VerificationError(
+                f"ModuleCompare: {self.report().summary}", code="module-differs"
+            )
+
+    def report(self) -> Report:
+        """One row for each layer and gradient; those that part are marked."""
+        rows = tuple(
+            (
+                one.kind,
+                one.layer,
+                one.call,
+                one.place,
+                "close" if one.seen.passed else "differs",
+                one.seen.max_absolute_error,
+                one.seen.max_relative_error,
+                one.cosine,
+                one.seen.problem or "",
+            )
+            for one in self.layers
+        )
+        bad = frozenset(n for n, one in enumerate(self.layers) if not one.seen.passed)
+        first = self.first_difference
+        summary = f"{len(rows):,} tensors of layers compared, {len(bad):,} differ"
+        if first is not None:
+            summary += f"; the first is the {first.kind} of {first.layer}"
+        columns = ("kind", "layer", "call", "result", "verdict")
+        errors = ("max abs error", "max rel error", "cosine", "problem")
+        return Report("Layers of two runs", columns + errors, rows, f"{summary}.", bad, not bad)
+
+    def _pairs(
+        self,
+        kind: str,
+        run: Mapping[tuple[str, int, int], torch.Tensor],
+        reference: Mapping[tuple[str, int, int], torch.Tensor],
+    ) -> Iterator[LayerDifference]:
+        if run.keys() != reference.keys():
+            odd = sorted(run.keys() ^ reference.keys())[0]
+            raise OperatorInputError(
+                f"ModuleCompare: both runs must be of one module; the {kind} of {odd[0]} is in one "
+                "alone. Record the same module with arguments of the same structure.",
+                code="module-run",
+            )
+        for key, got in run.items():
+            expected = reference[key]
+            rtol, atol = self._tolerance(got, expected)
+            seen = compare(got, expected, rtol, atol)
+            yield LayerDifference(kind, *key, seen, cosine_similarity(got, expected))
+
+    def _tolerance(self, got: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+        rtol, atol = default_tolerances(got.dtype, expected.dtype)
+        if expected.is_floating_point() and expected.numel():
+            atol *= 10 * max(1.0, float(expected.abs().nan_to_num(0, 0, 0).max()))
+        own = self._tolerances
+        return (rtol if own[0] is None else own[0], atol if own[1] is None else own[1])
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of names, dtypes, shapes and bytes."""
+    parts = [
+        f"{name} {tensor.dtype} {list(tensor.shape)} {digest(_bytes(tensor))}"
+        for name, tensor in sorted(tensors.items())
+    ]
+    return digest("\n".join(parts).encode())
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _plain(results: Any) -> Any:
+    """Results of a layer as a pytree: transformers' are dictionaries of classes of their own."""
+    return dict(results) if isinstance(results, Mapping) else results

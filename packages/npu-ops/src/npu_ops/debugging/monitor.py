@@ -1,0 +1,198 @@
+"""Processor, memory and device memory of a process over time, to CSV and as a plot."""
+
+from __future__ import annotations
+
+import csv
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from npu_command.charts import check_matplotlib
+from npu_ops.debugging.series_plot import Panel, draw_series
+from npu_ops.errors import OperatorInputError
+from npu_ops.memory_account import read_accounts
+from npu_runtime.public_calls import public_call
+
+__all__ = ["ProcessMonitor", "Sample"]
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at a process and its children.
+
+    Attributes:
+        time_s: since the first look.
+        processes: how many there are.
+        cpu_percent: of one processor, since the look before.
+        rss_bytes: resident memory of all of them.
+        npu_allocated_bytes: device memory that tensors hold.
+        npu_reserved_bytes: device memory that the pools hold.
+    """
+
+    time_s: float
+    processes: int
+    cpu_percent: float
+    rss_bytes: int
+    npu_allocated_bytes: int
+    npu_reserved_bytes: int
+
+
+class ProcessMonitor:
+    """Looks at a process in an interval, on a thread, from `start` to `stop` or within a block.
+
+    Attributes:
+        samples: what it saw.
+    """
+
+    @public_call
+    def __init__(
+        self,
+        process_id: int | None = None,
+        *,
+        interval_s: float = 0.1,
+        accounts: str | Path | None = None,
+    ) -> None:
+        """Prepares the monitor.
+
+        Args:
+            process_id: whom to watch; this process by default.
+            interval_s: seconds between two looks.
+            accounts: directory in which watched processes tell their device memory; None for this
+                process's own counters.
+
+        Raises:
+            OperatorInputError: [tool-option] for an interval that is not above 0, or a process
+                that is not there.
+        """
+        if not 0 < interval_s <= threading.TIMEOUT_MAX:
+            raise OperatorInputError(
+                f"interval_s: seconds above 0, and no more than a thread can wait; got "
+                f"{interval_s}. Pass 0.1 or so.",
+                code="tool-option",
+            )
+        try:
+            self._root = psutil.Process(process_id)
+        except (psutil.Error, ValueError) as error:
+            raise OperatorInputError(
+                f"process_id: a process that runs; got {process_id} ({error}). Pass its id, or "
+                "leave it out for this one.",
+                code="tool-option",
+            ) from None
+        self._interval_s = interval_s
+        self._accounts = None if accounts is None else Path(accounts)
+        self._known: dict[int, psutil.Process] = {}
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._begin = time.monotonic()
+        self.samples: list[Sample] = []
+
+    def start(self) -> Self:
+        """Begins to look; returns itself."""
+        self._end.clear()
+        self._look()
+        self._thread = threading.Thread(target=self._watch, name="npu-monitor", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Looks once more and ends."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._end.set()
+            thread.join()
+            self._look()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
+
+    @public_call
+    def write_csv(self, path: str | Path) -> None:
+        """Writes a row for each look."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow([one.name for one in fields(Sample)])
+            writer.writerows(astuple(sample) for sample in self.samples)
+
+    @public_call
+    def write_svg(self, path: str | Path) -> None:
+        """Writes the plot.
+
+        Raises:
+            OperatorInputError: [plot-library] matplotlib is missing.
+        """
+        check_matplotlib("npu-ops", OperatorInputError)
+        times = [sample.time_s for sample in self.samples]
+        panels = [
+            Panel("Processor (percent of one)", {"CPU": self._column("cpu_percent", 1)}),
+            Panel("Memory (MB)", {"resident": self._column("rss_bytes", _MB)}),
+            Panel(
+                "Device memory (MB)",
+                {
+                    "reserved": self._column("npu_reserved_bytes", _MB),
+                    "allocated": self._column("npu_allocated_bytes", _MB),
+                },
+            ),
+        ]
+        Path(path).write_text(draw_series(times, panels, title="Process over time").svg(), "utf-8")
+
+    def summary(self) -> str:
+        """The peaks, in a line."""
+        end = self.samples[-1].time_s if self.samples else 0.0
+        return (
+            f"{len(self.samples)} looks in {end:.1f} s; "
+            f"at most {self._peak('cpu_percent', 1):.0f} % of a processor, "
+            f"{self._peak('rss_bytes', _MB):,.0f} MB resident, "
+            f"{self._peak('npu_allocated_bytes', _MB):,.1f} MB of device memory in tensors, "
+            f"{self._peak('npu_reserved_bytes', _MB):,.1f} MB in pools"
+        )
+
+    def _peak(self, name: str, unit: float) -> float:
+        return max(self._column(name, unit), default=0.0)
+
+    def _column(self, name: str, unit: float) -> Sequence[float]:
+        return [getattr(sample, name) / unit for sample in self.samples]
+
+    def _watch(self) -> None:
+        while not self._end.wait(self._interval_s):
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            found = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        cpu, rss, alive = 0.0, 0, 0
+        for process in found:
+            # psutil counts from the look before, which it keeps in the object.
+            process = self._known.setdefault(process.pid, process)
+            try:
+                cpu += process.cpu_percent()
+                rss += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            alive += 1
+        allocated, reserved = self._device_memory([process.pid for process in found])
+        if alive:
+            now = time.monotonic() - self._begin
+            self.samples.append(Sample(now, alive, cpu, rss, allocated, reserved))
+
+    def _device_memory(self, process_ids: list[int]) -> tuple[int, int]:
+        if self._accounts is not None:
+            return read_accounts(self._accounts, process_ids)
+        if self._root.pid != os.getpid():
+            return 0, 0
+        import torch
+
+        npu = torch.get_device_module("npu")
+        return (npu.memory_allocated(), npu.memory_reserved()) if npu.is_initialized() else (0, 0)

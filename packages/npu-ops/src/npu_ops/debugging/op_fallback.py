@@ -1,0 +1,135 @@
+"""`OpFallback`: named ops, or all but named ones, run on the CPU.
+
+This goes past every kernel of the device, also one that a wheel of yours registered, and so tells
+whether an op's kernel is at fault. Which of npu's own two kernels serves an op, on the same memory,
+is npu_ops.fallback's and npu_ops.variants' business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from npu_ops.debugging.calls.call import Call
+from npu_ops.debugging.calls.snapshot import is_plain
+from npu_ops.debugging.calls.trial import Outcome, Trial, set_device_state
+from npu_ops.debugging.report import Report
+from npu_ops.debugging.tool import OpTool, aside
+
+__all__ = ["OpFallback"]
+
+
+class OpFallback(OpTool):
+    """Runs the calls that it takes on copies on the CPU and brings back what they gave.
+
+    What they write is written back, results that share memory with an argument share it again, and
+    the device's random stream goes on where the CPU's ended. Views are left to the device.
+    """
+
+    tool_name = "FALLBACK"
+
+    def __init__(
+        self, names: Sequence[str] | None = None, excluded: Sequence[str] | None = None
+    ) -> None:
+        """Prepares the tool.
+
+        Args:
+            names: of the ops to run on the CPU; empty for all, None for `OP_FALLBACK_LIST`.
+            excluded: of those that stay on the device; None for `OP_FALLBACK_DISABLE_LIST`.
+
+        Raises:
+            OperatorInputError: [tool-option].
+        """
+        super().__init__(names, excluded)
+        self.counts: Counter[str] = Counter()
+
+    def take(self, call: Call) -> Any:
+        """Runs the call on the CPU, if it computes something on the device."""
+        is_view = call.op.is_view or torch.Tag.inplace_view in call.op.tags
+        if call.device.type == "cpu" or is_view:
+            return call.op(*call.args, **call.kwargs)
+        with self._lock:
+            self.counts[call.name] += 1
+        with aside():
+            trial = Trial(call)
+            host = trial.on_host()
+            if host.error is not None:
+                raise host.error
+            return _bring_back(trial, host)
+
+    def report(self) -> Report:
+        """One row for each op that ran on the CPU."""
+        return Report(
+            "Ops that ran on the CPU",
+            ("op", "calls"),
+            tuple(self.counts.most_common()),
+            f"{self.counts.total():,} calls of {len(self.counts):,} ops ran on the CPU.",
+        )
+
+
+def _bring_back(trial: Trial, host: Outcome) -> Any:
+    call = trial.call
+    own = call.tensors
+    for mine, its in zip(own, host.tensors, strict=True):
+        if its.is_meta or mine.device.type == "cpu":
+            continue
+        if mine.shape != its.shape:
+            mine.resize_(its.shape)
+        if _is_changed(trial, host, mine, its):
+            mine.copy_(its)
+    if host.state is not None and trial.state is not None:
+        set_device_state(call.device, host.state)
+    homes = {storage._cdata: mine for storage, mine in _twins(host, own)}
+    same = {id(its): mine for its, mine in zip(host.tensors, own, strict=True)}
+
+    def bring(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta:
+            return leaf
+        if id(leaf) in same:
+            return same[id(leaf)]
+        home = homes.get(leaf.untyped_storage()._cdata) if is_plain(leaf) else None
+        if home is None:
+            return leaf.to(call.device)
+        start = _start(trial, home)
+        offset = leaf.storage_offset() + start // leaf.itemsize
+        alias = torch.empty(0, dtype=leaf.dtype, device=home.device)
+        return alias.set_(home.untyped_storage(), offset, leaf.shape, leaf.stride())
+
+    return tree_map(bring, host.results)
+
+
+def _is_changed(trial: Trial, host: Outcome, mine: torch.Tensor, its: torch.Tensor) -> bool:
+    """Whether the CPU wrote an argument, also where its schema does not say so."""
+    if any(mine is tensor for tensor in trial.call.written):
+        return True
+    if not is_plain(its):
+        return False
+    place = [id(tensor) for tensor in host.tensors if is_plain(tensor)].index(id(its))
+    image = trial.before.images[place]
+    before = trial.before.storages[image.storage].data
+    after = host.homes[place]
+    return (
+        not torch.empty(0, dtype=torch.uint8).set_(after, 0, (before.numel(),), (1,)).equal(before)
+    )
+
+
+def _twins(host: Outcome, own: list[torch.Tensor]) -> list[tuple[torch.UntypedStorage, Any]]:
+    plain = [tensor for tensor in own if is_plain(tensor)]
+    return list(zip(host.homes, plain, strict=True))
+
+
+def _start(trial: Trial, home: torch.Tensor) -> int:
+    """Where the copied part of a tensor's storage begins, in bytes."""
+    wanted = home.untyped_storage()._cdata
+    return next(
+        (
+            storage.start
+            for storage in trial.before.storages
+            if storage.original is not None and storage.original._cdata == wanted
+        ),
+        0,
+    )

@@ -1,0 +1,84 @@
+"""Sampler: argmax and random sampling of tokens from a step's logits, without torch's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from npu_ops import _C
+
+__all__ = ["SamplingParams", "argmax", "sample"]
+
+
+class SamplingParams(Protocol):
+    """The fields of sampling parameters that `sample` reads."""
+
+    @property
+    def temperature(self) -> float:
+        """Divisor of the logits, above 0."""
+
+    @property
+    def top_k(self) -> int:
+        """Number of most likely tokens to sample from; 0 for all."""
+
+    @property
+    def top_p(self) -> float:
+        """Probability that the most likely tokens must reach together; the rest is dropped."""
+
+    @property
+    def min_p(self) -> float:
+        """Lowest probability of a sampled token, relative to the most likely one's."""
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Returns the argmax of each row, as ``logits.argmax(-1)`` does.
+
+    torch reads a row element by element with OpenMP threads, which the next step's thread pool then
+    waits for: 52 us for 49,152 logits, against 6 us here (two Zen 5 cores, 2026-11-25).
+
+    Args:
+        logits: (rows, vocabulary) float32 on cpu; torch computes any other tensor.
+
+    Returns:
+        (rows,) int64 on cpu. Ties go to the first index, and NaN is the largest value.
+    """
+    is_native = (
+        logits.device.type == "cpu"
+        and logits.dtype == torch.float32
+        and logits.dim() == 2
+        and logits.shape[1] > 0
+    )
+    if not is_native:
+        return logits.argmax(-1).cpu()
+    found: torch.Tensor = _C.arg_max(logits.contiguous())
+    return found
+
+
+def sample(
+    logits: torch.Tensor, params: Sequence[SamplingParams], points: Sequence[float]
+) -> list[int | None]:
+    """Samples a token for each row, independently of the other rows.
+
+    The allowed tokens, sorted by falling probability (by id without top_k, top_p and min_p), divide
+    the interval from 0 to 1; the token whose part contains the row's point is sampled. Runs without
+    torch's threads, which would compete with the cores of the next step.
+
+    Args:
+        logits: (rows, vocabulary) float32 on cpu, -inf for tokens to exclude. Not changed.
+        params: for each row.
+        points: a uniform random number for each row, 0 to 1, exclusive.
+
+    Returns:
+        A token for each row; None if a logit is NaN or +inf, or all are -inf.
+    """
+    found = _C.draw(
+        logits.contiguous(),
+        [one.temperature for one in params],
+        [one.top_k for one in params],
+        [one.top_p for one in params],
+        [one.min_p for one in params],
+        list(points),
+    )
+    return [None if token < 0 else token for token in found]

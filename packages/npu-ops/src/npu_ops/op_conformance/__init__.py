@@ -1,0 +1,20 @@
+"""Whether the device computes what the CPU does.
+
+Three suites have one command, ``npu-ops conformance``: the standard op interface (interface/, whose
+cases are in cases/), calls recorded from networks (models/), and torch's own databases (here).
+`npu_runtime.driver_conformance` checks drivers.
+"""
+
+from npu_ops.op_conformance.cell import Cell, Outcome
+from npu_ops.op_conformance.torchs_tests.modules import module_cells
+from npu_ops.op_conformance.torchs_tests.operators import CHECKS, operator_cells
+from npu_ops.op_conformance.torchs_tests.optimizers import optimizer_cells
+
+__all__ = [
+    "CHECKS",
+    "Cell",
+    "Outcome",
+    "module_cells",
+    "operator_cells",
+    "optimizer_cells",
+]

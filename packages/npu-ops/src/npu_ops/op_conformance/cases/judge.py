@@ -1,0 +1,222 @@
+"""Whether two evaluations of a case say the same, by the rule of its op.
+
+`close` is the rule of most: each element within the tolerance, integers and bool equal. The others
+are for results that are not one but any of several right ones: indices among ties, unordered lists,
+random numbers, factors whose signs are free. Each is as strict as its mathematics allows.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.op_conformance.cases.case import Case
+from npu_ops.op_conformance.cases.evaluation import Evaluation
+from npu_ops.op_conformance.comparison import is_rounding
+from npu_ops.tolerances import Tolerance
+
+__all__ = ["RULES", "judge", "tolerance_named"]
+
+Values = list[Any]
+_SIGMAS = 6.0
+_TEXT = 300
+
+
+def judge(case: Case, check: str, got: Evaluation, expected: Evaluation) -> str | None:
+    """None when the device did what the CPU did, else what differs.
+
+    Args:
+        case: what was run.
+        check: for which check.
+        got: on the device.
+        expected: on the CPU; its dtypes are those that the device's results are to have.
+    """
+    if expected.error or got.error:
+        same = got.error.split(":")[0] == expected.error.split(":")[0]
+        return None if same else f"expected {expected.error or 'a result'}, got {_of(got)}"
+    if got.problem:
+        return got.problem
+    operator = case.operator
+    allowed = tolerance_named(case.tolerance or operator.tolerance)
+    rule = RULES[operator.compare] if check != "backward" else _close
+    wrong = rule(case, got.results, expected.results, allowed)
+    if wrong is not None or operator.compare in _RANDOM:
+        return wrong
+    wrong = _close(case, got.arguments, expected.arguments, allowed)
+    return None if wrong is None else f"an argument after the call: {wrong}"
+
+
+@functools.cache
+def tolerance_named(name: str) -> Tolerance:
+    """A tolerance of tolerances.toml."""
+    text = Path(__file__).with_name("tolerances.toml").read_text(encoding="utf-8")
+    return Tolerance(**tomllib.loads(text)[name])
+
+
+def _close(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    try:
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    except (AssertionError, TypeError) as error:
+        if not allowed.is_exact and is_rounding(got, expected, allowed):
+            return None
+        return " ".join(str(error).split())[:_TEXT]
+    return None
+
+
+def _unordered(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """Rows in any order; of `unique` with counts, each row with its count."""
+
+    def ordered(values: Values) -> Values:
+        rows = torch.stack([leaf.double() for leaf in values], -1).reshape(-1, len(values))
+        return [torch.unique(rows, dim=0, return_counts=True)]
+
+    shapes = _shapes(got, expected)
+    return shapes or _close(case, ordered(got), ordered(expected), allowed)
+
+
+def _ties(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """Values as expected; indices that lead to those values, whichever of the equal ones."""
+    wrong = _shapes(got, expected) or _close(case, got[:-1], expected[:-1], allowed)
+    if wrong is not None:
+        return wrong
+    arguments = case.make_arguments()
+    given = arguments["input"]
+    dim = arguments.get("dim", -1 if case.op in _LAST_AXIS else None)
+    ours, theirs = (_picked(given, dim, values[-1]) for values in (got, expected))
+    if ours is None:
+        return "an index is out of range"
+    wrong = _close(case, [ours], [theirs], allowed)
+    if wrong is not None:
+        return f"what the indices pick: {wrong}"
+    if case.op in _WITHOUT_REPEAT and got[-1].dim() and got[-1].numel():
+        order = got[-1].sort(dim).values
+        if bool((order.diff(dim=dim) == 0).any()):
+            return "an index stands twice"
+    return None
+
+
+_LAST_AXIS = ("argsort", "kthvalue", "sort", "topk")
+_WITHOUT_REPEAT = ("argsort", "sort", "topk")
+
+
+def _picked(given: torch.Tensor, dim: int | None, indices: torch.Tensor) -> torch.Tensor | None:
+    if dim is None:
+        given, indices, dim = given.flatten(), indices.flatten(), 0
+    elif given.dim() and indices.dim() < given.dim():
+        indices = indices.unsqueeze(dim)
+    if indices.numel() == 0:
+        return indices
+    size = given.shape[dim] if given.dim() else 1
+    if int(indices.min()) < 0 or int(indices.max()) >= size:
+        return None
+    return given.gather(dim, indices.long())
+
+
+def _statistics(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """The CPU's own numbers, or numbers whose first two moments are within 6 standard errors."""
+    wrong = _shapes(got, expected)
+    if wrong is not None:
+        return wrong
+    for ours, theirs in zip(got, expected, strict=True):
+        if torch.equal(ours, theirs):
+            continue
+        a, b = ours.double().flatten(), theirs.double().flatten()
+        if not bool(a.isfinite().all()):
+            return "a random number is not finite"
+        for power in (1, 2):
+            x, y = a**power, b**power
+            error = float((x.var() / x.numel() + y.var() / y.numel()).sqrt())
+            apart = abs(float(x.mean() - y.mean()))
+            if apart > _SIGMAS * error:
+                return f"moment {power} is {float(x.mean()):.6g}, expected {float(y.mean()):.6g}"
+    return None
+
+
+def _dropout(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """What is left is the input over the share kept; how much is left is as on the CPU."""
+    arguments = case.make_arguments()
+    given = arguments["input"]
+    share = arguments["p"] if arguments.get("training", True) else 0.0
+    (ours,), (theirs,) = got, expected
+    kept = ours != 0
+    scaled = (given / (1 - share) if share < 1 else torch.zeros_like(given)).to(ours.dtype)
+    wrong = _shapes(got, expected) or _close(case, [ours[kept]], [scaled[kept]], allowed)
+    if wrong is not None:
+        return wrong
+    return _statistics(case, [kept], [theirs != 0], allowed)
+
+
+def _permutation(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """Each number once, in any order."""
+    wrong = _shapes(got, expected)
+    return wrong or _close(case, [got[0].sort().values], [expected[0].sort().values], allowed)
+
+
+def _qr(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """The factors' product is the input, the first has orthonormal columns, the second no lower."""
+    wrong = _shapes(got, expected)
+    if wrong is not None:
+        return wrong
+    q, r = got
+    given = case.make_arguments()["input"].to(q.dtype)
+    if r.numel() and float(r.tril(-1).abs().max()) > 0:
+        return "R has values below its diagonal"
+    if case.arguments.get("mode") == "r":
+        return _close(case, [r.mT @ r], [given.mT @ given], allowed)
+    identity = torch.eye(q.shape[-1], dtype=q.dtype).expand(*q.shape[:-2], -1, -1)
+    return _close(case, [q @ r, q.mT @ q], [given, identity.contiguous()], allowed)
+
+
+def _eigen(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """Eigenvalues as expected; vectors, whose signs are free, that give the input back."""
+    wrong = _shapes(got, expected) or _close(case, got[:1], expected[:1], allowed)
+    if wrong is not None:
+        return wrong
+    values, vectors = got
+    given = case.make_arguments()["input"].to(vectors.dtype)
+    product = vectors @ (values.unsqueeze(-1) * vectors.mT)
+    return _close(case, [product], [given], allowed)
+
+
+def _singular(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
+    """Singular values as expected; vectors, whose signs are free, that give the input back."""
+    wrong = _shapes(got, expected) or _close(case, got[1:2], expected[1:2], allowed)
+    if wrong is not None:
+        return wrong
+    left, values, right = got
+    given = case.make_arguments()["input"].to(left.dtype)
+    return _close(case, [left @ (values.unsqueeze(-1) * right)], [given], allowed)
+
+
+def _shapes(got: Values, expected: Values) -> str | None:
+    ours, theirs = (
+        [(str(leaf.dtype), tuple(leaf.shape)) for leaf in tree_leaves(values)]
+        for values in (got, expected)
+    )
+    return None if ours == theirs else f"expected {theirs}, got {ours}"[:_TEXT]
+
+
+def _of(evaluation: Evaluation) -> str:
+    return evaluation.error or "a result"
+
+
+_RANDOM = ("dropout", "permutation", "statistics")
+
+# Rule -> function; what each asks is in its docstring.
+RULES: Mapping[str, Callable[[Case, Values, Values, Tolerance], str | None]] = {
+    "close": _close,
+    "dropout": _dropout,
+    "eigen": _eigen,
+    "permutation": _permutation,
+    "qr": _qr,
+    "singular": _singular,
+    "statistics": _statistics,
+    "ties": _ties,
+    "unordered": _unordered,
+}

@@ -1,0 +1,102 @@
+"""Runs tasks in child processes; one that ends by a signal, or hangs, becomes a cell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from npu_command import children
+from npu_command.children import Child
+from npu_ops.errors import ConformanceError
+from npu_ops.op_conformance.cell import Cell, Outcome
+
+__all__ = ["run_each", "run_tasks"]
+
+_WORKER = "npu_ops.op_conformance.running.worker"
+
+
+def run_tasks(
+    tasks: Iterable[dict[str, Any]],
+    *,
+    jobs: int,
+    timeout_s: float,
+    environment: dict[str, str],
+    on_cells: Callable[[list[Cell]], object],
+) -> None:
+    """Runs every task once, on ``jobs`` children; ``on_cells`` gets the cells as they come.
+
+    Args:
+        tasks: what `worker.run_task` takes, with the ``subject`` for the report.
+        jobs: children at a time.
+        timeout_s: seconds that one task may take.
+        environment: variables that the children have beside this process's own.
+        on_cells: called by one thread at a time.
+    """
+
+    def collect(task: dict[str, Any], rows: list[Any] | None, ended: Cell | None) -> None:
+        if ended is not None:
+            on_cells([ended])
+        elif rows is not None:
+            on_cells([Cell(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows])
+
+    run_each(tasks, jobs=jobs, timeout_s=timeout_s, environment=environment, on_answer=collect)
+
+
+def run_each(
+    tasks: Iterable[dict[str, Any]],
+    *,
+    jobs: int,
+    timeout_s: float,
+    environment: dict[str, str],
+    on_answer: Callable[[dict[str, Any], list[Any] | None, Cell | None], object],
+) -> None:
+    """Runs every task once; for tasks whose answers are something else than cells.
+
+    Args:
+        tasks: as for `run_tasks`.
+        jobs: children at a time.
+        timeout_s: seconds that one task may take.
+        environment: variables that the children have beside this process's own.
+        on_answer: called by one thread at a time with the task and its answer, or with the cell
+            that says how the child ended instead.
+
+    Raises:
+        ConformanceError: a task cannot be done as asked, with the code that the child gave;
+            tasks that wait are not begun.
+    """
+    lock = threading.Lock()
+
+    def work(child: Child, task: dict[str, Any]) -> None:
+        child.give(task)
+        rows = child.answer()
+        if isinstance(rows, dict):
+            raise ConformanceError(rows["message"], code=rows["code"])
+        ended = _ended(child, task, timeout_s) if rows is None else None
+        with lock:
+            on_answer(task, rows, ended)
+
+    def make_child() -> Child:
+        return Child(_WORKER, timeout_s=timeout_s, environment=environment)
+
+    children.run_each(tasks, work, jobs=jobs, make_child=make_child)
+
+
+def _ended(child: Child, task: dict[str, Any], timeout_s: float) -> Cell:
+    outcome, detail = _end_of(child, timeout_s)
+    return Cell(
+        task["subject"],
+        task["dtype"],
+        "any",  # which check was running is not known
+        outcome,
+        detail=detail,
+        suite=task["suite"],
+        case=task.get("case", ""),
+        layout=task.get("layout", ""),
+    )
+
+
+def _end_of(child: Child, timeout_s: float) -> tuple[Outcome, str]:
+    if child.is_late:
+        return Outcome.TIMEOUT, f"took more than {timeout_s:g} s"
+    return Outcome.SIGNAL if child.status < 0 else Outcome.FAILED, child.end

@@ -1,0 +1,195 @@
+"""Checks of one entry of torch's OpInfo database, on npu against the CPU."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from npu_ops.incomparable_ops import is_undefined, stays_on_cpu
+from npu_ops.op_conformance.cell import Cell, Sample, cell_of
+from npu_ops.op_conformance.comparison import (
+    copy_to,
+    difference,
+    gradients,
+    outcome,
+    placement,
+    seed_devices,
+)
+
+__all__ = ["CHECKS", "DTYPES", "operator_cells"]
+
+DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+
+
+def operator_cells(
+    op: Any,
+    dtype: torch.dtype,
+    *,
+    checks: tuple[str, ...] | None = None,
+    most_samples: int | None = None,
+) -> list[Cell]:
+    """The cells of one op and dtype.
+
+    Args:
+        op: an entry of torch.testing's ``op_db``.
+        dtype: one that the op supports on the CPU.
+        checks: names from `CHECKS`; None for those that apply.
+        most_samples: samples of each check; None for all.
+    """
+    return [
+        cell_of(
+            op.formatted_name,
+            str(dtype).removeprefix("torch."),
+            name,
+            itertools.islice(CHECKS[name](op, dtype), most_samples),
+        )
+        for name in checks or CHECKS
+    ]
+
+
+def _arguments(sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return sample.input, sample.args, sample.kwargs
+
+
+def _samples(op: Any, dtype: torch.dtype, *, requires_grad: bool = False) -> Iterator[Any]:
+    # Not op.sample_inputs, which reads the source of each caller for the name of torch's test.
+    seed_devices(0)
+    yield from op.sample_inputs_func(op, "cpu", dtype, requires_grad)
+
+
+def _tensors(sample: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(_arguments(sample)) if isinstance(leaf, torch.Tensor)]
+
+
+def _on_both(call: Callable[..., Any], sample: Any) -> tuple[Any, Any, Any, Any]:
+    """The sample's arguments on npu and on the CPU, and what the call gives for each."""
+    there, here = (_placed(call, sample, device) for device in ("npu", "cpu"))
+    expected = outcome(call, here)
+    return there, here, outcome(call, there), expected
+
+
+def _placed(call: Callable[..., Any], sample: Any, device: str) -> Any:
+    """The sample's arguments on a device, but for those that torch takes on the CPU alone."""
+    values, arguments, keywords = copy_to(_arguments(sample), device)
+    if stays_on_cpu(call):
+        arguments, keywords = copy_to((sample.args, sample.kwargs), "cpu")
+    return values, arguments, keywords
+
+
+def _forward_of(op: Any, sample: Any) -> str | None:
+    there, _, got, expected = _on_both(op, sample)
+    if isinstance(expected, type) or isinstance(got, type):
+        return difference(got, expected)
+    wrong_place = placement(there, got)
+    return wrong_place or (
+        None if is_undefined(op) else difference(got, expected, op.formatted_name)
+    )
+
+
+def _forward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    for sample in _samples(op, dtype):
+        yield functools.partial(_forward_of, op, sample)
+
+
+def _noncontiguous(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    if dtype is not torch.float32:
+        return
+    for sample in _samples(op, dtype):
+        if all(tensor.layout is torch.strided for tensor in _tensors(sample)):
+            yield functools.partial(_forward_of, op, sample.noncontiguous())
+
+
+def _backward_of(op: Any, sample: Any) -> str | None:
+    there, here, got, expected = _on_both(op, sample)
+    if isinstance(expected, type) or isinstance(got, type):
+        return difference(got, expected)
+    return difference(gradients(there, got), gradients(here, expected), op.formatted_name)
+
+
+def _backward(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    if dtype is not torch.float32 or not op.supports_autograd:
+        return
+    for sample in _samples(op, dtype, requires_grad=True):
+        yield functools.partial(_backward_of, op, sample)
+
+
+def _inplace_of(op: Any, variant: Callable[..., Any], sample: Any) -> str | None:
+    there, here, got, expected = _on_both(variant, sample)
+    wrong = difference(got, expected, op.formatted_name)
+    if wrong is None and not isinstance(expected, type):
+        wrong = difference(there[0], here[0], op.formatted_name)
+        if wrong is None and isinstance(got, torch.Tensor) and got is not there[0]:
+            wrong = "the result is not the tensor that was written"
+    return wrong
+
+
+def _inplace(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    variant = op.get_inplace()
+    if dtype is not torch.float32 or variant is None or is_undefined(op):
+        return
+    for sample in _samples(op, dtype):
+        yield functools.partial(_inplace_of, op, variant, sample)
+
+
+def _out_of(op: Any, sample: Any, *, resized: bool) -> str | None:
+    there, here = (copy_to(_arguments(sample), device) for device in ("npu", "cpu"))
+    result = outcome(op, here)
+    results = result if isinstance(result, tuple) else (result,)
+    if not all(isinstance(each, torch.Tensor) for each in results):
+        return None  # an error, or numbers: the forward check has compared them
+
+    def write(arguments: Any, device: str) -> Any:
+        outs = tuple(
+            torch.empty(0, dtype=each.dtype, device=device)
+            if resized
+            else torch.ones_like(each, device=device)
+            for each in results
+        )
+        given = arguments[2] | {"out": outs if isinstance(result, tuple) else outs[0]}
+        returned = outcome(op, (arguments[0], arguments[1], given))
+        return returned if isinstance(returned, type) else outs
+
+    expected, got = write(here, "cpu"), write(there, "npu")
+    return difference(got, expected, op.formatted_name) or placement(["npu"], got)
+
+
+def _out(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    if dtype is not torch.float32 or not op.supports_out or is_undefined(op):
+        return
+    for sample in _samples(op, dtype):
+        for resized in (False, True):
+            yield functools.partial(_out_of, op, sample, resized=resized)
+
+
+def _errors(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    if dtype is not torch.float32 or op.error_inputs_func is None:
+        return
+    seed_devices(0)
+    for error in op.error_inputs_func(op, "cpu"):
+        yield functools.partial(_forward_of, op, error.sample_input)
+
+
+# By name; each gives nothing where the op, or the dtype, has no such thing.
+CHECKS: dict[str, Callable[[Any, torch.dtype], Iterator[Sample]]] = {
+    "forward": _forward,
+    "backward": _backward,
+    "in-place": _inplace,
+    "out": _out,
+    "non-contiguous": _noncontiguous,
+    "errors": _errors,
+}
