@@ -396,7 +396,9 @@ def test_a_wrong_command_is_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_a_measured_program_that_is_faster_serves_from_then_on(programs: autotune.Autotuner) -> None:
+def test_a_measured_program_that_is_faster_serves_from_then_on(
+    programs: autotune.Autotuner,
+) -> None:
     npu_ops.variants.set_variant_policy(mode="measured", tune=True)
     a = torch.randn(48, 40, device="npu")
     result = a @ a.t()
