@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from npu_compiler.errors import LoweringError
+from npu_ops.kernel_programs.program import Rows
 from npu_ops.kernel_programs.reference import ReferenceExecution
-from npu_ops.kernel_programs.rows import Rows
 
 from .conftest import (
     HEADS,

@@ -8,8 +8,7 @@ import torch
 from npu_compiler.programs import ProgramCache
 from npu_compiler.programs.kernel_execution import KernelCall, KernelForm
 from npu_compiler.programs.kernel_files import find_kernels, store_kernels
-from npu_ops.kernel_programs.instructions import Columns, Linear, Load, Store
-from npu_ops.kernel_programs.program import KernelProgram, Recipe
+from npu_ops.kernel_programs.program import Columns, KernelProgram, Linear, Load, Recipe, Store
 from npu_ops.kernel_programs.weights import pack
 
 WEIGHT = torch.linspace(-2, 3, 15).reshape(3, 5)

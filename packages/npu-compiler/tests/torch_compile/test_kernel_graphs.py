@@ -18,7 +18,7 @@ from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import LoweringError, OptionError, WrongResultWarning
 from npu_compiler.kernel_programs.tensors.graphs import lower_tensors_to_kernels
 from npu_compiler.options import CompilerConfig
-from npu_ops.kernel_programs.tensor_execution import TensorExecution
+from npu_ops.kernel_programs.execution import TensorExecution
 
 
 @pytest.fixture(autouse=True)

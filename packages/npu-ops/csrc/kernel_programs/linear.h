@@ -20,7 +20,7 @@ struct Activations {
 };
 
 // What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
-// npu_ops.kernel_programs.instructions.Linear.
+// npu_ops.kernel_programs.program.Linear.
 struct Finish {
   const float* bias = nullptr;
   const float* residual = nullptr;

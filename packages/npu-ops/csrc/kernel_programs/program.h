@@ -1,6 +1,6 @@
 // Programs of our own kernels: instructions over rows, run by the team of threads.
 //
-// The Python side (npu_ops.kernel_programs.instructions) says what each instruction computes.
+// The Python side (npu_ops.kernel_programs.program) says what each instruction computes.
 #pragma once
 
 #include <atomic>
@@ -105,7 +105,7 @@ struct Experts {
 using Instruction =
     std::variant<Embed, Norm, Linear, Rotate, Append, Attend, Combine, Keep, Experts, Load, Store>;
 
-// What a step runs on; see npu_ops.kernel_programs.rows.Rows. All indices were checked.
+// What a step runs on; see npu_ops.kernel_programs.program.Rows. All indices were checked.
 struct Rows {
   int count = 0;
   const std::int64_t *tokens = nullptr, *positions = nullptr;

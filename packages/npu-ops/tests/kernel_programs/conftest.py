@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from npu_ops.kernel_programs.execution import kernel_sets
-from npu_ops.kernel_programs.instructions import Columns, Embed, Linear
-from npu_ops.kernel_programs.program import KernelProgram
-from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.weights import PackedLinear, pack, pack_integers
 
 

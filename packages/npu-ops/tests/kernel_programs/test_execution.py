@@ -11,7 +11,7 @@ import forked_python
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.instructions import (
+from npu_ops.kernel_programs.program import (
     Append,
     Attend,
     Columns,
@@ -19,14 +19,15 @@ from npu_ops.kernel_programs.instructions import (
     Embed,
     Experts,
     Keep,
+    KernelProgram,
+    LayerShape,
     Linear,
     Norm,
     NormOptions,
     Rotate,
+    Rows,
 )
-from npu_ops.kernel_programs.program import KernelProgram, LayerShape
 from npu_ops.kernel_programs.reference import ReferenceExecution
-from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.weights import interleave, pack
 
 from .conftest import one_sequence

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from npu_ops.kernel_programs.instructions import Append, Columns, Keep, Linear
-from npu_ops.kernel_programs.layers import StageLayers
+from npu_ops.kernel_programs.execution import StageLayers
+from npu_ops.kernel_programs.program import Append, Columns, Keep, Linear
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import observe
 

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.instructions import Columns, Embed
-from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram
 from npu_ops.kernel_programs.reference import ACTIVATIONS, ReferenceExecution
 from npu_ops.kernel_programs.weights import interleave, pack, unpack
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.program import Rows
 from npu_ops.kernel_programs.weights import PackedLinear, unpack
 
 from .conftest import at_the_end_of_memory, rounded

@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.instructions import Append, Attend, Columns, Embed
-from npu_ops.kernel_programs.program import KernelProgram, LayerShape
+from npu_ops.kernel_programs.program import (
+    Append,
+    Attend,
+    Columns,
+    Embed,
+    KernelProgram,
+    LayerShape,
+    Rows,
+)
 from npu_ops.kernel_programs.reference import ReferenceExecution
-from npu_ops.kernel_programs.rows import Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
 from npu_ops.kernel_programs.weights import pack
 

@@ -7,19 +7,18 @@ import torch
 
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError
-from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.instructions import (
+from npu_ops.kernel_programs.execution import Execution, TensorExecution
+from npu_ops.kernel_programs.program import (
     Columns,
     Combine,
+    KernelProgram,
     Linear,
     Load,
     Norm,
     NormOptions,
     Store,
 )
-from npu_ops.kernel_programs.program import KernelProgram
 from npu_ops.kernel_programs.reference import ReferenceExecution
-from npu_ops.kernel_programs.tensor_execution import TensorExecution
 from npu_ops.kernel_programs.weights import pack
 from npu_runtime import observe
 

@@ -87,7 +87,7 @@ def bare_packages(module: str) -> Iterator[None]:
     change.
 
     Args:
-        module: full name, such as npu_ops.debugging.commands.run. Its top level must not import torch.
+        module: full name, such as npu_ops.debugging.commands. Its top level must not import torch.
     """
     global _bare
     parts = module.split(".")

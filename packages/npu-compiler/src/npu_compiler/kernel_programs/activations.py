@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_ops.kernel_programs.instructions import Activation
+from npu_ops.kernel_programs.program import Activation
 from npu_ops.kernel_programs.reference import ACTIVATIONS as FORMULAS
 
 __all__ = ["ACTIVATIONS", "find_activation"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from npu_ops.kernel_programs.instructions import Activation
-from npu_ops.kernel_programs.program import Recipe
+from npu_ops.kernel_programs.program import Activation, Recipe
 
 __all__ = ["Draft", "Line", "Part"]
 

@@ -18,7 +18,7 @@ from npu_compiler.kernel_programs.calls import ADDS, MULTIPLIES, linear_call, st
 from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
 from npu_compiler.kernel_programs.refusal import refused
 from npu_compiler.kernel_programs.views import is_moving
-from npu_ops.kernel_programs.instructions import Activation
+from npu_ops.kernel_programs.program import Activation
 from npu_ops.kernel_programs.reference import ACTIVATIONS
 
 __all__ = [
@@ -105,7 +105,7 @@ class Gate:
 
     Attributes:
         activation: of the gate.
-        limit: see npu_ops.kernel_programs.instructions.Experts.
+        limit: see npu_ops.kernel_programs.program.Experts.
         order: (2 * inner,): which outputs of the first product are gates, then what they open.
     """
 
@@ -119,7 +119,7 @@ class Shares:
     """How scores become shares.
 
     Attributes:
-        kind: see npu_ops.kernel_programs.instructions.Experts.
+        kind: see npu_ops.kernel_programs.program.Experts.
         factor: that all shares have besides.
     """
 

@@ -13,7 +13,7 @@ from npu_compiler.kernel_programs.draft import Draft, Line, Part
 from npu_compiler.kernel_programs.fusion import fuse
 from npu_compiler.kernel_programs.placement import keep_early, place
 from npu_compiler.kernel_programs.selection import select
-from npu_ops.kernel_programs.instructions import (
+from npu_ops.kernel_programs.program import (
     Append,
     Attend,
     Columns,
@@ -22,6 +22,8 @@ from npu_ops.kernel_programs.instructions import (
     Experts,
     Instruction,
     Keep,
+    KernelProgram,
+    LayerShape,
     Linear,
     Load,
     Norm,
@@ -29,7 +31,6 @@ from npu_ops.kernel_programs.instructions import (
     Rotate,
     Store,
 )
-from npu_ops.kernel_programs.program import KernelProgram, LayerShape
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Lowered", "as_program", "lower_to_kernels"]

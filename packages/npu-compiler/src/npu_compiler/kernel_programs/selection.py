@@ -47,8 +47,7 @@ from npu_compiler.kernel_programs.views import (
     other_rows,
     rows_first,
 )
-from npu_ops.kernel_programs.instructions import NormOptions
-from npu_ops.kernel_programs.program import LayerShape, Recipe
+from npu_ops.kernel_programs.program import LayerShape, NormOptions, Recipe
 from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 
 __all__ = ["Selection", "select"]

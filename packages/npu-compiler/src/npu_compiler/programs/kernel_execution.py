@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from npu_compiler.errors import LoweringError
+from npu_ops.kernel_programs.execution import TensorExecution
 from npu_ops.kernel_programs.program import KernelProgram
-from npu_ops.kernel_programs.tensor_execution import TensorExecution
 from npu_ops.kernel_programs.weights import PackedLinear
 
 __all__ = ["KernelCall", "KernelForm", "run_shortcut"]

@@ -13,8 +13,7 @@ import torch
 from npu_compiler.programs.cache import ProgramCache
 from npu_compiler.programs.kernel_execution import KernelForm
 from npu_ops.errors import DamagedFileError
-from npu_ops.kernel_programs.weight_file import read_weights, write_weights
-from npu_ops.kernel_programs.weights import PackedLinear
+from npu_ops.kernel_programs.weights import PackedLinear, read_weights, write_weights
 
 __all__ = ["find_kernels", "kernel_options", "store_kernels"]
 

@@ -27,9 +27,7 @@ from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import Load, Verifier, wrong_result
 from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.kernel_programs.execution import Execution, kernel_sets
-from npu_ops.kernel_programs.instructions import Attend
-from npu_ops.kernel_programs.program import KernelProgram
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.program import BLOCK_SLOTS, Attend, KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 from npu_ops.kernel_programs.weight_file import read_weights
 from npu_runtime import Program

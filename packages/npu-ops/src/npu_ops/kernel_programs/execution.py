@@ -1,19 +1,19 @@
-"""Execution: runs a kernel program on the cores of this machine, and keeps its keys and values."""
+"""Runs kernel programs: on a step's tokens with a KV cache, or on tensors of a compiled graph."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
 from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
-from npu_ops.kernel_programs.layers import StageLayers
-from npu_ops.kernel_programs.program import KernelProgram
-from npu_ops.kernel_programs.rows import Rows
+from npu_ops.kernel_programs.program import Keep, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
@@ -21,11 +21,122 @@ from npu_runtime import layer_recording, observe
 __all__ = [
     "CacheKind",
     "Execution",
+    "StageLayers",
+    "TensorExecution",
     "kernel_sets",
     "members",
     "native_program",
     "translated",
 ]
+
+
+# As traces write arrays: "f32[35,576]".
+_WEIGHT_KINDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "int4": "u4"}
+_SHORT_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.uint8: "u8"}
+
+
+class StageLayers:
+    """A program's stages, each of which is one layer.
+
+    Attributes:
+        names: of the stages: their instructions and module.
+    """
+
+    def __init__(
+        self,
+        program: KernelProgram,
+        stages: Sequence[tuple[int, int]],
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        kernel_set: str,
+    ) -> None:
+        """Describes the stages.
+
+        Args:
+            program: whose they are.
+            stages: the first and the last instruction of each.
+            weights: each weight that the program names.
+            kernel_set: which kernels run them.
+        """
+        instructions = program.instructions
+        modules = program.modules or ("",) * len(instructions)
+        keep = next((at for at, one in enumerate(instructions) if isinstance(one, Keep)), None)
+        self._stages = []
+        for first, last in stages:
+            inner = instructions[first : last + 1]
+            kinds = [type(one).__name__ for one in inner]
+            products = [one for one in inner if isinstance(one, Linear)]
+            packed = [weights[one.weight] for one in products]
+            is_known = len(products) == len(inner)
+            self._stages.append(
+                _Stage(
+                    name=f"{'+'.join(kinds)} {modules[first]}".strip(),
+                    kind="Linear" if is_known else "+".join(kinds),
+                    module=modules[first],
+                    kernels=f"{kernel_set}_{_kind(packed[0])}" if is_known else kernel_set,
+                    weights=" ".join(map(_arrays, packed)) if is_known else "",
+                    width=products[0].input.width if is_known else 0,
+                    results=tuple(one.out.width for one in products),
+                    is_kept=keep is not None and first > keep,
+                )
+            )
+        self.names = [stage.name for stage in self._stages]
+
+    def emit(
+        self, times_ns: Sequence[int], start_ns: int, *, rows: int, kept: int, **place: int
+    ) -> None:
+        """Emits the spans of a run's layers, which ran one after the other.
+
+        Args:
+            times_ns: nanoseconds of each stage.
+            start_ns: when the first began.
+            rows: how many the run had.
+            kept: how many there were after the program's Keep.
+            place: device and stream.
+        """
+        for stage, duration_ns in zip(self._stages, times_ns, strict=True):
+            if stage.weights:
+                count = kept if stage.is_kept else rows
+                outputs = " ".join(f"f32[{count},{width}]" for width in stage.results)
+                inputs = f"f32[{count},{stage.width}] {stage.weights}"
+                arrays = {"inputs": inputs, "outputs": outputs}
+                observe.span_between("layer_shapes", stage.name, start_ns, start_ns, **arrays)
+            how = {"type": stage.kind, "implementation": stage.kernels, "module": stage.module}
+            end_ns = start_ns + duration_ns
+            observe.span_between("layer", stage.name, start_ns, end_ns, **place, **how)
+            start_ns = end_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """One stage; of products alone also their weights as arrays, and how wide rows are."""
+
+    name: str
+    kind: str
+    module: str
+    kernels: str
+    weights: str
+    width: int
+    results: tuple[int, ...]
+    is_kept: bool
+
+
+def _kind(weight: PackedLinear | torch.Tensor) -> str:
+    return (
+        _WEIGHT_KINDS[weight.kind]
+        if isinstance(weight, PackedLinear)
+        else _SHORT_DTYPES[weight.dtype]
+    )
+
+
+def _arrays(weight: PackedLinear | torch.Tensor) -> str:
+    """Returns a weight as arrays: its elements, then scales and zeros as one dimension each."""
+    if isinstance(weight, torch.Tensor):
+        return f"{_kind(weight)}[{','.join(map(str, weight.shape))}]"
+    beside = [part for part in (weight.scales, weight.zeros) if part is not None]
+    parts = [f"{_SHORT_DTYPES[part.dtype]}[{part.numel()}]" for part in beside]
+    return " ".join([f"{_kind(weight)}[{weight.outputs},{weight.inputs}]", *parts])
+
 
 CacheKind = Literal["float32", "bfloat16", "u8"]
 
@@ -222,3 +333,117 @@ def translated() -> Iterator[None]:
             f"kernel program: {lines[0].rstrip('.')}. Pass what the program was made for.",
             code="kernel-program",
         ) from failure
+
+
+class TensorExecution:
+    """A program that loads and stores its rows, ready to be called with tensors.
+
+    Calls of several Python threads run one after the other.
+
+    Attributes:
+        program: what it runs.
+    """
+
+    def __init__(
+        self,
+        program: KernelProgram,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        rows: int,
+        arguments: Sequence[tuple[int, Sequence[int]]],
+        results: Sequence[Sequence[int]],
+        device: str = "cpu",
+        is_alone: bool = False,
+        name: str = "kernels",
+        kernel_set: str | None = None,
+    ) -> None:
+        """Makes a program ready.
+
+        Args:
+            program: what to run.
+            weights: each weight that it names; their memory is used where it is.
+            rows: how many rows the tensors have; their other dimensions make one width.
+            arguments: of each tensor that is loaded, its place among the inputs of a call, and its
+                shape.
+            results: the shape of each tensor that is stored.
+            device: where results live, "cpu" or "npu".
+            is_alone: whether the calling thread runs it alone; else as many as the process may use.
+            name: what its spans are called.
+            kernel_set: a name of npu_ops.kernel_programs.execution.kernel_sets; None for the best.
+
+        Raises:
+            OperatorInputError: [kernel-program] if something does not fit together.
+        """
+        self.program = program
+        self._name = name
+        self._kernel_set = kernel_set or kernel_sets()[0]
+        self._program = native_program(program, weights, kernel_set=kernel_set)
+        self._rows = rows
+        self._layers = StageLayers(
+            program, self._program.stages, weights, kernel_set=self._kernel_set
+        )
+        with translated():
+            self._native = _C.TensorCall(
+                self._program,
+                rows,
+                [position for position, _ in arguments],
+                [list(shape) for _, shape in arguments],
+                [list(shape) for shape in results],
+                device,
+                is_alone,
+            )
+
+    def run(self, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
+        """Runs the program.
+
+        Args:
+            inputs: of the call; those that are loaded are float32, of any strides, on npu or cpu.
+
+        Returns:
+            New tensors, contiguous; None while a graph is captured, of which host code cannot be a
+            part: nothing was run then.
+
+        Raises:
+            OperatorInputError: [kernel-program] for a tensor of another dtype or shape.
+            OpsError: [out-of-memory] if the machine has none left.
+        """
+        if observe.is_enabled():
+            return self._observed(inputs)
+        return self._run(inputs, None)
+
+    def shortcut(
+        self, is_current: Callable[[tuple[Any, ...]], bool] | None
+    ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None]:
+        """Returns what `run` is, without a line of Python.
+
+        It gives None, and runs nothing, also where somebody listens to the runtime's events, and
+        where `is_current` says no. What it raises is a MemoryError or ValueError.
+
+        Args:
+            is_current: asked with the inputs before each run; None for nobody.
+        """
+        return partial(self._native.run_current, is_current)
+
+    def _run(
+        self, inputs: tuple[Any, ...], times: torch.Tensor | None
+    ) -> list[torch.Tensor] | None:
+        try:
+            return self._native.run(inputs, times)
+        except (MemoryError, ValueError):
+            with translated():
+                raise
+
+    def _observed(self, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
+        """Runs the program, and emits its span, and those of its layers if they are wanted."""
+        start_ns = time.time_ns()
+        place = {"device_index": 0, "stream": 0}
+        if not layer_recording.is_wanted():
+            with observe.span("program", self._name, **place):
+                return self._run(inputs, None)
+        times = torch.zeros(len(self._layers.names), dtype=torch.int64)
+        found = self._run(inputs, times)
+        if found is not None:
+            observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
+            rows = self._rows
+            self._layers.emit(times.tolist(), start_ns, rows=rows, kept=rows, **place)
+        return found

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.nn import functional
 
-from npu_ops.kernel_programs.block_choice import choose_blocks
-from npu_ops.kernel_programs.instructions import (
+from npu_ops.kernel_programs.program import (
+    BLOCK_SLOTS,
     Activation,
     Append,
     Attend,
@@ -21,16 +21,16 @@ from npu_ops.kernel_programs.instructions import (
     Experts,
     Instruction,
     Keep,
+    KernelProgram,
     Linear,
     Load,
     Norm,
     NormOptions,
     Rotate,
+    Rows,
     Store,
 )
-from npu_ops.kernel_programs.program import KernelProgram
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
-from npu_ops.kernel_programs.sparse_attention import SparseAttention
+from npu_ops.kernel_programs.sparse_attention import SparseAttention, select_blocks
 from npu_ops.kernel_programs.weights import PackedLinear, unpack
 
 __all__ = ["ACTIVATIONS", "ReferenceExecution"]
@@ -286,7 +286,7 @@ def _chosen(
 ) -> torch.Tensor:
     """Returns attention to the blocks that each head of keys chooses: (heads, value size)."""
     group = len(queries) // keys.shape[1]
-    blocks = choose_blocks(queries, keys, chosen)
+    blocks = select_blocks(queries, keys, chosen)
     places = torch.arange(len(keys)) // BLOCK_SLOTS
     # (positions, key heads)
     is_seen = (places[:, None, None] == blocks).any(-1)

@@ -18,8 +18,7 @@ from npu_compiler.kernel_programs.draft import Part
 from npu_compiler.kernel_programs.refusal import no_kernel
 from npu_compiler.kernel_programs.tensors.values import Shown, TensorValues
 from npu_compiler.kernel_programs.views import is_cast, is_moving
-from npu_ops.kernel_programs.instructions import NormOptions
-from npu_ops.kernel_programs.program import Recipe
+from npu_ops.kernel_programs.program import NormOptions, Recipe
 
 __all__ = ["NORMS", "PRODUCTS", "TensorCalls"]
 

@@ -20,7 +20,7 @@ from npu_llm.serving.scheduling.scheduler import Scheduler
 from npu_llm.serving.scheduling.sequence import Sequence
 from npu_llm.serving.scheduling.single_store import SingleStore
 from npu_llm.serving.scheduling.stores import Piece, SequenceStore, Usage
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.program import BLOCK_SLOTS
 from npu_runtime import observe
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from npu_llm.prompts.chat_prompt import common_length
 from npu_llm.serving.scheduling.sequence import Sequence
 from npu_llm.serving.scheduling.stores import Piece, SequenceStore
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.program import BLOCK_SLOTS
 
 __all__ = ["Scheduler"]
 
