@@ -10,7 +10,7 @@ import torch
 from npu_llm.kv_cache.blocks import BlockPool
 from npu_llm.kv_cache.cache import step_inputs
 from npu_llm.kv_cache.paged import PagedCache, PagedRows
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.program import BLOCK_SLOTS, Rows
 
 VOCABULARY = 31
 

@@ -21,8 +21,15 @@ from npu_llm.models.kernel_step import PackedParameters, lower_step, pack_weight
 from npu_llm.precision import PRECISIONS
 from npu_llm.verification.torch_reference import read_reference
 from npu_ops.kernel_programs.program import KernelProgram, Recipe
-from npu_ops.kernel_programs.weight_file import read_weights, write_weights
-from npu_ops.kernel_programs.weights import PackedLinear, interleave, pack, pack_integers, unpack
+from npu_ops.kernel_programs.weights import (
+    PackedLinear,
+    interleave,
+    pack,
+    pack_integers,
+    read_weights,
+    unpack,
+    write_weights,
+)
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

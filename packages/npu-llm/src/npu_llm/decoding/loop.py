@@ -18,7 +18,7 @@ import torch
 from npu_llm.cache_names import CACHE
 from npu_llm.decoding.host_threads import one_thread
 from npu_llm.kv_cache.cache import StepCache, run_step
-from npu_ops.kernel_programs.choosing import arg_max
+from npu_ops.kernel_programs.sampler import argmax
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

@@ -18,9 +18,16 @@ import torch
 
 from npu_llm.errors import ContextError
 from npu_ops.kernel_programs.execution import CacheKind, Execution
-from npu_ops.kernel_programs.instructions import Append, Attend, Columns, Embed
-from npu_ops.kernel_programs.program import KernelProgram, LayerShape
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.program import (
+    BLOCK_SLOTS,
+    Append,
+    Attend,
+    Columns,
+    Embed,
+    KernelProgram,
+    LayerShape,
+    Rows,
+)
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_ops.kernel_programs.weights import pack
 

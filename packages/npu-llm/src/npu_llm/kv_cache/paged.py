@@ -13,7 +13,7 @@ import torch
 from npu_llm.errors import OptionError
 from npu_llm.kv_cache.blocks import BlockPool, BlockTable
 from npu_llm.kv_cache.cache import StepCache
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.program import BLOCK_SLOTS, Rows
 
 __all__ = [
     "PagedCache",

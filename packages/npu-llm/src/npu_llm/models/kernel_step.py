@@ -23,7 +23,6 @@ from npu_llm.progress import Advance, Progress
 from npu_llm.verification.eager_weights import Rounding
 from npu_llm.verification.torch_reference import compute_reference
 from npu_ops.kernel_programs.program import KernelProgram, LayerShape, Recipe
-from npu_ops.kernel_programs.weight_file import read_weights, write_weights
 from npu_ops.kernel_programs.weights import (
     BLOCK_OUTPUTS,
     PackedKind,
@@ -31,6 +30,8 @@ from npu_ops.kernel_programs.weights import (
     interleave,
     pack,
     pack_integers,
+    read_weights,
+    write_weights,
 )
 
 __all__ = [

@@ -29,7 +29,7 @@ from npu_ops.errors import DamagedFileError, OperatorInputError
 from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.program import BLOCK_SLOTS, Attend, KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
-from npu_ops.kernel_programs.weight_file import read_weights
+from npu_ops.kernel_programs.weights import read_weights
 from npu_runtime import Program
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from npu_llm.kv_cache.blocks import BlockPool, BlockTable
 from npu_llm.serving.scheduling.prefix_tree import PrefixTree
 from npu_llm.serving.scheduling.sequence import Sequence
 from npu_llm.serving.scheduling.stores import Piece, Usage
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.program import BLOCK_SLOTS, Rows
 
 __all__ = ["PagedStore"]
 

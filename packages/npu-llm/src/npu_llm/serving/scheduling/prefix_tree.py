@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from npu_llm.kv_cache.blocks import BlockPool
-from npu_ops.kernel_programs.rows import BLOCK_SLOTS
+from npu_ops.kernel_programs.program import BLOCK_SLOTS
 
 __all__ = ["PrefixTree"]
 
