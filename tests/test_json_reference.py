@@ -58,7 +58,7 @@ SOURCES = {
     ],
     "npu-llm bench --server": [
         f"{LLM}/cli/serving/remote_bench.py:as_json",
-        *(f"{LLM}/serving/client/load.py:{name}" for name in ("LoadReport", "Work", "Spread")),
+        *(f"{LLM}/serving/client.py:{name}" for name in ("LoadReport", "Work", "Percentiles")),
     ],
     "npu-llm info": [
         f"{LLM}/cli/showing/model_description.py:describe",

@@ -26,8 +26,7 @@ from _llm_files import form_path
 from llm import shared_properties
 
 from npu_llm.errors import ServerError
-from npu_llm.serving.client.connection import Connection
-from npu_llm.serving.client.load import LoadReport, Work, measure
+from npu_llm.serving.client import Connection, LoadReport, Work, measure
 
 HERE = Path(__file__).parent
 _GGUF = {"int8": "Q8_0", "int4": "Q4_0"}

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import httpx
 
-from npu_llm.serving.client.load import WORDS
+from npu_llm.serving.client import WORDS
 
 GROWTH = 1.02
 CACHE_MB = 96  # full within a minute, so that blocks are taken back all the time

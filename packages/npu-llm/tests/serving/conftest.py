@@ -16,11 +16,11 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from npu_llm import NPUModelForCausalLM, NPUModelForFeatureExtraction
 from npu_llm.serving.http.app import make_app
+from npu_llm.serving.http.server import protocol_with_header_timeout
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.http.slow_heads import protocol_with_bounded_heads
-from npu_llm.serving.models.served_encoder import ServedEncoder
+from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.shelf import Shelf
+from npu_llm.serving.models.task_models import ServedEncoder
 from npu_llm.serving.scheduling.engine import Engine, EngineOptions
 from npu_llm.serving.scheduling.request import Ended, Request, Sampling
 
@@ -156,8 +156,8 @@ def _save_encoder(folder):
 class Served:
     """A server that runs, and clients for it."""
 
-    def __init__(self, server, shelf, port):
-        self.shelf = shelf
+    def __init__(self, server, registry, port):
+        self.registry = registry
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._server = server
@@ -167,21 +167,21 @@ class Served:
         return openai.OpenAI(base_url=f"{self.url}/v1", **options)
 
     def model(self, name="plain"):
-        return self.shelf.loaded[name]
+        return self.registry.loaded[name]
 
 
 @contextmanager
 def serving(loaders, **settings):
     """Runs a server for the block."""
-    names = ("kinds", "idle_s", "most_loaded")
-    shelf_settings = {name: settings.pop(name) for name in names if name in settings}
-    shelf = Shelf(loaders, **shelf_settings)
+    names = ("kinds", "idle_s", "max_loaded")
+    registry_settings = {name: settings.pop(name) for name in names if name in settings}
+    registry = ModelRegistry(loaders, **registry_settings)
     traces = settings.pop("traces", None)
     chosen = Settings(**settings)
     config = uvicorn.Config(
-        make_app(shelf, chosen, traces),
+        make_app(registry, chosen, traces),
         port=0,
-        http=protocol_with_bounded_heads(chosen.head_s),
+        http=protocol_with_header_timeout(chosen.header_timeout_s),
         log_config=None,
         timeout_graceful_shutdown=1,
     )
@@ -193,7 +193,7 @@ def serving(loaders, **settings):
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Served(server, shelf, port)
+        yield Served(server, registry, port)
     finally:
         server.should_exit = True
         thread.join(30)

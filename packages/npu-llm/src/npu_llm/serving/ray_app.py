@@ -20,14 +20,12 @@ from starlette.responses import Response
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.errors import OptionError
 from npu_llm.serving.http.app import make_app
-from npu_llm.serving.http.receiving import read_bytes
-from npu_llm.serving.http.refusals import refusal_of
+from npu_llm.serving.http.errors import error_response
+from npu_llm.serving.http.request_body import read_bytes
 from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.shelf import Shelf
-from npu_llm.serving.replicas.beginnings import beginning_of
-from npu_llm.serving.replicas.in_process import answer_in_process, sent_scope
-from npu_llm.serving.replicas.relaying import relay
+from npu_llm.serving.replicas import prefix_key, relay, run_in_process, sent_scope
 from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_runtime.errors import NpuError
 
@@ -82,7 +80,7 @@ class Arguments(BaseModel):
             host="0.0.0.0",  # nothing listens there
             api_key=self.api_key,
             is_open=self.api_key is None,
-            most_body_bytes=self.max_body << 20,
+            max_body_bytes=self.max_body << 20,
         )
 
 
@@ -104,9 +102,9 @@ class Replica:
             cache_bytes=None if arguments.cache_memory is None else arguments.cache_memory << 20,
         )
         self._served = ServedModel(arguments.name, load(path, **asked), engine)
-        shelf = Shelf({arguments.name: lambda: self._served})
-        shelf.loaded[arguments.name] = self._served
-        self._app = make_app(shelf, arguments.settings)
+        registry = ModelRegistry({arguments.name: lambda: self._served})
+        registry.loaded[arguments.name] = self._served
+        self._app = make_app(registry, arguments.settings)
 
     @serve.multiplexed(max_num_models_per_replica=_BEGINNINGS)  # type: ignore[untyped-decorator]
     async def keep(self, beginning: str) -> str:
@@ -117,7 +115,7 @@ class Replica:
         """Yields the ASGI messages that answer a request."""
         if beginning := serve.get_multiplexed_model_id():
             await self.keep(beginning)
-        async for message in answer_in_process(self._app, scope, body):
+        async for message in run_in_process(self._app, scope, body):
             yield message
 
     def check_health(self) -> None:
@@ -138,12 +136,12 @@ class Front:
         settings = self._settings
         try:
             body = await read_bytes(
-                request, most_bytes=settings.most_body_bytes, seconds=settings.body_s
+                request, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout_s
             )
         except NpuError as error:
-            return refusal_of(error)
+            return error_response(error)
         scope = sent_scope(request.scope)
-        chosen = self._replicas.options(stream=True, multiplexed_model_id=beginning_of(body))
+        chosen = self._replicas.options(stream=True, multiplexed_model_id=prefix_key(body))
         return await relay(lambda: chosen.answer.remote(scope, body), (RayActorError,))
 
 

@@ -6,11 +6,11 @@ import torch
 
 from npu_llm import NPUModelForCausalLM, NPUModelForSpeechSeq2Seq
 from npu_llm.cli.display import Display
-from npu_llm.cli.serving.loaders import make_shelf
+from npu_llm.cli.serving.loaders import make_registry
 from npu_llm.cli.serving.serve import make_parser
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.served_speech import ServedSpeech
+from npu_llm.serving.models.task_models import ServedSpeech
 from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_llm.serving.scheduling.request import Ended, Request, Sampling
 
@@ -18,21 +18,21 @@ PROMPT = [5, 9, 14, 20]
 
 
 @pytest.fixture
-def shelf(checkpoint, shared):
-    """shelf(*options): the models that a command with these would serve."""
+def registry(checkpoint, shared):
+    """registry(*options): the models that a command with these would serve."""
 
     def make(*options, model=checkpoint):
         given = ["--model", str(model), "--cache-dir", str(shared.cache_dir(model))]
         given += ["--dtype", "float32"]
         parsed = make_parser().parse_args([*given, "--alias", "base", *options])
-        return make_shelf(parsed, EngineOptions(cache_bytes=1 << 20), Display())
+        return make_registry(parsed, EngineOptions(cache_bytes=1 << 20), Display())
 
     return make
 
 
-async def answer(shelf, name, count=12):
+async def answer(registry, name, count=12):
     told = queue.SimpleQueue()
-    async with shelf.use(name, ServedModel) as served:
+    async with registry.use(name, ServedModel) as served:
         asked = Request(prompt=PROMPT, max_new_tokens=count, sampling=Sampling(temperature=0.0))
         served.engine.submit(asked, told.put)
         tokens = []
@@ -42,9 +42,9 @@ async def answer(shelf, name, count=12):
         return tokens
 
 
-def test_adapters_are_models_of_their_own(shelf, checkpoint, shared, save_adapter):
+def test_adapters_are_models_of_their_own(registry, checkpoint, shared, save_adapter):
     path = save_adapter("loud", "self_attn.q_proj", "mlp.down_proj")
-    given = shelf("--adapter", f"loud={path}", "--adapter", f"half={path}:0.5")
+    given = registry("--adapter", f"loud={path}", "--adapter", f"half={path}:0.5")
     assert given.names == ["base", "loud", "half"]
     assert given.parents == {"loud": "base", "half": "base"}
 
@@ -74,34 +74,34 @@ def test_adapters_are_models_of_their_own(shelf, checkpoint, shared, save_adapte
     assert len({tuple(tokens) for tokens in found.values()}) == 3
 
 
-def test_adapters_that_cannot_be_used_are_told_at_once(shelf, save_adapter, tmp_path):
+def test_adapters_that_cannot_be_used_are_told_at_once(registry, save_adapter, tmp_path):
     with pytest.raises(ModelError, match="adapter-unreadable"):
-        shelf("--adapter", f"x={tmp_path / 'nothing'}")
+        registry("--adapter", f"x={tmp_path / 'nothing'}")
     path = save_adapter("x", "self_attn.q_proj")
     with pytest.raises(OptionError, match="model-alias"):
-        shelf("--adapter", f"base={path}")
+        registry("--adapter", f"base={path}")
     with pytest.raises(OptionError, match=r"got 2\. .*\[adapter-model\]"):
-        shelf("--model", "someone/another", "--adapter", f"x={path}")
+        registry("--model", "someone/another", "--adapter", f"x={path}")
     with pytest.raises(SystemExit):
         make_parser().parse_args(["--adapter", "no-name"])
 
 
-def test_a_model_that_alone_is_above_the_bound_is_told_at_once(shelf):
+def test_a_model_that_alone_is_above_the_bound_is_told_at_once(registry):
     with pytest.raises(OptionError, match=r"got 1 MB for base, which takes.*\[models-memory\]"):
-        shelf("--max-memory", "1")
-    assert list(shelf("--max-memory", "4").loaded) == ["base"]
+        registry("--max-memory", "1")
+    assert list(registry("--max-memory", "4").loaded) == ["base"]
 
 
-def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(shelf, cache_dir):
-    shelf()
+def test_an_entry_of_the_compile_cache_is_refused_in_one_sentence(registry, cache_dir):
+    registry()
     entry = next(folder for folder in cache_dir.iterdir() if (folder / "entry.json").is_file())
     with pytest.raises(ModelError, match=r"entry of the compile cache.*\[cache-entry\]"):
-        shelf(model=entry)
+        registry(model=entry)
 
 
-def test_a_model_of_speech_starts_with_what_it_needs(shelf, shared, whisper):
+def test_a_model_of_speech_starts_with_what_it_needs(registry, shared, whisper):
     shared.load(NPUModelForSpeechSeq2Seq, whisper, dtype="float32")
-    given = shelf(model=whisper)
+    given = registry(model=whisper)
     served = given.loaded["base"]
     assert isinstance(served, ServedSpeech)
     assert served.transcriber.rate == 16_000

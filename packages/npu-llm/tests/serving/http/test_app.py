@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npu_llm.errors import OptionError
-from npu_llm.serving.http.gate import LOG
+from npu_llm.serving.http.middleware import LOG
 from npu_llm.serving.http.settings import Settings
 
 CODE = "request-"
@@ -99,7 +99,7 @@ def test_schemas_without_end_do_not_hang(server):
 
 
 def test_size_type_and_time_are_bounded(serve):
-    with serve("plain", most_body_bytes=2000, body_s=0.5) as server:
+    with serve("plain", max_body_bytes=2000, body_timeout_s=0.5) as server:
         long = json.dumps({**ASKED, "user": "x" * 3000})
         assert post(server, PLACES[0], long).json()["error"]["code"] == "request-size"
 

@@ -1,4 +1,4 @@
-"""From the options of `npu-llm serve` to a shelf of models that load when they are asked for."""
+"""From the options of `npu-llm serve` to a registry of models that load when they are asked for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
 from npu_llm.models.entry import is_exported
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.serving.models.kinds import Kind, kind_of
-from npu_llm.serving.models.served_encoder import ServedEncoder
+from npu_llm.serving.models.registry import Kind, ModelRegistry, Served, kind_of
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.served_speech import ServedSpeech
-from npu_llm.serving.models.shelf import Served, Shelf
+from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
 from npu_llm.serving.scheduling.engine import CACHE_BYTES, EngineOptions
 
-__all__ = ["make_shelf"]
+__all__ = ["make_registry"]
 
 _CLASSES: dict[Kind, type[Served]] = {
     "text": ServedModel,
@@ -65,7 +63,9 @@ class _Base:
         return adapted
 
 
-def make_shelf(options: argparse.Namespace, engine: EngineOptions, display: Display) -> Shelf:
+def make_registry(
+    options: argparse.Namespace, engine: EngineOptions, display: Display
+) -> ModelRegistry:
     """Returns the models that the options name; the only one is loaded, others are not yet.
 
     Raises:
@@ -92,20 +92,20 @@ def make_shelf(options: argparse.Namespace, engine: EngineOptions, display: Disp
         check_usable(read_adapter(path))
         each[name] = each[parent]
         loaders[name] = partial(_load_adapted, name, bases[parent], path, scale, engine)
-    most_bytes = None if options.max_memory is None else options.max_memory << 20
-    sizes = {} if most_bytes is None else _sizes(each, kinds, engine, most_bytes=most_bytes)
-    shelf = Shelf(
+    max_bytes = None if options.max_memory is None else options.max_memory << 20
+    sizes = {} if max_bytes is None else _sizes(each, kinds, engine, max_bytes=max_bytes)
+    registry = ModelRegistry(
         loaders,
         kinds={name: _CLASSES[kind] for name, kind in kinds.items()},
         parents={name: parent for name, _, _ in options.adapter},
         idle_s=options.unload_after,
-        most_loaded=options.max_loaded,
+        max_loaded=options.max_loaded,
         sizes=sizes,
-        most_bytes=most_bytes,
+        max_bytes=max_bytes,
     )
     if len(paths) == 1:  # what cannot start is told at once
-        shelf.loaded[names[0]] = loaders[names[0]]()
-    return shelf
+        registry.loaded[names[0]] = loaders[names[0]]()
+    return registry
 
 
 def _sizes(
@@ -113,7 +113,7 @@ def _sizes(
     kinds: Mapping[str, Kind],
     engine: EngineOptions,
     *,
-    most_bytes: int,
+    max_bytes: int,
 ) -> dict[str, int]:
     """Returns the memory that each model takes in bytes: weights as they run, and KV cache.
 
@@ -123,7 +123,7 @@ def _sizes(
         each: options of each model and of each adapter, whose program has separate weights.
         kinds: kinds of the models, without the adapters.
         engine: options of the text models.
-        most_bytes: limit for all loaded models together.
+        max_bytes: limit for all loaded models together.
 
     Raises:
         OptionError: [models-memory] if one model alone exceeds the limit.
@@ -134,9 +134,9 @@ def _sizes(
         found[name] = _weights_bytes(options, is_adapted=name not in kinds)
         if kinds.get(name) == "text":
             found[name] += CACHE_BYTES if engine.cache_bytes is None else engine.cache_bytes
-        if found[name] > most_bytes:
+        if found[name] > max_bytes:
             raise OptionError(
-                f"--max-memory: must hold the largest model with its cache; got {most_bytes >> 20} "
+                f"--max-memory: must hold the largest model with its cache; got {max_bytes >> 20} "
                 f"MB for {name}, which takes {found[name] >> 20}. Raise it, or lower "
                 "--cache-memory.",
                 code="models-memory",

@@ -12,14 +12,13 @@ from rich.table import Table
 
 from npu_llm.cli.display import Display
 from npu_llm.errors import OptionError
-from npu_llm.serving.client.connection import Connection
-from npu_llm.serving.client.load import LoadReport, Spread, Work, measure
+from npu_llm.serving.client import Connection, LoadReport, Percentiles, Work, measure
 
 __all__ = ["as_json", "bench_server", "print_report"]
 
 
 def bench_server(options: argparse.Namespace) -> LoadReport:
-    """Measures the server that the options name, and returns the figures.
+    """Metrics the server that the options name, and returns the figures.
 
     Raises:
         NpuError: if it cannot be reached, or answers nothing; OptionError [length-range] for
@@ -74,7 +73,7 @@ def print_report(report: LoadReport) -> None:
     )
 
 
-def _milliseconds(spread: Spread | None) -> list[str]:
+def _milliseconds(spread: Percentiles | None) -> list[str]:
     if spread is None:
         return ["-"] * 3
     return [f"{time * 1e3:,.1f}" for time in (spread.p50_s, spread.p95_s, spread.p99_s)]

@@ -12,7 +12,7 @@ from npu_llm.cli.lines import LineReader
 from npu_llm.cli.turns import Turns, status_of
 from npu_llm.config import read_settings
 from npu_llm.errors import OptionError
-from npu_llm.serving.client.connection import Connection, RemoteAnswer
+from npu_llm.serving.client import Connection, RemoteAnswer
 
 __all__ = ["RemoteChat", "RemoteSession", "chat_with_server"]
 

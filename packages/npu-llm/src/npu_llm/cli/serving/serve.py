@@ -163,8 +163,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.cli.serving.loaders import make_shelf
-    from npu_llm.serving.http.run import run
+    from npu_llm.cli.serving.loaders import make_registry
+    from npu_llm.serving.http.server import run
     from npu_llm.serving.http.settings import Settings
     from npu_llm.serving.scheduling.engine import EngineOptions
 
@@ -175,7 +175,7 @@ def _serve(options: argparse.Namespace) -> int:
         api_key=_key(options),
         is_open=options.no_api_key,
         grace_s=options.grace,
-        most_body_bytes=options.max_body << 20,
+        max_body_bytes=options.max_body << 20,
         log_format=options.log_format,
         traces_to=options.otlp_traces_endpoint,
     )
@@ -186,11 +186,11 @@ def _serve(options: argparse.Namespace) -> int:
         cache_bytes=None if options.cache_memory is None else options.cache_memory << 20,
     )
     display = Display()
-    shelf = make_shelf(options, engine, display)
+    registry = make_registry(options, engine, display)
     run(
-        shelf,
+        registry,
         settings,
-        on_start=lambda port: display.line(f"serving {_place(settings, port, shelf.names)}"),
+        on_start=lambda port: display.line(f"serving {_place(settings, port, registry.names)}"),
     )
     return 0
 

@@ -15,18 +15,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from npu_llm.errors import ModelError
-from npu_llm.serving.http.endpoints import facts
-from npu_llm.serving.http.endpoints.chat import chat_completions
+from npu_llm.serving.http.endpoints import models
+from npu_llm.serving.http.endpoints.chat import chat_completions, responses
 from npu_llm.serving.http.endpoints.completions import completions
-from npu_llm.serving.http.endpoints.embeddings import embeddings
-from npu_llm.serving.http.endpoints.responses import responses
-from npu_llm.serving.http.endpoints.transcriptions import transcriptions
-from npu_llm.serving.http.gate import LOG, Gate
-from npu_llm.serving.http.refusals import refusal_of
+from npu_llm.serving.http.endpoints.tasks import embeddings, transcriptions
+from npu_llm.serving.http.errors import error_response
+from npu_llm.serving.http.middleware import LOG, Middleware, Traces
 from npu_llm.serving.http.service import Service
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.http.traces import Traces
-from npu_llm.serving.models.shelf import Shelf
+from npu_llm.serving.models.registry import ModelRegistry
 from npu_runtime.errors import NpuError
 
 __all__ = ["PATHS", "make_app"]
@@ -34,15 +31,15 @@ __all__ = ["PATHS", "make_app"]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _GET: Mapping[str, Endpoint] = {
-    "/": facts.page,
-    "/health": facts.health,
-    "/metrics": facts.metrics,
-    "/openapi.json": facts.openapi,
-    "/v1/models": facts.models,
-    "/v1/models/{name:path}": facts.model,
+    "/": models.page,
+    "/health": models.health,
+    "/metrics": models.metrics,
+    "/openapi.json": models.openapi,
+    "/v1/models": models.models,
+    "/v1/models/{name:path}": models.model,
 }
 _POST: Mapping[str, Endpoint] = {
-    "/tokenize": facts.tokenize,
+    "/tokenize": models.tokenize,
     "/v1/audio/transcriptions": transcriptions,
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
@@ -53,25 +50,25 @@ _POST: Mapping[str, Endpoint] = {
 PATHS: Mapping[str, str] = dict.fromkeys(_GET, "GET") | dict.fromkeys(_POST, "POST")
 
 
-def make_app(shelf: Shelf, settings: Settings, traces: Traces | None = None) -> ASGIApp:
+def make_app(registry: ModelRegistry, settings: Settings, traces: Traces | None = None) -> ASGIApp:
     """Returns the application.
 
     Args:
-        shelf: the models; closed when the application ends.
+        registry: the models; closed when the application ends.
         settings: what is asked of clients.
         traces: what is told of each request; closed when the application ends.
     """
 
     @asynccontextmanager
     async def alive(_: Starlette) -> AsyncIterator[None]:
-        tidying = asyncio.create_task(shelf.unload_idle())
+        tidying = asyncio.create_task(registry.unload_idle())
         try:
             yield
         finally:
             tidying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await tidying
-            await shelf.close(grace_s=0.0)  # requests have had their time
+            await registry.close(grace_s=0.0)  # requests have had their time
             if traces is not None:
                 await asyncio.to_thread(traces.close)
 
@@ -82,8 +79,8 @@ def make_app(shelf: Shelf, settings: Settings, traces: Traces | None = None) -> 
     app = Starlette(
         routes=routes, lifespan=alive, exception_handlers={HTTPException: _no_such_place}
     )
-    app.state.service = Service(shelf, settings)
-    return Gate(app, settings, traces)
+    app.state.service = Service(registry, settings)
+    return Middleware(app, settings, traces)
 
 
 def _told(endpoint: Endpoint) -> Endpoint:
@@ -93,13 +90,13 @@ def _told(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except NpuError as error:
-            return refusal_of(error)
+            return error_response(error)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Exception as failure:  # noqa: BLE001  # nothing that is asked ends the server
             notes = {"request": request.scope.get("npu_llm.request")}
             LOG.exception("a request failed", extra={"notes": notes})
-            return refusal_of(failure)
+            return error_response(failure)
 
     return told
 
@@ -112,6 +109,6 @@ async def _no_such_place(request: Request, failure: Exception) -> Response:
         f"{', '.join(sorted((*_GET, *_POST)))}.",
         code="unknown-path",
     )
-    response = refusal_of(error)
+    response = error_response(error)
     response.status_code = failure.status_code
     return response

@@ -1,31 +1,30 @@
-"""Service: what all endpoints of one server share."""
+"""Parts that the endpoints of one server share: models, settings, metrics, answers."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from npu_llm.serving.answers.answer import Answer
-from npu_llm.serving.http.bodies import Body, FormBody
-from npu_llm.serving.http.event_stream import EventStream, event
-from npu_llm.serving.http.forms import read_form
-from npu_llm.serving.http.gate import LOG, noted
-from npu_llm.serving.http.measures import Measures
-from npu_llm.serving.http.receiving import read_body
-from npu_llm.serving.http.refusals import error_content, status_of
+from npu_llm.serving.http.errors import error_content, status_of
+from npu_llm.serving.http.middleware import LOG, log_fields
+from npu_llm.serving.http.request_body import read_body, read_form
+from npu_llm.serving.http.schemas import Body, FormBody
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.http.several import ClientLeftError, while_there
+from npu_llm.serving.http.streaming import ClientLeftError, EventStream, event, until_disconnect
+from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.shelf import Shelf
 
-__all__ = ["Asked", "Service", "service_of"]
+__all__ = ["Metrics", "PendingAnswers", "Service", "service_of"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
 _Form = TypeVar("_Form", bound=FormBody)
@@ -34,7 +33,7 @@ _SOUND_BYTES = 25 << 20  # OpenAI's bound of a form with a sound
 
 
 @dataclass(kw_only=True)
-class Asked:
+class PendingAnswers:
     """The answers to one request, on their way.
 
     Attributes:
@@ -54,7 +53,7 @@ class Asked:
     @classmethod
     def of(
         cls, kind: str, served: ServedModel, prompt_tokens: int, answers: Sequence[Answer]
-    ) -> Asked:
+    ) -> PendingAnswers:
         """Returns it with a new id, which begins with `kind`."""
         return cls(
             served=served, prompt_tokens=prompt_tokens, answers=answers,
@@ -77,39 +76,39 @@ class Service:
     """A server's models, settings and counts.
 
     Attributes:
-        shelf: the models.
+        registry: the models.
         settings: how it is reached.
-        measures: figures of its answers.
+        metrics: counts of its answers.
         started: seconds since 1970.
     """
 
-    def __init__(self, shelf: Shelf, settings: Settings) -> None:
-        self.shelf = shelf
+    def __init__(self, registry: ModelRegistry, settings: Settings) -> None:
+        self.registry = registry
         self.settings = settings
-        self.measures = Measures(shelf)
+        self.metrics = Metrics(registry)
         self.started = int(time.time())
 
     async def read(self, request: Request, wanted: type[_Wanted]) -> _Wanted:
         """Returns a request's body; raises as read_body does."""
         settings = self.settings
         return await read_body(
-            request, wanted, most_bytes=settings.most_body_bytes, seconds=settings.body_s
+            request, wanted, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout_s
         )
 
     async def read_form(self, request: Request, wanted: type[_Form]) -> tuple[_Form, bytes]:
-        """Returns a form's fields and its file; raises as npu_llm.serving.http.forms does."""
+        """Returns a form's fields and its file; raises as read_form does."""
         settings = self.settings
-        most = max(settings.most_body_bytes, _SOUND_BYTES)
-        return await read_form(request, wanted, most_bytes=most, seconds=settings.body_s)
+        most = max(settings.max_body_bytes, _SOUND_BYTES)
+        return await read_form(request, wanted, max_bytes=most, seconds=settings.body_timeout_s)
 
     async def answer(
         self,
         request: Request,
         model: str | None,
-        ask: Callable[[ServedModel], Awaitable[Asked]],
+        ask: Callable[[ServedModel], Awaitable[PendingAnswers]],
         *,
-        whole: Callable[[Asked], Coroutine[Any, Any, dict[str, Any]]],
-        events: Callable[[Asked], AsyncGenerator[bytes, None]] | None,
+        whole: Callable[[PendingAnswers], Coroutine[Any, Any, dict[str, Any]]],
+        events: Callable[[PendingAnswers], AsyncGenerator[bytes, None]] | None,
     ) -> Response:
         """Answers with one object, or with events.
 
@@ -122,38 +121,38 @@ class Service:
         """
         stack = AsyncExitStack()
         try:
-            served = await stack.enter_async_context(self.shelf.use(model, ServedModel))
-            asked = await ask(served)
+            served = await stack.enter_async_context(self.registry.use(model, ServedModel))
+            pending = await ask(served)
         except BaseException:
             await stack.aclose()
             raise
 
         async def close() -> None:
-            for answer in asked.answers:
+            for answer in pending.answers:
                 answer.close()
-            self._note(request, asked)
+            self._note(request, pending)
             await stack.aclose()
 
         if events is not None:
-            return EventStream(_told(request, events(asked)), close)
+            return EventStream(_told(request, events(pending)), close)
         try:
-            return JSONResponse(await while_there(request, whole(asked)))
+            return JSONResponse(await until_disconnect(request, whole(pending)))
         except ClientLeftError:
             return Response(status_code=499)  # nobody reads it
         finally:
             await close()
 
-    def _note(self, request: Request, asked: Asked) -> None:
-        notes = noted(request.scope)
-        notes["model"] = asked.served.name
-        notes["prompt_tokens"] = asked.prompt_tokens
-        notes["completion_tokens"] = sum(answer.tokens for answer in asked.answers)
-        firsts = [one.first_s - one.arrived_s for one in asked.answers if one.first_s is not None]
+    def _note(self, request: Request, pending: PendingAnswers) -> None:
+        notes = log_fields(request.scope)
+        notes["model"] = pending.served.name
+        notes["prompt_tokens"] = pending.prompt_tokens
+        notes["completion_tokens"] = sum(answer.tokens for answer in pending.answers)
+        firsts = [one.first_s - one.arrived_s for one in pending.answers if one.first_s is not None]
         if firsts:
             notes["first_token_seconds"] = round(min(firsts), 4)
-        share = asked.prompt_tokens // max(len(asked.answers), 1)
-        for answer in asked.answers:
-            self.measures.note(asked.served.name, share, answer)
+        share = pending.prompt_tokens // max(len(pending.answers), 1)
+        for answer in pending.answers:
+            self.metrics.count(pending.served.name, share, answer)
 
 
 def service_of(request: Request) -> Service:
@@ -174,3 +173,100 @@ async def _told(
             notes = {"request": request.scope.get("npu_llm.request")}
             LOG.exception("a request failed", extra={"notes": notes})
         yield event(error_content(failure))
+
+
+_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40)
+_BETWEEN = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_WHOLE = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480)
+
+
+class Metrics:
+    """Counts of one server since its start."""
+
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._collector = collector = CollectorRegistry()
+        label = ["model_name"]
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"vllm:{name}", text, label, registry=collector, buckets=buckets)
+
+        def counter(name: str, text: str, *more: str) -> Counter:
+            return Counter(f"vllm:{name}", text, [*label, *more], registry=collector)
+
+        self._first = histogram(
+            "time_to_first_token_seconds", "From the request to its first token.", _FIRST
+        )
+        self._between = histogram(
+            "time_per_output_token_seconds", "Mean time of an answer's further tokens.", _BETWEEN
+        )
+        self._whole = histogram(
+            "e2e_request_latency_seconds", "From the request to its last token.", _WHOLE
+        )
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._answer = counter("generation_tokens", "Tokens of answers.")
+        self._cached = counter("prefix_cache_hits", "Tokens of prompts that were in the cache.")
+        self._asked = counter("prefix_cache_queries", "Tokens of prompts looked for in the cache.")
+        self._ended = counter("request_success", "Answers by how they ended.", "finished_reason")
+        collector.register(_Engines(registry))
+
+    def count(self, model: str, prompt_tokens: int, answer: Answer) -> None:
+        """Counts an answer that has ended, or that its client left."""
+        self._prompt.labels(model).inc(prompt_tokens)
+        self._asked.labels(model).inc(prompt_tokens)
+        self._cached.labels(model).inc(answer.cached_tokens)
+        self._answer.labels(model).inc(answer.tokens)
+        self._ended.labels(model, answer.finish or "abort").inc()
+        if answer.first_s is None or answer.last_s is None:
+            return
+        self._first.labels(model).observe(answer.first_s - answer.arrived_s)
+        self._whole.labels(model).observe(answer.last_s - answer.arrived_s)
+        if answer.tokens > 1:
+            passed = answer.last_s - answer.first_s
+            self._between.labels(model).observe(passed / (answer.tokens - 1))
+
+    def count_vectors(self, model: str, tokens: int, seconds: float) -> None:
+        """Counts a request for vectors that was answered."""
+        self._prompt.labels(model).inc(tokens)
+        self._ended.labels(model, "stop").inc()
+        self._whole.labels(model).observe(seconds)
+
+    def count_transcript(self, model: str, seconds: float) -> None:
+        """Counts a sound that was transcribed."""
+        self._ended.labels(model, "stop").inc()
+        self._whole.labels(model).observe(seconds)
+
+    def text(self) -> bytes:
+        """Returns all of it as Prometheus reads it."""
+        return generate_latest(self._collector)
+
+
+class _Engines:
+    """What the engines are doing when they are pending."""
+
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._models = registry
+
+    def collect(self) -> Iterator[Any]:
+        """Yields the figures; see prometheus_client's collectors."""
+        running = GaugeMetricFamily(
+            "vllm:num_requests_running", "Requests that are answered.", labels=["model_name"]
+        )
+        waiting = GaugeMetricFamily(
+            "vllm:num_requests_waiting", "Requests that wait.", labels=["model_name"]
+        )
+        usage = GaugeMetricFamily(
+            "vllm:kv_cache_usage_perc", "Share of the cache in use, 0 to 1.", labels=["model_name"]
+        )
+        put_back = CounterMetricFamily(
+            "vllm:num_preemptions", "How often a request was put back.", labels=["model_name"]
+        )
+        for name, served in list(self._models.loaded.items()):
+            if not isinstance(served, ServedModel):
+                waiting.add_metric([name], served.waiting)
+                continue
+            state = served.engine.state()
+            running.add_metric([name], state.running)
+            waiting.add_metric([name], state.waiting)
+            usage.add_metric([name], state.usage.used)
+            put_back.add_metric([name], state.preemptions)
+        yield from (running, waiting, usage, put_back)

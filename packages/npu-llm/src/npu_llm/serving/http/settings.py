@@ -24,9 +24,9 @@ class Settings:
         is_open: whether anybody who reaches another address than this machine's own is answered
             without a key.
         grace_s: how long answers may go on after SIGTERM.
-        most_body_bytes: how long a request may be.
-        head_s: how long its line and headers may take to come.
-        body_s: how long the rest may take.
+        max_body_bytes: how long a request may be.
+        header_timeout_s: how long its line and headers may take to come.
+        body_timeout_s: how long the rest may take.
         log_format: how its log looks.
         traces_to: the collector that spans of requests are sent to; None for none.
     """
@@ -37,9 +37,9 @@ class Settings:
     api_key: str | None = None
     is_open: bool = False
     grace_s: float = 30.0
-    most_body_bytes: int = 8 << 20
-    head_s: float = 10.0
-    body_s: float = 30.0
+    max_body_bytes: int = 8 << 20
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
     log_format: LogFormat = "text"
     traces_to: str | None = None
 

@@ -1,7 +1,8 @@
-"""/v1/chat/completions: answers to conversations."""
+"""/v1/chat/completions and /v1/responses: answers to conversations."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -16,18 +17,16 @@ from npu_llm.serving.answers.tool_calls import (
     read_calls,
     style_of,
 )
-from npu_llm.serving.http.bodies import ChatBody, ChosenTool
-from npu_llm.serving.http.endpoints.asking import ask, form_of, messages_of
-from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
-from npu_llm.serving.http.event_stream import event
-from npu_llm.serving.http.refusals import RequestError
-from npu_llm.serving.http.service import Asked, service_of
-from npu_llm.serving.http.several import merged
+from npu_llm.serving.http.endpoints.sampling import chat_logprobs, form_of, messages_of, submit
+from npu_llm.serving.http.errors import RequestError
+from npu_llm.serving.http.schemas import ChatBody, ChosenTool, ResponsesBody, SamplingBody
+from npu_llm.serving.http.service import PendingAnswers, service_of
+from npu_llm.serving.http.streaming import event, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.request import Token
 from npu_llm.structured.form import Form
 
-__all__ = ["chat_completions"]
+__all__ = ["chat_completions", "responses"]
 
 # Options of chat templates that transformers takes for its own.
 _RESERVED = {
@@ -56,7 +55,7 @@ class _Chat:
         self._must_call = False
         _check(body)
 
-    async def ask(self, served: ServedModel) -> Asked:
+    async def ask(self, served: ServedModel) -> PendingAnswers:
         """Starts the answers; raises what refuses them."""
         body = self._body
         tools = body.tools if body.tool_choice != "none" else None
@@ -72,25 +71,25 @@ class _Chat:
         constraints = []
         if make is not None:
             constraints = [await served.constraint(make) for _ in range(body.n)]
-        answers = ask(
+        answers = submit(
             served,
             prompt,
             body,
-            most_tokens=body.max_completion_tokens or body.max_tokens,
+            max_tokens=body.max_completion_tokens or body.max_tokens,
             constraints=constraints,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             tokenizer=_WithMarks(served.tokenizer) if self._style else served.tokenizer,
             count=body.n,
         )
-        return Asked.of("chatcmpl", served, len(prompt), answers)
+        return PendingAnswers.of("chatcmpl", served, len(prompt), answers)
 
-    async def whole(self, asked: Asked) -> dict[str, Any]:
+    async def whole(self, pending: PendingAnswers) -> dict[str, Any]:
         """Waits for the answers, and returns the response."""
-        tokens: list[list[Token]] = [[] for _ in asked.answers]
-        async for index, piece in merged(asked.answers):
+        tokens: list[list[Token]] = [[] for _ in pending.answers]
+        async for index, piece in gather_pieces(pending.answers):
             tokens[index] += piece.tokens
         choices = []
-        for index, answer in enumerate(asked.answers):
+        for index, answer in enumerate(pending.answers):
             calls = self._calls(answer.text)
             message: dict[str, Any] = {"role": "assistant", "content": answer.text}
             if calls:
@@ -99,17 +98,21 @@ class _Chat:
                 {
                     "index": index,
                     "message": message,
-                    "logprobs": self._logprobs(asked.served, tokens[index]),
+                    "logprobs": self._logprobs(pending.served, tokens[index]),
                     "finish_reason": _reason(answer.finish, calls),
                 }
             )
-        return {**self._head(asked, "chat.completion"), "choices": choices, "usage": asked.usage()}
+        return {
+            **self._head(pending, "chat.completion"),
+            "choices": choices,
+            "usage": pending.usage(),
+        }
 
-    async def events(self, asked: Asked) -> AsyncGenerator[bytes, None]:
+    async def events(self, pending: PendingAnswers) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
         options = self._body.stream_options
         tells_usage = options is not None and options.include_usage
-        head = self._head(asked, "chat.completion.chunk")
+        head = self._head(pending, "chat.completion.chunk")
         if tells_usage:
             head["usage"] = None
 
@@ -117,12 +120,12 @@ class _Chat:
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             return event({**head, "choices": [{**choice, **more}]})
 
-        for index in range(len(asked.answers)):
+        for index in range(len(pending.answers)):
             yield chunk(index, {"role": "assistant", "content": ""})
-        readers = [self._reader() for _ in asked.answers]
-        held: list[list[Token]] = [[] for _ in asked.answers]
-        async for index, piece in merged(asked.answers):
-            reader, answer = readers[index], asked.answers[index]
+        readers = [self._reader() for _ in pending.answers]
+        held: list[list[Token]] = [[] for _ in pending.answers]
+        async for index, piece in gather_pieces(pending.answers):
+            reader, answer = readers[index], pending.answers[index]
             held[index] += piece.tokens
             text = piece.text if reader is None else reader.take(piece.text)
             calls: list[Call] = []
@@ -130,7 +133,7 @@ class _Chat:
                 rest, calls = reader.end()
                 text += rest
             if text:
-                told = self._logprobs(asked.served, held[index])
+                told = self._logprobs(pending.served, held[index])
                 held[index] = []
                 yield chunk(index, {"content": text}, logprobs=told)
             if calls:
@@ -139,15 +142,15 @@ class _Chat:
             if answer.finish is not None:
                 yield chunk(index, {}, finish_reason=_reason(answer.finish, calls))
         if tells_usage:
-            yield event({**head, "choices": [], "usage": asked.usage()})
+            yield event({**head, "choices": [], "usage": pending.usage()})
         yield event("[DONE]")
 
-    def _head(self, asked: Asked, kind: str) -> dict[str, Any]:
+    def _head(self, pending: PendingAnswers, kind: str) -> dict[str, Any]:
         return {
-            "id": asked.id,
+            "id": pending.id,
             "object": kind,
-            "created": asked.created,
-            "model": asked.served.name,
+            "created": pending.created,
+            "model": pending.served.name,
         }
 
     def _logprobs(self, served: ServedModel, tokens: Sequence[Token]) -> dict[str, Any] | None:
@@ -239,3 +242,121 @@ def _check(body: ChatBody) -> None:
     if wrong is not None:
         name, text = wrong
         raise RequestError(f"{name}: {text}", code="request-field", parameter=name)
+
+
+async def responses(request: Request) -> Response:
+    """Answers a text or a conversation, whole or as events."""
+    service = service_of(request)
+    body = await service.read(request, ResponsesBody)
+    work = _Responding(body)
+    return await service.answer(
+        request, body.model, work.ask, whole=work.whole, events=work.events if body.stream else None
+    )
+
+
+class _Responding:
+    """One request for a response."""
+
+    def __init__(self, body: ResponsesBody) -> None:
+        self._body = body
+        self._message = f"msg_{uuid.uuid4().hex}"
+
+    async def ask(self, served: ServedModel) -> PendingAnswers:
+        """Starts the answer; raises what refuses it."""
+        body = self._body
+        if isinstance(body.input, str):
+            messages = [{"role": "user", "content": body.input}]
+        else:
+            messages = messages_of(body.input)
+        if body.instructions:
+            messages.insert(0, {"role": "system", "content": body.instructions})
+        prompt = await served.encode_chat(messages)
+        answers = submit(
+            served,
+            prompt,
+            SamplingBody.model_validate({"temperature": body.temperature, "top_p": body.top_p}),
+            max_tokens=body.max_output_tokens,
+            constraints=[],
+            logprobs=None,
+            tokenizer=served.tokenizer,
+            count=1,
+        )
+        return PendingAnswers.of("resp", served, len(prompt), answers)
+
+    async def whole(self, pending: PendingAnswers) -> dict[str, Any]:
+        """Waits for the answer, and returns the response."""
+        await pending.answers[0].whole()
+        return self._response(pending)
+
+    async def events(self, pending: PendingAnswers) -> AsyncGenerator[bytes, None]:
+        """Yields the answer as it comes."""
+        number = -1
+
+        def told(kind: str, **content: Any) -> bytes:
+            nonlocal number
+            number += 1
+            return event({"type": kind, "sequence_number": number, **content}, name=kind)
+
+        place = {"item_id": self._message, "output_index": 0, "content_index": 0}
+        empty = self._item("", "in_progress")
+        yield told("response.created", response=self._response(pending))
+        yield told("response.in_progress", response=self._response(pending))
+        yield told("response.output_item.added", output_index=0, item={**empty, "content": []})
+        yield told("response.content_part.added", **place, part=empty["content"][0])
+        async for _, piece in gather_pieces(pending.answers):
+            if piece.text:
+                yield told("response.output_text.delta", **place, delta=piece.text, logprobs=[])
+        text = pending.answers[0].text
+        response = self._response(pending)
+        item = response["output"][0]
+        yield told("response.output_text.done", **place, text=text, logprobs=[])
+        yield told("response.content_part.done", **place, part=item["content"][0])
+        yield told("response.output_item.done", output_index=0, item=item)
+        yield told(f"response.{response['status']}", response=response)
+
+    def _response(self, pending: PendingAnswers) -> dict[str, Any]:
+        """Returns the response as it is now."""
+        body, answer = self._body, pending.answers[0]
+        states = {None: "in_progress", "length": "incomplete"}
+        cut = {"reason": "max_output_tokens"} if answer.finish == "length" else None
+        state = states.get(answer.finish, "completed")
+        usage = pending.usage()
+        return {
+            "id": pending.id,
+            "object": "response",
+            "created_at": pending.created,
+            "status": state,
+            "error": None,
+            "incomplete_details": cut,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "model": pending.served.name,
+            "output": [] if answer.finish is None else [self._item(answer.text, state)],
+            "parallel_tool_calls": False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": body.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "none",
+            "tools": [],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None if answer.finish is None else {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": usage["prompt_tokens_details"],
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+        }  # fmt: skip
+
+    def _item(self, text: str, state: str) -> dict[str, Any]:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {
+            "id": self._message,
+            "type": "message",
+            "role": "assistant",
+            "status": state,
+            "content": [part],
+        }

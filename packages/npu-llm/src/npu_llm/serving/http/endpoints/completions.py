@@ -9,19 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npu_llm.serving.answers.answer import Answer
-from npu_llm.serving.http.bodies import CompletionBody
-from npu_llm.serving.http.endpoints.asking import ask, form_of, inputs_of
-from npu_llm.serving.http.endpoints.logprobs import completion_logprobs
-from npu_llm.serving.http.event_stream import event
-from npu_llm.serving.http.refusals import RequestError
-from npu_llm.serving.http.service import Asked, service_of
-from npu_llm.serving.http.several import merged
+from npu_llm.serving.http.endpoints.sampling import completion_logprobs, form_of, inputs_of, submit
+from npu_llm.serving.http.errors import RequestError
+from npu_llm.serving.http.schemas import CompletionBody
+from npu_llm.serving.http.service import PendingAnswers, service_of
+from npu_llm.serving.http.streaming import event, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.request import Token
 
 __all__ = ["completions"]
 
-_MOST_PROMPTS = 64
+_MAX_PROMPTS = 64
 _DEFAULT_TOKENS = 16  # OpenAI's
 
 
@@ -43,7 +41,7 @@ class _Completion:
         self._prompts = _prompts(body)
         self._echoes: list[str] = []  # by choice
 
-    async def ask(self, served: ServedModel) -> Asked:
+    async def ask(self, served: ServedModel) -> PendingAnswers:
         """Starts the answers; raises what refuses them."""
         body = self._body
         make = form_of(body)
@@ -56,9 +54,9 @@ class _Completion:
                 constraints = []
                 if make is not None:
                     constraints = [await served.constraint(make) for _ in range(body.n)]
-                answers += ask(
+                answers += submit(
                     served, tokens, body,
-                    most_tokens=body.max_tokens or _DEFAULT_TOKENS, constraints=constraints,
+                    max_tokens=body.max_tokens or _DEFAULT_TOKENS, constraints=constraints,
                     logprobs=body.logprobs, tokenizer=served.tokenizer, count=body.n,
                 )  # fmt: skip
                 text = given if isinstance(given, str) else served.tokenizer.decode(tokens)
@@ -67,28 +65,28 @@ class _Completion:
             for answer in answers:
                 answer.close()
             raise
-        return Asked.of("cmpl", served, total, answers)
+        return PendingAnswers.of("cmpl", served, total, answers)
 
-    async def whole(self, asked: Asked) -> dict[str, Any]:
+    async def whole(self, pending: PendingAnswers) -> dict[str, Any]:
         """Waits for the answers, and returns the response."""
-        tokens: list[list[Token]] = [[] for _ in asked.answers]
-        async for index, piece in merged(asked.answers):
+        tokens: list[list[Token]] = [[] for _ in pending.answers]
+        async for index, piece in gather_pieces(pending.answers):
             tokens[index] += piece.tokens
         choices = [
             {
                 "index": index,
                 "text": self._echoes[index] + answer.text,
-                "logprobs": self._logprobs(asked.served, tokens[index], 0),
+                "logprobs": self._logprobs(pending.served, tokens[index], 0),
                 "finish_reason": answer.finish,
             }
-            for index, answer in enumerate(asked.answers)
+            for index, answer in enumerate(pending.answers)
         ]
-        return {**self._head(asked), "choices": choices, "usage": asked.usage()}
+        return {**self._head(pending), "choices": choices, "usage": pending.usage()}
 
-    async def events(self, asked: Asked) -> AsyncGenerator[bytes, None]:
+    async def events(self, pending: PendingAnswers) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
         options = self._body.stream_options
-        head = self._head(asked)
+        head = self._head(pending)
 
         def chunk(index: int, text: str, **more: Any) -> bytes:
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
@@ -97,28 +95,28 @@ class _Completion:
         for index, echo in enumerate(self._echoes):
             if echo:
                 yield chunk(index, echo)
-        held: list[list[Token]] = [[] for _ in asked.answers]
-        offsets = [0] * len(asked.answers)
-        async for index, piece in merged(asked.answers):
-            answer = asked.answers[index]
+        held: list[list[Token]] = [[] for _ in pending.answers]
+        offsets = [0] * len(pending.answers)
+        async for index, piece in gather_pieces(pending.answers):
+            answer = pending.answers[index]
             held[index] += piece.tokens
             if piece.text:
-                told = self._logprobs(asked.served, held[index], offsets[index])
+                told = self._logprobs(pending.served, held[index], offsets[index])
                 offsets[index] += len(piece.text)
                 held[index] = []
                 yield chunk(index, piece.text, logprobs=told)
             if answer.finish is not None:
                 yield chunk(index, "", finish_reason=answer.finish)
         if options is not None and options.include_usage:
-            yield event({**head, "choices": [], "usage": asked.usage()})
+            yield event({**head, "choices": [], "usage": pending.usage()})
         yield event("[DONE]")
 
-    def _head(self, asked: Asked) -> dict[str, Any]:
+    def _head(self, pending: PendingAnswers) -> dict[str, Any]:
         return {
-            "id": asked.id,
+            "id": pending.id,
             "object": "text_completion",
-            "created": asked.created,
-            "model": asked.served.name,
+            "created": pending.created,
+            "model": pending.served.name,
         }
 
     def _logprobs(
@@ -131,7 +129,7 @@ class _Completion:
 
 def _prompts(body: CompletionBody) -> list[str | list[int]]:
     """Returns the prompts of a request, each as text or tokens."""
-    found: list[str | list[int]] = inputs_of("prompt", body.prompt, most=_MOST_PROMPTS)
+    found: list[str | list[int]] = inputs_of("prompt", body.prompt, most=_MAX_PROMPTS)
     wrong: tuple[str, str] | None = None
     if body.echo and body.logprobs is not None:
         wrong = ("echo", "must come without logprobs, as prompts have none; got both. Omit one.")

@@ -1,0 +1,383 @@
+"""Client of an OpenAI-compatible server, and a load test over it."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import random
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from npu_llm.errors import OptionError, ServerError
+
+__all__ = ["WORDS", "Connection", "LoadReport", "Percentiles", "RemoteAnswer", "Work", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteAnswer:
+    """An answer of a server, and when it came.
+
+    Attributes:
+        text: all of it.
+        prompt_tokens, cached_tokens, tokens: as the server counts them; 0 if it does not.
+        finish: why it ended; "cancelled" if it was stopped.
+        started_s, first_s, ended_s: by time.perf_counter; first_s is None if nothing came.
+    """
+
+    text: str
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: int
+    finish: str
+    started_s: float
+    first_s: float | None
+    ended_s: float
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from the question to the first text; None if none came."""
+        return None if self.first_s is None else self.first_s - self.started_s
+
+    @property
+    def time_per_token_s(self) -> float | None:
+        """Mean seconds for each token after the first; None if there is no second."""
+        if self.first_s is None or self.tokens < 2:
+            return None
+        return (self.ended_s - self.first_s) / (self.tokens - 1)
+
+
+class Connection:
+    """A server's address and key; each request has a connection of its own."""
+
+    def __init__(self, url: str, *, key: str | None = None, timeout_s: float = 600.0) -> None:
+        """Names the server.
+
+        Args:
+            url: such as http://127.0.0.1:8000, with or without /v1.
+            key: what it asks for; None for nothing.
+            timeout_s: how long to wait for the next part of an answer.
+
+        Raises:
+            OptionError: [server-url] for another kind of address.
+        """
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise OptionError(
+                f"--server: must be an address such as http://127.0.0.1:8000; got {url!r}. Add "
+                "what is missing.",
+                code="server-url",
+            )
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        self.url = url
+        self._kind: Any = kinds[parts.scheme]
+        self._place = parts.netloc.rpartition("@")[2]
+        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._timeout_s = timeout_s
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def models(self) -> list[str]:
+        """Returns the names of the server's models.
+
+        Raises:
+            ServerError: [server-unreachable], [server-refused].
+        """
+        with self._asked("GET", "/v1/models", None) as response:
+            found = json.loads(response.read())
+        return [str(one["id"]) for one in found["data"]]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        on_text: Callable[[str], object] = lambda _: None,
+        **fields: Any,
+    ) -> RemoteAnswer:
+        """Asks, and waits for the answer.
+
+        Args:
+            messages: the conversation.
+            on_text: called with each piece of the answer; a KeyboardInterrupt in it or between
+                stops the answer, and what came so far is returned.
+            fields: of the request.
+
+        Raises:
+            ServerError: [server-unreachable], [server-refused].
+        """
+        body = {
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **fields,
+        }
+        pieces: list[str] = []
+        usage: Mapping[str, Any] = {}
+        finish, first_s = "cancelled", None
+        started_s = time.perf_counter()
+        try:
+            with self._asked("POST", "/v1/chat/completions", body) as response:
+                for event in _events(response):
+                    choice = (event.get("choices") or [{}])[0]
+                    text = choice.get("delta", {}).get("content")
+                    if text:
+                        first_s = first_s or time.perf_counter()
+                        pieces.append(text)
+                        on_text(text)
+                    finish = choice.get("finish_reason") or finish
+                    usage = event.get("usage") or usage
+        except KeyboardInterrupt:
+            finish = "cancelled"
+        details = usage.get("prompt_tokens_details") or {}
+        return RemoteAnswer(
+            text="".join(pieces),
+            prompt_tokens=int(usage.get("prompt_tokens", 0)),
+            cached_tokens=int(details.get("cached_tokens") or 0),
+            tokens=int(usage.get("completion_tokens", len(pieces))),
+            finish=finish,
+            started_s=started_s,
+            first_s=first_s,
+            ended_s=time.perf_counter(),
+        )
+
+    @contextmanager
+    def _asked(self, method: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+        connection = self._kind(self._place, timeout=self._timeout_s)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, self._base + path, content, self._headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise _refused(self.url, response)
+            yield response
+        except (OSError, http.client.HTTPException, ValueError) as failure:
+            raise ServerError(
+                f"{self.url}: must be a server that answers; got {failure}. Start "
+                "it, or check the address.",
+                code="server-unreachable",
+            ) from failure
+        finally:
+            connection.close()
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Yields the events of a response."""
+    for line in response:
+        name, _, text = line.decode("utf-8").partition(":")
+        if name != "data" or text.strip() == "[DONE]":
+            continue
+        event: dict[str, Any] = json.loads(text)
+        if "error" in event:
+            raise _told(event["error"])
+        yield event
+
+
+def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
+    content = response.read(1 << 16)
+    try:
+        return _told(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ServerError(
+            f"{url}: must answer as OpenAI's interface does; got {response.status} "
+            f"{response.reason}. Check the address.",
+            code="server-refused",
+        )
+
+
+def _told(error: Mapping[str, Any]) -> ServerError:
+    return ServerError(
+        f"server: must take the request; got: {error.get('message')} Change it, or ask later.",
+        code="server-refused",
+    )
+
+
+# Of which questions are made.
+WORDS = [
+    "river",
+    "stone",
+    "light",
+    "morning",
+    "quiet",
+    "garden",
+    "letter",
+    "travel",
+    "winter",
+    "copper",
+    "music",
+    "window",
+    "bread",
+    "market",
+    "silver",
+    "forest",
+    "paper",
+    "engine",
+    "harbor",
+    "sudden",
+    "gentle",
+    "broken",
+    "yellow",
+    "northern",
+    "careful",
+    "distant",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is asked.
+
+    Attributes:
+        clients: how many ask at once.
+        requests: how many questions there are.
+        prompt_words: fewest and most words of a question; a word is about a token.
+        new_tokens: fewest and most tokens of an answer.
+        model: the model's name; None for the server's first.
+        seed: chooses lengths and words.
+    """
+
+    clients: int
+    requests: int
+    prompt_words: tuple[int, int] = (32, 800)
+    new_tokens: tuple[int, int] = (16, 200)
+    model: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Percentiles of some times, in seconds."""
+
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Percentiles | None:
+        """Returns the percentiles, each a time that was measured; None without times."""
+        if not times:
+            return None
+        ordered = sorted(times)
+
+        def at(share: float) -> float:
+            return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+        return cls(at(0.5), at(0.95), at(0.99))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadReport:
+    """How a server answered.
+
+    Attributes:
+        work: what was asked.
+        seconds: from the first question to the last answer.
+        answers: how many were complete.
+        refusals: how many were not, by what was said.
+        prompt_tokens, cached_tokens, tokens: of all complete answers.
+        time_to_first_token, time_per_token, whole: of those.
+    """
+
+    work: Work
+    seconds: float
+    answers: int
+    refusals: dict[str, int]
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: int
+    time_to_first_token: Percentiles | None
+    time_per_token: Percentiles | None
+    whole: Percentiles | None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of answers for each second."""
+        return self.tokens / self.seconds
+
+    @property
+    def requests_per_s(self) -> float:
+        """Complete answers for each second."""
+        return self.answers / self.seconds
+
+
+def measure(
+    connection: Connection, work: Work, *, on_answer: Callable[[int], object] = lambda _: None
+) -> LoadReport:
+    """Asks from several threads until all questions are answered or refused.
+
+    Args:
+        connection: the server.
+        work: what to ask.
+        on_answer: called with how many are done.
+
+    Raises:
+        ServerError: [server-unreachable], [server-refused] if no question was answered.
+    """
+    model = work.model or connection.models()[0]
+    questions = _questions(work)
+    answers: list[RemoteAnswer] = []
+    refusals: Counter[str] = Counter()
+    errors: list[ServerError] = []
+    lock = threading.Lock()
+    done = itertools.count(1)
+
+    def client() -> None:
+        while True:
+            with lock:
+                question = next(questions, None)
+            if question is None:
+                return
+            text, count = question
+            try:
+                answer = connection.chat(
+                    [{"role": "user", "content": text}], model=model, max_tokens=count
+                )
+            except ServerError as error:
+                with lock:
+                    refusals[str(error)] += 1
+                    errors.append(error)
+            else:
+                with lock:
+                    answers.append(answer)
+            with lock:
+                on_answer(next(done))
+
+    started = time.perf_counter()
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(work.clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - started
+    if not answers and errors:
+        raise errors[0]
+    first = [one.time_to_first_token_s for one in answers]
+    between = [one.time_per_token_s for one in answers]
+    return LoadReport(
+        work=work,
+        seconds=seconds,
+        answers=len(answers),
+        refusals=dict(refusals),
+        prompt_tokens=sum(one.prompt_tokens for one in answers),
+        cached_tokens=sum(one.cached_tokens for one in answers),
+        tokens=sum(one.tokens for one in answers),
+        time_to_first_token=Percentiles.of([time for time in first if time is not None]),
+        time_per_token=Percentiles.of([time for time in between if time is not None]),
+        whole=Percentiles.of([one.ended_s - one.started_s for one in answers]),
+    )
+
+
+def _questions(work: Work) -> itertools.chain[tuple[str, int]]:
+    """Returns an iterator of questions and the lengths of their answers."""
+    numbers = random.Random(work.seed)
+    made = []
+    for _ in range(work.requests):
+        words = [numbers.choice(WORDS) for _ in range(numbers.randint(*work.prompt_words))]
+        made.append((" ".join(words), numbers.randint(*work.new_tokens)))
+    return itertools.chain(made)

@@ -1,0 +1,236 @@
+"""Middleware: authentication, request ids, the access log and traces."""
+
+from __future__ import annotations
+
+import hmac
+import importlib.util
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Mapping, MutableMapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from npu_llm.errors import OptionError, ServerError
+from npu_llm.serving.http.errors import error_response
+from npu_llm.serving.http.settings import Settings, is_local
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.trace import Span
+
+__all__ = ["LOG", "JsonLines", "Middleware", "Traces", "log_fields"]
+
+LOG = logging.getLogger("npu_llm.serving")
+
+_FREE = ("/", "/health", "/favicon.ico")
+_QUIET = ("/health", "/metrics")  # asked every few seconds
+_NUMBER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def log_fields(scope: Scope) -> MutableMapping[str, Any]:
+    """Returns what a request's line in the log will have; figures only, never what was said."""
+    notes: MutableMapping[str, Any] = scope.setdefault("npu_llm.notes", {})
+    return notes
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line."""
+        content = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "notes", {}),
+        }
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content)
+
+
+class Middleware:
+    """Stands before the application."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, traces: Traces | None = None) -> None:
+        self._app = app
+        self._settings = settings
+        self._traces = traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lets a request through, or answers it; see ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        number = given if _NUMBER.fullmatch(given) else uuid.uuid4().hex
+        scope["npu_llm.request"] = number
+        status: list[int] = []
+
+        async def numbered(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status.append(message["status"])
+                MutableHeaders(scope=message)["x-request-id"] = number
+            await send(message)
+
+        started = time.perf_counter()
+        span = None
+        if self._traces is not None and scope["path"] not in _QUIET:
+            span = self._traces.start(scope["method"], _path(scope), headers)
+        try:
+            self._check(scope, headers)
+            await self._app(scope, receive, numbered)
+        except Exception as failure:  # nothing that is asked ends the server
+            if not isinstance(failure, ServerError):
+                LOG.exception("a request failed", extra={"notes": {"request": number}})
+            if not status:
+                await error_response(failure)(scope, receive, numbered)
+        finally:
+            notes = _figures(scope, number, status, time.perf_counter() - started)
+            self._log(notes)
+            if self._traces is not None and span is not None:
+                self._traces.end(span, notes)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        settings = self._settings
+        if settings.checks_host and not is_local(_name_of(headers.get("host", ""))):
+            # A page of another site whose name was made to lead here.
+            raise ServerError(
+                "server: answers requests for this machine by its own names; got another in the "
+                "Host header. Use 127.0.0.1 or localhost, or start it with --api-key.",
+                code="server-host",
+            )
+        if settings.api_key is None or scope["path"] in _FREE:
+            return
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        is_known = hmac.compare_digest(key.strip().encode(), settings.api_key.encode())
+        if scheme.lower() != "bearer" or not is_known:
+            raise ServerError(
+                "server: must be asked with its key; got "
+                f"{'another' if key else 'none'}. Send Authorization: Bearer KEY.",
+                code="server-key",
+            )
+
+    def _log(self, notes: dict[str, Any]) -> None:
+        level = logging.DEBUG if notes["path"] in _QUIET else logging.INFO
+        text = " ".join(f"{name}={value}" for name, value in notes.items())
+        LOG.log(level, "%s", "request" if self._settings.log_format == "json" else text,
+                extra={"notes": notes})  # fmt: skip
+
+
+def _figures(scope: Scope, number: str, status: list[int], seconds: float) -> dict[str, Any]:
+    """Returns what is kept of a request."""
+    return {
+        "request": number,
+        "method": scope["method"],
+        "path": _path(scope),
+        "status": status[0] if status else 499,  # as nginx calls a client that left
+        "seconds": round(seconds, 4),
+        **log_fields(scope),
+    }
+
+
+def _path(scope: Scope) -> str:
+    """Returns the path as it was asked for, escaped: decoded, it may have line breaks."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("ascii", "backslashreplace")[:200]
+
+
+def _name_of(host: str) -> str:
+    """Returns the name in a Host header, without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+# What a request's line in the log calls it -> what OpenTelemetry's conventions do.
+_NAMES = {
+    "method": "http.request.method",
+    "path": "url.path",
+    "status": "http.response.status_code",
+    "model": "gen_ai.request.model",
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+    "first_token_seconds": "gen_ai.latency.time_to_first_token",
+    "request": "npu_llm.request",
+}
+
+
+class Traces:
+    """Spans of one server's requests; they hold figures, and never what was said."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        """Takes what spans are handed to when they end."""
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        version = metadata.version("npu-llm")
+        about = Resource.create({"service.name": "npu-llm", "service.version": version})
+        self._provider = TracerProvider(resource=about)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("npu_llm.serving", version)
+        self._context = TraceContextTextMapPropagator()
+
+    @classmethod
+    def to(cls, endpoint: str) -> Traces:
+        """Returns those that are sent to a collector, by OTLP over HTTP.
+
+        Args:
+            endpoint: such as http://127.0.0.1:4318/v1/traces.
+
+        Raises:
+            OptionError: [traces-endpoint] for another address, [missing-otel].
+        """
+        if not endpoint.startswith(("http://", "https://")):
+            raise OptionError(
+                f"--otlp-traces-endpoint: must be an address of HTTP; got {endpoint[:80]!r}. Pass "
+                "one such as http://127.0.0.1:4318/v1/traces.",
+                code="traces-endpoint",
+            )
+        if not _is_there("opentelemetry.exporter.otlp.proto.http"):
+            raise OptionError(
+                "--otlp-traces-endpoint: OpenTelemetry must be installed; got none. Install it: "
+                "pip install 'npu-llm[otel]'.",
+                code="missing-otel",
+            )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+
+    def start(self, method: str, path: str, headers: Headers) -> Span:
+        """Starts a request's span, as part of the trace that its headers name, if they do."""
+        from opentelemetry.trace import SpanKind
+
+        context = self._context.extract(dict(headers))
+        return self._tracer.start_span(f"{method} {path}", context, kind=SpanKind.SERVER)
+
+    def end(self, span: Span, notes: Mapping[str, Any]) -> None:
+        """Ends it with the figures of its line in the log."""
+        from opentelemetry.trace import StatusCode
+
+        for name, value in notes.items():
+            if name in _NAMES:
+                span.set_attribute(_NAMES[name], value)
+        if notes["status"] >= 500:
+            span.set_status(StatusCode.ERROR)
+        span.end()
+
+    def close(self) -> None:
+        """Sends what is left."""
+        self._provider.shutdown()
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # the package that it would be in; one that is barred
+        return False

@@ -1,0 +1,190 @@
+"""Request bodies and forms, read within bounds of size and time, with checked fields."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from npu_llm.errors import ServerError
+from npu_llm.serving.http.errors import RequestError, field_error
+from npu_llm.serving.http.schemas import Body, FormBody
+
+__all__ = ["read_body", "read_bytes", "read_form"]
+
+_Wanted = TypeVar("_Wanted", bound=Body)
+_Form = TypeVar("_Form", bound=FormBody)
+
+
+async def read_body(
+    request: Request, wanted: type[_Wanted], *, max_bytes: int, seconds: float
+) -> _Wanted:
+    """Returns the body of a request.
+
+    Args:
+        request: whose body has not been read.
+        wanted: what its fields are.
+        max_bytes: how long it may be.
+        seconds: how long it may take to come.
+
+    Raises:
+        RequestError: [request-type], [request-size], [request-time], [request-json],
+            [request-field], [request-unsupported].
+        ClientDisconnect: if the client leaves.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Pages of other sites can send other types to this machine without asking first.
+        raise RequestError(
+            f"content-type: must be application/json; got {kind[:80] or 'none'!r}. Set it.",
+            code="request-type",
+        )
+    content = await read_bytes(request, max_bytes=max_bytes, seconds=seconds)
+    try:
+        given: Any = json.loads(content)
+    except (ValueError, RecursionError) as failure:  # UnicodeDecodeError is a ValueError
+        reason = "deeper levels than can be read" if isinstance(failure, RecursionError) else ""
+        raise RequestError(
+            f"body: must be JSON; got {reason or 'something else: ' + str(failure)[:120]}. "
+            "Mend it.",
+            code="request-json",
+        ) from failure
+    if not isinstance(given, dict):
+        raise RequestError(
+            f"body: must be a JSON object; got a {type(given).__name__}. Name the fields.",
+            code="request-json",
+        )
+    try:
+        return wanted.model_validate(given)
+    except ValidationError as failure:
+        raise field_error(failure.errors(include_url=False, include_context=False)) from failure
+    except RecursionError as failure:
+        raise RequestError(
+            "body: must not be nested without end; got deeper levels than can be read. Mend it.",
+            code="request-json",
+        ) from failure
+
+
+async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> bytes:
+    """Returns the body as it is; takes and raises what read_body does."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:18]) > max_bytes:
+        _refuse_size(max_bytes)
+    content = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > max_bytes:
+                    _refuse_size(max_bytes)
+    except TimeoutError as failure:
+        raise RequestError(
+            f"body: must come within {seconds:g} s; got {len(content):,} bytes by then. Send it "
+            "at once.",
+            code="request-time",
+        ) from failure
+    return bytes(content)
+
+
+def _refuse_size(max_bytes: int) -> NoReturn:
+    raise RequestError(
+        f"body: must be at most {max_bytes:,} bytes; got more. Send less, or start the server "
+        "with a higher bound.",
+        code="request-size",
+    )
+
+
+_MAX_FIELDS = 64
+_MAX_FIELD_BYTES = 64 << 10
+
+
+async def read_form(
+    request: Request, wanted: type[_Form], *, max_bytes: int, seconds: float
+) -> tuple[_Form, bytes]:
+    """Returns the fields of a form, and the content of its `file`.
+
+    Args:
+        request: whose body has not been read.
+        wanted: what its fields are.
+        max_bytes: how long it may be as a whole.
+        seconds: how long it may take to come.
+
+    Raises:
+        RequestError: [request-type], [request-size], [request-time], [request-form],
+            [request-field], [request-unsupported].
+        ServerError: [server-host] for a form of another site's page.
+        ClientDisconnect: if the client leaves.
+    """
+    _check_origin(request)
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise RequestError(
+            f"content-type: must be multipart/form-data; got {kind[:80] or 'none'!r}. Send the "
+            "sound as a form's file.",
+            code="request-type",
+        )
+    content = await read_bytes(request, max_bytes=max_bytes, seconds=seconds)
+    try:
+        form = await _parse(request, content)
+    except (MultiPartException, KeyError, ValueError) as failure:
+        raise RequestError(
+            f"body: must be a form of at most {_MAX_FIELDS} fields and one file; got another "
+            f"({str(failure)[:120] or type(failure).__name__}). Mend it.",
+            code="request-form",
+        ) from failure
+    try:
+        return _checked(form, wanted), await _file(form)
+    finally:
+        await form.close()
+
+
+def _check_origin(request: Request) -> None:
+    """Refuses a form that a page of another site sends: browsers ask nobody before they do."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise ServerError(
+            "server: takes forms of programs and of its own page; got one of another site's page. "
+            "Send it from a program.",
+            code="server-host",
+        )
+
+
+async def _parse(request: Request, content: bytes) -> FormData:
+    async def parts() -> AsyncGenerator[bytes, None]:
+        yield content
+
+    parser = MultiPartParser(
+        request.headers, parts(), max_files=1, max_fields=_MAX_FIELDS,
+        max_part_size=_MAX_FIELD_BYTES,
+    )  # fmt: skip
+    return await parser.parse()
+
+
+def _checked(form: FormData, wanted: type[_Form]) -> _Form:
+    given: dict[str, str | list[str]] = {}
+    for name in form:
+        values = [value for value in form.getlist(name) if isinstance(value, str)]
+        if name != "file" and values:
+            given[name] = values if name.endswith("[]") else values[-1]
+    try:
+        return wanted.model_validate_strings(given, strict=False)
+    except ValidationError as failure:
+        raise field_error(failure.errors(include_url=False, include_context=False)) from failure
+
+
+async def _file(form: FormData) -> bytes:
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise RequestError(
+            "file: must be there, as a file; got none. Send the sound.",
+            code="request-field",
+            parameter="file",
+        )
+    return await file.read()

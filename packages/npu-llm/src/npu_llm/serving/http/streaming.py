@@ -1,0 +1,140 @@
+"""Server-sent events, and pieces of several answers as one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from npu_llm.serving.answers.answer import Answer, Piece
+
+__all__ = ["ClientLeftError", "EventStream", "event", "gather_pieces", "until_disconnect"]
+
+
+def event(content: Mapping[str, Any] | str, *, name: str | None = None) -> bytes:
+    """Returns one event.
+
+    Args:
+        content: JSON, or a line of text.
+        name: the event's type; None for none.
+    """
+    text = content if isinstance(content, str) else json.dumps(content, allow_nan=False)
+    kind = "" if name is None else f"event: {name}\n"
+    return f"{kind}data: {text}\n\n".encode()
+
+
+class EventStream(Response):
+    """Sends what a generator yields."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Takes the events.
+
+        Args:
+            events: must not raise.
+            close: called at the end, also when nothing was sent.
+        """
+        # X-Accel-Buffering: nginx would hold events back.
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response; see Starlette."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        sending = asyncio.create_task(self._send(start, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await sending
+            await self._events.aclose()
+            await self._close()
+
+    async def _send(self, start: dict[str, Any], send: Send) -> None:
+        await send(start)
+        async for content in self._events:
+            await send({"type": "http.response.body", "body": content, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    """Waits until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_Result = TypeVar("_Result")
+
+
+class ClientLeftError(Exception):
+    """The client closed its connection."""
+
+
+async def gather_pieces(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """Yields the pieces of all answers as they come, each with its answer's index.
+
+    Raises:
+        Exception: what the first answer to fail raises.
+    """
+    if len(answers) == 1:  # without a task between, which costs as much as the rest
+        async for piece in answers[0].pieces():
+            yield 0, piece
+        return
+    came: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+
+    async def follow(index: int) -> None:
+        try:
+            async for piece in answers[index].pieces():
+                came.put_nowait((index, piece))
+            came.put_nowait((index, None))
+        except Exception as failure:  # noqa: BLE001  # raised where it is waited for
+            came.put_nowait((index, failure))
+
+    tasks = [asyncio.create_task(follow(index)) for index in range(len(answers))]
+    try:
+        left = len(answers)
+        while left:
+            index, told = await came.get()
+            if isinstance(told, BaseException):
+                raise told
+            if told is None:
+                left -= 1
+            else:
+                yield index, told
+    finally:
+        for task in tasks:
+            task.cancel()
+        for answer in answers:
+            answer.close()
+
+
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Returns what the work does, unless the client leaves first.
+
+    Raises:
+        ClientLeftError: if it does; the work is cancelled then.
+    """
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(request.receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientLeftError
+        return doing.result()
+    finally:
+        doing.cancel()
+        leaving.cancel()

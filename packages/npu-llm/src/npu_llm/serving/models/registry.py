@@ -1,0 +1,234 @@
+"""Registry of the models that a server has, loaded when requests name them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeVar, cast
+
+from npu_llm.errors import ModelError, ServerError
+from npu_llm.models.entry import MANIFEST
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
+
+__all__ = ["Kind", "ModelRegistry", "Served", "kind_of"]
+
+Served = ServedModel | ServedEncoder | ServedSpeech
+_Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedSpeech)
+
+_ENDPOINTS: dict[type, str] = {
+    ServedModel: "/v1/chat/completions, /v1/completions and /v1/responses",
+    ServedEncoder: "/v1/embeddings",
+    ServedSpeech: "/v1/audio/transcriptions",
+}
+_LOOK_S = 1.0  # how often idle models are looked for
+
+
+class ModelRegistry:
+    """Models by name; each is loaded at its first use.
+
+    Attributes:
+        names: what clients may ask for; the first of the right kind is meant where a request names
+            none.
+        loaded: those that are in memory.
+        parents: the names of the models that adapters change, by the adapters' names.
+    """
+
+    def __init__(
+        self,
+        loaders: Mapping[str, Callable[[], Served]],
+        *,
+        kinds: Mapping[str, type[Served]] | None = None,
+        parents: Mapping[str, str] | None = None,
+        idle_s: float | None = None,
+        max_loaded: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Names the models.
+
+        Args:
+            loaders: load a model, by its name.
+            kinds: what models are, by their names; those that it does not name are ServedModel.
+            parents: see the attribute.
+            idle_s: after how many seconds without a request a model is unloaded; None for never.
+            max_loaded: how many may be in memory; the least recently used one that answers
+                nothing makes place. None for no bound.
+            sizes: how many bytes models take, by their names.
+            max_bytes: how many those in memory may take together; a request for a model that
+                finds no place, as all others answer, is refused. None for no bound.
+        """
+        self.names = list(loaders)
+        self.loaded: dict[str, Served] = {}
+        self._kinds = dict.fromkeys(loaders, ServedModel) | dict(kinds or {})
+        self.parents = dict(parents or {})
+        self._loaders = dict(loaders)
+        self._sizes = dict(sizes or {})
+        self._most_bytes = max_bytes
+        self._idle_s = idle_s
+        self._most_loaded = max_loaded
+        self._uses = dict.fromkeys(loaders, 0)
+        self._last_s = dict.fromkeys(loaders, 0.0)
+        self._loading = asyncio.Lock()
+
+    def check(self, name: str) -> str:
+        """Returns the name of a model.
+
+        Raises:
+            ModelError: [unknown-model] if there is none of that name.
+        """
+        if name not in self._loaders:
+            raise ModelError(
+                f"model: must be one that the server has: {', '.join(self.names)}; got "
+                f"{name[:80]!r}. GET /v1/models lists them.",
+                code="unknown-model",
+            )
+        return name
+
+    @asynccontextmanager
+    async def use(self, name: str | None, kind: type[_Kind]) -> AsyncIterator[_Kind]:
+        """Loads a model if need be, and keeps it in memory for the block.
+
+        Args:
+            name: of the model; None for the first of its kind.
+            kind: what it must be.
+
+        Raises:
+            ModelError: [unknown-model], [model-endpoint] for one of another kind, or what loading
+                raises.
+            ServerError: [server-memory] if it finds no place beside others that answer.
+        """
+        async with self._held(self._meant(name, kind)) as served:
+            yield cast(_Kind, served)
+
+    async def load(self, name: str) -> None:
+        """Loads a model before it is asked for."""
+        async with self._held(self.check(name)):
+            pass
+
+    async def unload_idle(self) -> None:
+        """Unloads models that nobody used for a while, until it is cancelled."""
+        while self._idle_s is not None:
+            await asyncio.sleep(min(_LOOK_S, self._idle_s))
+            async with self._loading:
+                now = time.monotonic()
+                for name in list(self.loaded):
+                    if not self._uses[name] and now - self._last_s[name] >= self._idle_s:
+                        await self._unload(name)
+
+    async def close(self, *, grace_s: float) -> None:
+        """Unloads all models; waits for their answers first, see Engine.close."""
+        for name in list(self.loaded):
+            served = self.loaded.pop(name)
+            await asyncio.to_thread(served.close, grace_s=grace_s)
+
+    @asynccontextmanager
+    async def _held(self, name: str) -> AsyncIterator[Served]:
+        self._uses[name] += 1
+        try:
+            yield await self._get(name)
+        finally:
+            self._uses[name] -= 1
+            self._last_s[name] = time.monotonic()
+
+    def _meant(self, name: str | None, kind: type) -> str:
+        able = [one for one in self.names if self._kinds[one] is kind]
+        if name is None and able:
+            return able[0]
+        if name is not None and self.check(name) in able:
+            return name
+        other = "no such model" if name is None else f"{name}, for {_ENDPOINTS[self._kinds[name]]}"
+        raise ModelError(
+            f"model: must be one for {_ENDPOINTS[kind]}; got {other}. This server has "
+            f"{', '.join(able) or 'none'} for that.",
+            code="model-endpoint",
+        )
+
+    async def _get(self, name: str) -> Served:
+        if name not in self.loaded:
+            async with self._loading:
+                if name not in self.loaded:
+                    await self._make_place(name)
+                    self.loaded[name] = await asyncio.to_thread(self._loaders[name])
+        return self.loaded[name]
+
+    async def _make_place(self, name: str) -> None:
+        while (is_too_large := self._is_too_large(name)) or self._are_too_many():
+            idle = [one for one in self.loaded if not self._uses[one]]
+            if idle:
+                await self._unload(min(idle, key=lambda one: self._last_s[one]))
+            elif is_too_large:
+                raise ServerError(
+                    f"server: must have memory for {name} beside the models that answer; got "
+                    f"{', '.join(self.loaded)}, which leave too little. Ask again later.",
+                    code="server-memory",
+                )
+            else:
+                return  # there is one more for as long as all of them answer
+
+    def _are_too_many(self) -> bool:
+        return self._most_loaded is not None and len(self.loaded) >= self._most_loaded
+
+    def _is_too_large(self, name: str) -> bool:
+        if self._most_bytes is None:
+            return False
+        taken = sum(self._sizes.get(one, 0) for one in (*self.loaded, name))
+        return taken > self._most_bytes
+
+    async def _unload(self, name: str) -> None:
+        served = self.loaded.pop(name)
+        await asyncio.to_thread(served.close)
+
+
+# What a model makes: text, vectors of texts, or transcripts of sounds.
+Kind = Literal["text", "vectors", "transcripts"]
+
+_TASKS: dict[str, Kind] = {
+    "AutoModel": "vectors",
+    "AutoModelForSpeechSeq2Seq": "transcripts",
+}
+# How transformers calls architectures that write text, and only those.
+_WRITING = ("ForCausalLM", "LMHeadModel")
+
+
+def kind_of(path: str | None) -> Kind:
+    """Returns what a checkpoint makes; "text" where that cannot be told.
+
+    transformers is imported only where a config leaves it open: that takes seconds.
+
+    Args:
+        path: a checkpoint folder or file, an exported folder, or a name on the hub; None for the
+            default weights.
+    """
+    if path is None:
+        return "text"
+    folder = Path(path).expanduser()
+    if (folder / "modules.json").is_file() and not (folder / MANIFEST).is_file():
+        return "vectors"  # sentence-transformers wrote it, whatever the model was before
+    if _writes(folder):
+        return "text"
+    from npu_llm.tasks.auto_model import find_task
+
+    try:
+        return _TASKS.get(find_task(path), "text")
+    except ModelError:
+        return "text"  # what loads it as a language model says what is wrong
+
+
+def _writes(folder: Path) -> bool:
+    """Whether a GGUF file's or a folder's own words say that it writes text."""
+    if folder.suffix == ".gguf":
+        return True
+    try:
+        if (folder / MANIFEST).is_file():
+            about = json.loads((folder / MANIFEST).read_text())["about"]
+            return bool(about.get("task", "AutoModelForCausalLM") == "AutoModelForCausalLM")
+        config = json.loads((folder / "config.json").read_text())
+        (architecture,) = config["architectures"]
+        return str(architecture).endswith(_WRITING)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

@@ -1,0 +1,270 @@
+"""Encoders and speech models that a server runs, one batch after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from npu_llm.errors import OptionError, ServerError
+from npu_llm.prompts.unicode_text import check_text
+from npu_llm.speech.wave_file import read_samples
+
+if TYPE_CHECKING:
+    from npu_llm.speech.transcriber import Transcriber, Transcript
+    from npu_llm.speech.transcript import TranscriptOptions
+    from npu_llm.tasks.models import NPUModelForFeatureExtraction
+
+__all__ = ["Executor", "ServedEncoder", "ServedSpeech", "Vectors"]
+
+_Result = TypeVar("_Result")
+
+
+class Executor:
+    """A thread, and how many requests use it or wait for it.
+
+    Attributes:
+        waiting: those requests.
+        is_closed: whether it has ended.
+    """
+
+    def __init__(self, name: str, *, most_waiting: int) -> None:
+        """Starts without requests.
+
+        Args:
+            name: of the thread.
+            most_waiting: requests that are taken at once; more are refused.
+        """
+        self.waiting = 0
+        self.is_closed = False
+        self._most_waiting = most_waiting
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Counts a request for the block; raises ServerError [server-busy] for one too many."""
+        if self.waiting >= self._most_waiting:
+            raise ServerError(
+                f"server: takes {self._most_waiting} requests for this model at once; got one "
+                "more. Ask again later.",
+                code="server-busy",
+            )
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Returns what a piece of work does in the thread; raises ServerError [server-stopping]."""
+        if self.is_closed:
+            raise ServerError(
+                "server: must be running to take a request; got one while it stops. Ask again "
+                "when it has started.",
+                code="server-stopping",
+            )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Ends it once the piece that runs is done."""
+        self.is_closed = True
+        self._thread.shutdown(cancel_futures=True)
+
+
+# Texts of one turn in the thread: more would let others wait longer behind a long list.
+_MAX_TEXTS = 64
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What was made of texts.
+
+    Attributes:
+        values: (texts, width) float32, finite.
+        tokens: how many were read.
+    """
+
+    values: torch.Tensor
+    tokens: int
+
+
+class ServedEncoder:
+    """An encoder that answers.
+
+    Attributes:
+        name: what clients call it.
+        context_length: how many tokens a text has at most; None for no bound.
+    """
+
+    def __init__(
+        self, name: str, model: NPUModelForFeatureExtraction, *, most_waiting: int = 256
+    ) -> None:
+        """Takes the model.
+
+        Args:
+            name: what clients call it.
+            model: with its tokenizer.
+            most_waiting: requests that are taken at once; more are refused.
+
+        Raises:
+            ModelError: [missing-processor] for a model without tokenizer.
+        """
+        self.name = name
+        self.model = model
+        self.context_length = model.max_seq_length
+        self._width = int(model.config.get_text_config().hidden_size)
+        self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+        self._executor = Executor("npu-llm vectors", most_waiting=most_waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._executor.is_closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are read or wait for it."""
+        return self._executor.waiting
+
+    async def embed(
+        self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
+    ) -> Vectors:
+        """Returns the vectors of texts, pooled and normalized as the checkpoint records.
+
+        Args:
+            texts: at least one; text, or tokens as they are.
+            dimensions: how many numbers of each vector are wanted, for models that were trained
+                for this (Matryoshka: Kusupati et al., 2022).
+
+        Raises:
+            OptionError: [text-encoding], [token-range], or [vector-size] for dimensions that the
+                model was not trained for.
+            ContextError: [context-overflow] for a text that is too long: none is cut.
+            ServerError: [server-busy], [server-stopping].
+        """
+        self._check_size(dimensions)
+        with self._executor.slot():
+            return await self._read(texts, dimensions)
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
+        self._executor.close()
+
+    async def _read(
+        self, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None
+    ) -> Vectors:
+        encoded = await self._executor.run(partial(self._encode, texts))
+        # The longest first: one that is too long is told before any is read.
+        rows = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))
+        found = []
+        for start in range(0, len(rows), _MAX_TEXTS):  # others take turns between
+            some = rows[start : start + _MAX_TEXTS]
+            batch = [encoded[row] for row in some]
+            found.append(await self._executor.run(partial(self._run, batch)))
+        values = torch.cat(found)[torch.tensor(rows).argsort()]
+        if dimensions is not None and dimensions < self._width:
+            values = values[:, :dimensions]
+            if self.model.is_normalized:
+                values = torch.nn.functional.normalize(values)
+        return Vectors(values, sum(map(len, encoded)))
+
+    def _encode(self, texts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
+        given: list[str] = []
+        tokens: list[list[int]] = []
+        for text in texts:
+            if isinstance(text, str):
+                given.append(check_text("input", text))
+            else:
+                tokens.append(text)
+        return self.model.tokens_of(given, truncate=False) if given else tokens
+
+    def _run(self, batch: list[list[int]]) -> torch.Tensor:
+        values = self.model.encode_tokens(batch)
+        if not bool(values.isfinite().all()):
+            raise ArithmeticError(f"{self.name} made vectors that are not finite")
+        return values
+
+    def _check_size(self, dimensions: int | None) -> None:
+        config = self.model.config
+        trained = getattr(config, "matryoshka_dimensions", None) or ()
+        is_any = bool(getattr(config, "is_matryoshka", False)) and not trained
+        allowed = is_any and (dimensions or 0) < self._width
+        if dimensions in (None, self._width, *trained) or allowed:
+            return
+        sizes = ", ".join(str(one) for one in sorted({*trained, self._width}))
+        raise OptionError(
+            f"dimensions: must be {sizes}, as {self.name} was trained for no other; got "
+            f"{dimensions}. Omit it.",
+            code="vector-size",
+        )
+
+
+class ServedSpeech:
+    """A model of speech that answers.
+
+    Attributes:
+        name: what clients call it.
+        context_length: None: a sound may be of any length.
+    """
+
+    context_length: int | None = None
+
+    def __init__(self, name: str, transcriber: Transcriber, *, most_waiting: int = 256) -> None:
+        """Takes the model.
+
+        Args:
+            name: what clients call it.
+            transcriber: the model with what prepares its inputs.
+            most_waiting: requests that are taken at once; more are refused.
+        """
+        self.name = name
+        self.transcriber = transcriber
+        self._executor = Executor("npu-llm speech", most_waiting=most_waiting)
+        self._is_closing = threading.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._executor.is_closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are read or wait for it."""
+        return self._executor.waiting
+
+    async def transcribe(self, content: bytes, options: TranscriptOptions) -> Transcript:
+        """Returns what is said in a WAV file; a call that is cancelled ends at the next token.
+
+        Args:
+            content: the file's bytes.
+            options: of the transcript.
+
+        Raises:
+            OptionError: as npu_llm.speech.wave_file.read_samples does; [speech-option] for what the
+                model does not know.
+            ServerError: [server-busy], [server-stopping].
+        """
+        self.transcriber.check(options)
+        left = threading.Event()
+        with self._executor.slot():
+            try:
+                return await self._executor.run(partial(self._run, content, options, left))
+            except asyncio.CancelledError:
+                left.set()
+                raise
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Ends it at the next token; `grace_s` has no other effect."""
+        self._is_closing.set()
+        self._executor.close()
+
+    def _run(self, content: bytes, options: TranscriptOptions, left: threading.Event) -> Transcript:
+        sound = read_samples("file", content, rate=self.transcriber.rate)
+        return self.transcriber.run(sound, options, ends=(left, self._is_closing))

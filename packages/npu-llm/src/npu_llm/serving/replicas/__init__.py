@@ -1,1 +1,0 @@
-"""What servers of one model on several machines need, whatever runs them."""
