@@ -40,7 +40,7 @@ def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if _IS_OLDER:
-            for owner, name, replacement in _stand_ins(model):
+            for owner, name, replacement in _patches(model):
                 stack.enter_context(_replaced(owner, name, replacement))
         yield
 
@@ -91,7 +91,7 @@ def _broadcast(mask_function: Callable[..., Any], bh_indices: bool = True) -> Ca
     return whole
 
 
-def _stand_ins(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
+def _patches(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
     """Yields owner, attribute and replacement of everything that cannot be traced."""
     from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 

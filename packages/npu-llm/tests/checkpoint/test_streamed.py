@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from npu_llm import NPUModelForCausalLM
-from npu_llm.capture.relocation import relocate
+from npu_llm.capture.position_remapping import remap_positions
 from npu_llm.capture.step import capture_step
 from npu_llm.checkpoint import streamed
 from npu_llm.checkpoint.loading import load_model
@@ -59,7 +59,7 @@ def test_a_step_runs_with_the_stored_values(everything_streams, checkpoint, name
         model, weights = load_model(find_source(checkpoint(name, stored)))
         captured = capture_step(model)
         windowed = name == "mistral"
-        found.append(relocate(captured, windowed=windowed, weights=weights)[1])
+        found.append(remap_positions(captured, windowed=windowed, weights=weights)[1])
         values = {
             "input_ids": IDS,
             "attention_mask": torch.ones_like(IDS),

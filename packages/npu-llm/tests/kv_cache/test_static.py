@@ -224,7 +224,7 @@ def test_steps_that_the_static_pipeline_cannot_run(llama):
 
 
 def test_a_model_that_counts_its_own_tokens_has_no_static_pipeline(llama, monkeypatch, tmp_path):
-    monkeypatch.setattr(lower_step, "relocate", lambda captured, **_: (captured, None))
+    monkeypatch.setattr(lower_step, "remap_positions", lambda captured, **_: (captured, None))
     with pytest.raises(CaptureError, match="LlamaForCausalLM") as caught:
         NPUModelForCausalLM.from_pretrained(
             llama.folder, dtype="float32", pipeline="static", cache_dir=tmp_path

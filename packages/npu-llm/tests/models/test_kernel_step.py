@@ -13,13 +13,13 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.capture.compression import Compression
 from npu_llm.capture.functional import make_functional
 from npu_llm.capture.step import capture_step
-from npu_llm.checkpoint.exact_blocks import exact_blocks
+from npu_llm.checkpoint.gguf_weights import exact_blocks
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import OptionError
 from npu_llm.models.kernel_step import PackedParameters, lower_step, pack_weights, unpack_rows
 from npu_llm.precision import PRECISIONS
-from npu_llm.verification.torch_reference import read_reference
+from npu_llm.verification.reference import read_reference
 from npu_ops.kernel_programs.program import KernelProgram, Recipe
 from npu_ops.kernel_programs.weights import (
     PackedLinear,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from npu_llm.checkpoint.gguf_reading import read_gguf_once
+from npu_llm.checkpoint.gguf_weights import read_gguf_once
 from npu_llm.checkpoint.loading import load_tokenizer
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import OptionError

@@ -279,7 +279,7 @@ def test_an_exported_folder_is_compared_when_it_is_written(tmp_path, save_tiny, 
 
 
 def test_a_copy_of_torch_s_results_is_the_original(wide, tmp_path, openvino_pipeline):
-    from npu_llm.verification.torch_reference import read_reference
+    from npu_llm.verification.reference import read_reference
 
     reference = read_reference(wide("float32", openvino_pipeline)._entry.reference_path)
     reference.write(tmp_path / REFERENCE)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from npu_llm.adapters.adapter_file import AdapterFile, LowRank, read_adapter
+from npu_llm.adapters.lora import AdapterFile, LowRank, read_adapter
 from npu_llm.checkpoint.loading import load_model, load_tokenizer
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError

@@ -1,31 +1,35 @@
-"""Leaves a traced graph without effects: calls that write, and switches of gradients.
-
-Calls that write into a tensor become calls that return a new one.
+"""Functionalization of a traced graph: calls that write become calls that return a new tensor.
 
 make_fx already lets every later use of a written tensor read the writing call's result. Other
 tensors that show the written memory are written once more from the new value, if they are read
-later.
+later. A view is a path from the tensor that owns the memory. If each call of the path can be
+undone, a new value of the view gives a new value of the owner.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from npu_compiler.graph.origins import call_place
-from npu_llm.capture.shared_memory import (
-    NoWayBackError,
-    computed,
-    replaced,
-    replayed,
-    shown_through,
-    way_from_owner,
-)
 from npu_llm.errors import CaptureError
 
-__all__ = ["drop_grad_modes", "make_functional"]
+__all__ = [
+    "NoWayBackError",
+    "computed",
+    "drop_grad_modes",
+    "make_functional",
+    "replaced",
+    "replayed",
+    "shown_through",
+    "way_from_owner",
+]
 
 _aten = torch.ops.aten
 
@@ -138,3 +142,193 @@ def _refused(node: fx.Node, reason: str) -> CaptureError:
         f"that can be undone; got one that {reason}. Models that do so are not supported yet.",
         code="writes-view",
     )
+
+
+_RESHAPES = {
+    _aten.view.default,
+    _aten._unsafe_view.default,
+    _aten.reshape.default,
+    _aten.view_as.default,
+    _aten.reshape_as.default,
+    _aten.flatten.using_ints,
+    _aten.unflatten.int,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.unsqueeze.default,
+}
+_SAME = {
+    _aten.alias.default,
+    _aten.detach.default,
+    _aten.contiguous.default,
+    _aten.dropout.default,
+    _aten.to.dtype,
+    _aten.to.device,
+    _aten.to.dtype_layout,
+    _aten.to.other,
+    _aten.type_as.default,
+}
+
+
+class NoWayBackError(Exception):
+    """A view whose call cannot be undone."""
+
+
+def way_from_owner(node: fx.Node) -> list[fx.Node]:
+    """Returns the calls from the tensor that owns a tensor's memory, that first, to the tensor."""
+    way = [node]
+    while (shown := _shown(way[0])) is not None:
+        way.insert(0, shown)
+    return way
+
+
+def shown_through(owner: fx.Node) -> list[fx.Node]:
+    """Returns all tensors of the graph that show an owner's memory, in order, without the owner."""
+    found: list[fx.Node] = []
+    pending = [owner]
+    while pending:
+        one = pending.pop()
+        for user in one.users:
+            if user not in found and _is_shown_by(one, user):
+                found.append(user)
+                pending.append(user)
+    order = {node: place for place, node in enumerate(owner.graph.nodes)}
+    return sorted(found, key=order.__getitem__)
+
+
+def _shown(node: fx.Node) -> fx.Node | None:
+    """Returns the tensor whose memory a call shows; None if it has memory of its own."""
+    found = next((one for one in node.all_input_nodes if _is_shown_by(one, node)), None)
+    if found is not None and node.target is operator.getitem and _shown(found) is None:
+        return None  # one of several results that are new
+    return found
+
+
+def _is_shown_by(source: fx.Node, node: fx.Node) -> bool:
+    """Whether a call shows its argument's memory; decided by calling it, as reshape only may."""
+    if node.op != "call_function" or not _tensors(source.meta.get("val")):
+        return False
+    if node.target is not operator.getitem and not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if isinstance(node.target, torch._ops.OpOverload) and _makes_new(node.target):
+        return False
+    memory = {one.untyped_storage()._cdata for one in _tensors(source.meta["val"])}
+    result = computed(node.target, node.args, node.kwargs)
+    return any(one.untyped_storage()._cdata in memory for one in _tensors(result))
+
+
+def _makes_new(target: torch._ops.OpOverload) -> bool:
+    """Whether a call writes, or always has memory of its own: by its schema, if it is one op."""
+    schema = target._schema
+    is_made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(
+        target._name, "CompositeImplicitAutograd"
+    )
+    is_new = not is_made_of_others and all(one.alias_info is None for one in schema.returns)
+    return schema.is_mutable or is_new
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [
+        one
+        for one in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(one, torch.Tensor)
+    ]
+
+
+def computed(target: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """Returns what a call of the graph gives for the values in its arguments' `meta`."""
+    given, named = fx.map_arg((tuple(args), dict(kwargs)), lambda one: one.meta["val"])
+    with torch.no_grad():
+        return target(*given, **named)
+
+
+def _call(like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    """Writes a call where the graph inserts; it comes from where another one does."""
+    made = like.graph.call_function(target, args, kwargs)
+    made.meta = {**like.meta, "val": computed(target, made.args, made.kwargs)}
+    return made
+
+
+def replayed(way: Sequence[fx.Node], owner: fx.Node) -> fx.Node:
+    """Writes the calls of a way once more, from another owner; returns the last."""
+    seen = owner
+    for before, node in itertools.pairwise(way):
+        known = {before: seen}
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), partial(_instead, known))
+        seen = _call(node, node.target, *args, **kwargs)  # type: ignore[arg-type]
+    return seen
+
+
+def _instead(known: Mapping[fx.Node, fx.Node], node: fx.Node) -> fx.Node:
+    return known.get(node, node)
+
+
+def replaced(way: Sequence[fx.Node], value: fx.Node) -> fx.Node:
+    """Writes the calls that give an owner whose view at the end of a way has a new value.
+
+    Raises:
+        NoWayBackError: for a view that cannot be undone.
+    """
+    left = list(way)
+    while len(left) > 1:
+        node = left.pop()
+        if node.target is operator.getitem:
+            left.pop()  # what splits is one view with what takes a part
+            value = _part_replaced(left[-1], node, value)
+        else:
+            value = _undone(left[-1], node, value)
+    return value
+
+
+def _undone(before: fx.Node, node: fx.Node, value: fx.Node) -> fx.Node:
+    """Writes the call that gives what a view is of, if the view has a new value."""
+    target, args = node.target, node.args
+    if node.kwargs:
+        raise NoWayBackError(str(target))
+    if target in _SAME:
+        return value
+    if target in _RESHAPES:
+        return _call(value, _aten.view.default, value, _sizes(before))
+    if target is _aten.slice.Tensor:
+        return _call(value, _aten.slice_scatter.default, before, value, *args[1:])
+    if target is _aten.select.int:
+        return _call(value, _aten.select_scatter.default, before, value, *args[1:])
+    if target is _aten.t.default:
+        return _call(value, target, value)
+    if target is _aten.transpose.int:
+        return _call(value, target, value, *args[1:])
+    if target is _aten.permute.default:
+        dims: Any = args[1]
+        order = [dim % len(dims) for dim in dims]
+        back = [order.index(dim) for dim in range(len(order))]
+        return _call(value, target, value, back)
+    raise NoWayBackError(str(target))
+
+
+def _part_replaced(before: fx.Node, node: fx.Node, value: fx.Node) -> fx.Node:
+    """Writes the call that gives a tensor of which one of the parts has a new value."""
+    split: Any = node.args[0]
+    place: Any = node.args[1]
+    dim = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+    if split.target is _aten.unbind.int:
+        dim = split.args[1] if len(split.args) > 1 else 0
+        return _call(value, _aten.select_scatter.default, before, value, dim, place)
+    if split.target not in (
+        _aten.split.Tensor, _aten.split_with_sizes.default, _aten.chunk.default,
+    ):  # fmt: skip
+        raise NoWayBackError(str(split.target))
+    sizes = [one.shape[dim] for one in split.meta["val"]]
+    if not all(isinstance(size, int) for size in sizes):
+        raise NoWayBackError(str(split.target))
+    start = sum(sizes[:place])
+    return _call(
+        value, _aten.slice_scatter.default, before, value, dim, start, start + sizes[place]
+    )
+
+
+def _sizes(node: fx.Node) -> list[Any]:
+    """Returns a tensor's sizes as arguments of a call."""
+    return [
+        size if isinstance(size, int) else _call(node, _aten.sym_size.int, node, dim)
+        for dim, size in enumerate(node.meta["val"].shape)
+    ]

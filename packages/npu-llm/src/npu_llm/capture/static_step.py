@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_llm.capture.emitting import Emitter
+from npu_llm.capture.graph_rewrites import Emitter
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
 from npu_llm.kv_cache.static_layout import LOOPED, CacheGroup, StaticLayout

@@ -31,19 +31,22 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from transformers.cache_utils import Cache, DynamicLayer
 
-from npu_llm.adapters.adapter_ports import SCALES, adapted, port_names, port_sizes
+from npu_llm.adapters.lora import SCALES, adapted, port_names, port_sizes
 from npu_llm.cache_names import CACHE
-from npu_llm.capture.cache_facts import REFUSALS, LayerCache, cache_layers
-from npu_llm.capture.complex_numbers import make_real
 from npu_llm.capture.functional import drop_grad_modes
-from npu_llm.capture.indexed_cache import IndexedLayer
-from npu_llm.capture.known_numbers import compute_known_numbers
-from npu_llm.capture.model_states import Placement, StatesDifferError, StateShape, find_states
-from npu_llm.capture.origins import noted_modules
-from npu_llm.capture.repeated_layers import LayersDifferError, repeated_layers
-from npu_llm.capture.short_contexts import allow_short_contexts
-from npu_llm.capture.stand_ins.grouped_heads import grouped_heads
-from npu_llm.capture.stand_ins.routed_experts import all_experts
+from npu_llm.capture.graph_rewrites import allow_short_contexts, compute_known_numbers, make_real
+from npu_llm.capture.layer_dedup import LayersDifferError, deduplicate_layers
+from npu_llm.capture.model_cache import (
+    REFUSALS,
+    IndexedLayer,
+    LayerCache,
+    Placement,
+    StatesDifferError,
+    StateShape,
+    cache_layers,
+    find_states,
+)
+from npu_llm.capture.patches import all_experts, grouped_heads, record_modules
 from npu_llm.errors import CaptureError
 from npu_llm.kv_cache.static_layout import TOKEN_MASK
 from npu_llm.older_transformers import as_in_newer
@@ -65,7 +68,7 @@ _BATCH, _TOKENS, _PAST, _KEPT, _RANKS = 11, 13, 17, 5, 7
 # The attribute of transformers' layer that has each of LayerCache.shapes.
 _HELD_AS = {"key": "keys", "value": "values", "index": "indexer_keys"}
 # Where an indexer chooses, the past must be longer than what it chooses, so that it is traced as
-# choosing; npu_llm.capture.short_contexts then makes the step right for a shorter past as well.
+# choosing; npu_llm.capture.graph_rewrites then makes the step right for a shorter past as well.
 _LONG_PAST = (1 << 30) + 3
 
 
@@ -89,7 +92,7 @@ class CapturedStep:
         limits: conditions on the sizes that the trace assumed, as text.
         states: what the model keeps besides, (batch, *sizes) float32 each.
         reads_chunks: whether a step with states reads many tokens of one row, see
-            npu_llm.capture.chunks.chunked_step.
+            npu_llm.capture.chunked_step.
         adapted: inputs and outputs of the layers to which the step's last inputs may add adapters.
     """
 
@@ -128,7 +131,7 @@ def capture_step(
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
         adapted_modules: paths of linear layers to which inputs of the step may add adapters, see
-            npu_llm.adapters.adapter_ports.
+            npu_llm.adapters.lora.
         on_progress: called with the share of the trace that is done, 0.0 to 1.0, and where it is.
 
     Raises:
@@ -161,11 +164,11 @@ def capture_step(
         examples = _examples(inputs, layers, fake, states, sizes, rows=rows)
         with (
             counted_modules(model, on_progress) as count,
-            repeated_layers(model, on_copy=count) if repeat else nullcontext(),
+            deduplicate_layers(model, on_copy=count) if repeat else nullcontext(),
             as_in_newer(model),
             all_experts(model),
             grouped_heads() if states else nullcontext(),
-            noted_modules(model),
+            record_modules(model),
         ):
             graph_module = make_fx(
                 step,

@@ -55,7 +55,7 @@ def move_weights(
     Args:
         model: compressed; its inputs have their names, and that of the tokens is "input_ids".
         dtype: of embeddings' rows at their inputs.
-        read: returns the values of a constant whose memory is a stand-in, see
+        read: returns the values of a constant whose memory is a placeholder, see
             npu_llm.checkpoint.streamed.StreamedWeights.read.
     """
     moved = MovedWeights()

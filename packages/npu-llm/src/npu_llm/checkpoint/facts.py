@@ -12,8 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from npu_llm.checkpoint.gguf_check import GgufHeader, read_gguf_header
-from npu_llm.checkpoint.safetensors_check import TensorSpec, read_folder_headers
+from npu_llm.checkpoint.file_headers import (
+    GgufHeader,
+    TensorSpec,
+    read_folder_headers,
+    read_gguf_header,
+)
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ModelError
 
@@ -84,7 +88,7 @@ def read_facts(source: ModelSource) -> ModelFacts:
     Raises:
         ModelError: [config-unreadable] for an invalid config.json, [weights-missing] for a folder
             without weights that transformers can load, and what
-            npu_llm.checkpoint.safetensors_check and npu_llm.checkpoint.gguf_check raise.
+            npu_llm.checkpoint.file_headers and npu_llm.checkpoint.file_headers raise.
     """
     if source.gguf_file is not None:
         return _from_gguf(read_gguf_header(source.path), source.path)

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from npu_llm.checkpoint.facts import read_config
-from npu_llm.checkpoint.gguf_reading import gguf_progress
-from npu_llm.checkpoint.safetensors_check import read_folder_headers
+from npu_llm.checkpoint.file_headers import read_folder_headers
+from npu_llm.checkpoint.gguf_weights import gguf_progress
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError
@@ -122,7 +122,7 @@ def _in_float32(model: Any, weights: StreamedWeights, auto: Any, trust_remote_co
         made = auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     made.generation_config = model.generation_config
     stored = dict(model.named_parameters(remove_duplicate=False))
-    weights.stand_in(made, stored)
+    weights.use_placeholders(made, stored)
     kept = model.state_dict()
     for name, buffer in made.named_buffers():
         if name in kept:

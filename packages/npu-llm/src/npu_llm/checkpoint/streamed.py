@@ -36,14 +36,14 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class StreamedWeights:
-    """The weights of a model by the addresses of their stand-ins; empty if all are in memory."""
+    """The weights of a model by the addresses of their placeholders; empty if all are in memory."""
 
     def __init__(self) -> None:
         self._stored: dict[int, torch.Tensor] = {}
-        self._stand_ins: dict[int, torch.Tensor] = {}
+        self._placeholders: dict[int, torch.Tensor] = {}
         self._latest: torch.Tensor | None = None
 
-    def stand_in(self, model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
+    def use_placeholders(self, model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
         """Replaces a model's parameters by ones that take no memory until they are written to.
 
         Args:
@@ -57,20 +57,20 @@ class StreamedWeights:
                     continue
                 value = stored[f"{module_name}.{name}".lstrip(".")]
                 if id(parameter) not in made:
-                    made[id(parameter)] = self._stand_in(value)
+                    made[id(parameter)] = self._placeholder(value)
                 module._parameters[name] = made[id(parameter)]
 
-    def _stand_in(self, value: torch.Tensor) -> torch.nn.Parameter:
+    def _placeholder(self, value: torch.Tensor) -> torch.nn.Parameter:
         value = value.detach().contiguous()
         if value.dtype is torch.float32 or value.numel() < _SMALL:
             return torch.nn.Parameter(value.float(), requires_grad=False)
         # Zeros, which the system shares until one is written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         memory = mmap.mmap(-1, value.numel() * 4, flags=flags)
-        stand_in = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
-        self._stored[stand_in.data_ptr()] = value
-        self._stand_ins[stand_in.data_ptr()] = stand_in
-        return torch.nn.Parameter(stand_in, requires_grad=False)
+        placeholder = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
+        self._stored[placeholder.data_ptr()] = value
+        self._placeholders[placeholder.data_ptr()] = placeholder
+        return torch.nn.Parameter(placeholder, requires_grad=False)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the values of a parameter, or of its transpose; valid until the next read.
@@ -102,7 +102,7 @@ class StreamedWeights:
     def fill(self) -> None:
         """Reads all weights into memory."""
         for address, stored in self._stored.items():
-            self._stand_ins[address].copy_(stored)
+            self._placeholders[address].copy_(stored)
             _page_out(stored)
         self._stored.clear()
 
@@ -110,7 +110,7 @@ class StreamedWeights:
         """Writes a model as IR, as npu_compiler.programs.load.write_model does.
 
         Args:
-            model: an openvino.Model; its constants may read the stand-ins.
+            model: an openvino.Model; its constants may read the placeholders.
             path: the .xml file.
             half: store float32 constants as float16.
 
@@ -121,7 +121,7 @@ class StreamedWeights:
         found = self._constants(model)
         for number, address in enumerate(sorted(set(found.values()))):
             # OpenVINO writes equal constants once.
-            first = self._stand_ins[address].view(-1)
+            first = self._placeholders[address].view(-1)
             first[0], first[1] = float(number % 1000 + 1), float(number // 1000)
         try:
             write_model(model, path, half=half)
@@ -139,7 +139,7 @@ class StreamedWeights:
                     self._write_weight(file.fileno(), stored, offset, size, kind)
 
     def _constants(self, model: Any) -> dict[str, int]:
-        """Returns the names of the constants that read stand-ins, and the addresses of these."""
+        """Returns the names of the constants that read placeholders, and the addresses of these."""
         found: dict[str, int] = {}
         for node in model.get_ordered_ops():
             if node.get_type_name() != "Constant":

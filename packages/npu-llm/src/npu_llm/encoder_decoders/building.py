@@ -21,7 +21,7 @@ from npu_llm.models.load_options import LoadOptions
 from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_part
 from npu_llm.precision import rounding_of
 from npu_llm.progress import Progress
-from npu_llm.verification.eager_weights import Rounding
+from npu_llm.verification.reference import Rounding
 
 __all__ = ["fill_entry"]
 

@@ -8,7 +8,7 @@ import torch
 
 from npu_llm.encoder_decoders.parts import example_inputs
 from npu_llm.part_programs.reference import Reference, compute, differ
-from npu_llm.verification.eager_weights import Integers, Rounding
+from npu_llm.verification.reference import Integers, Rounding
 
 if TYPE_CHECKING:
     from npu_llm.checkpoint.streamed import StreamedWeights

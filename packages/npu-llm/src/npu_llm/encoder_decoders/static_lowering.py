@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from npu_llm.capture.cache_facts import LayerCache
+from npu_llm.capture.model_cache import LayerCache
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.encoder_decoders.parts import Layout, example_inputs

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from npu_llm.adapters.adapter_file import AdapterFile, read_adapter
-from npu_llm.adapters.adapter_ports import common_rank, of_rank
+from npu_llm.adapters.lora import AdapterFile, common_rank, of_rank, read_adapter
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import Adapters, check_usable
 from npu_llm.models.build import Prepared, prepare

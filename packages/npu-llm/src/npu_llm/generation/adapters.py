@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from npu_llm.adapters.adapter_file import AdapterFile, LowRank
-from npu_llm.adapters.adapter_ports import SCALES
+from npu_llm.adapters.lora import SCALES, AdapterFile, LowRank
 from npu_llm.errors import ModelError, OptionError
 
 __all__ = ["Adapters", "Choice", "check_usable", "parse_choice"]

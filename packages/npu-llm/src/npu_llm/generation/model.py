@@ -28,9 +28,7 @@ from npu_llm.models.runners import Pipeline
 from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
-from npu_llm.structured.form import given_form
-from npu_llm.structured.logits_processor import FormProcessor
-from npu_llm.structured.token_constraint import ConstraintMaker
+from npu_llm.structured_output import ConstraintMaker, FormProcessor, given_form
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.public_calls import public_call
 

@@ -16,7 +16,7 @@ import npu_runtime
 from npu_compiler.errors import LoweringError
 from npu_compiler.programs.ahead_blobs import AheadBlobs
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.adapters.adapter_ports import common_rank, idle_inputs, port_shapes
+from npu_llm.adapters.lora import common_rank, idle_inputs, port_shapes
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
@@ -267,7 +267,7 @@ def fill_entry(
     with progress.stage("imports"):  # heavy, and not needed for a start from the cache
         from npu_llm.capture.functional import make_functional
         from npu_llm.capture.step import capture_step
-        from npu_llm.checkpoint.gguf_reading import read_gguf_once
+        from npu_llm.checkpoint.gguf_weights import read_gguf_once
         from npu_llm.checkpoint.loading import load_model, load_tokenizer
         from npu_llm.models.kernel_step import save_kernel_step, why_not
         from npu_llm.prompts.light_tokenizer import agrees

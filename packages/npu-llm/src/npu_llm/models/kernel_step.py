@@ -15,13 +15,12 @@ from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_compiler.quantize import QuantizedWeight, fitting_group, quantize_weight
 from npu_llm.capture.compression import Compression
 from npu_llm.capture.step import CapturedStep
-from npu_llm.checkpoint.exact_blocks import exact_blocks
+from npu_llm.checkpoint.gguf_weights import exact_blocks
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.models.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
 from npu_llm.precision import Precision, kernels_cache
 from npu_llm.progress import Advance, Progress
-from npu_llm.verification.eager_weights import Rounding
-from npu_llm.verification.torch_reference import compute_reference
+from npu_llm.verification.reference import Rounding, compute_reference
 from npu_ops.kernel_programs.program import KernelProgram, LayerShape, Recipe
 from npu_ops.kernel_programs.weights import (
     BLOCK_OUTPUTS,
@@ -179,7 +178,7 @@ def pack_weights(
     """Yields a program's weights, each made when it is asked for.
 
     In int4, a weight that a file holds in blocks which the kernels can have as they are keeps its
-    integers and scales (npu_llm.checkpoint.exact_blocks); others are rounded to the nearest values.
+    integers and scales (npu_llm.checkpoint.gguf_weights); others are rounded to the nearest values.
 
     Args:
         lowered: the program, and the parameters that its weights are made of.

@@ -12,7 +12,7 @@ import torch
 import npu_runtime
 from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.verdict import Verdict
-from npu_llm.adapters.adapter_ports import idle_inputs
+from npu_llm.adapters.lora import idle_inputs
 from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
 from npu_llm.choices import Verify
 from npu_llm.errors import ModelError, OptionError
@@ -33,8 +33,8 @@ from npu_ops.kernel_programs.weights import read_weights
 from npu_runtime import Program
 
 if TYPE_CHECKING:
-    from npu_llm.verification.finding import Finding
-    from npu_llm.verification.torch_reference import TorchReference
+    from npu_llm.verification.reference import TorchReference
+    from npu_llm.verification.verifier import Finding
 
 __all__ = [
     "as_here",
@@ -115,7 +115,7 @@ def _check_sparse(entry: Entry, program: KernelProgram) -> None:
 def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
     # Heavy, and not needed for a start from the cache.
     from npu_llm.models.step_check import check_dynamic
-    from npu_llm.verification.torch_reference import read_reference
+    from npu_llm.verification.reference import read_reference
 
     reference = read_reference(entry.reference_path)
     if reference is None:

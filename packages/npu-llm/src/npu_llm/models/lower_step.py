@@ -21,10 +21,10 @@ from npu_compiler.lowering import lower, node_origins
 from npu_compiler.lowering.constants import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_compiler.quantize import QuantizedWeight
-from npu_llm.capture.chunks.chunked_step import read_in_chunks
+from npu_llm.capture.chunked_step import read_in_chunks
 from npu_llm.capture.compression import Compression, compress, compress_by_text
-from npu_llm.capture.emitting import Emitter
-from npu_llm.capture.relocation import relocate
+from npu_llm.capture.graph_rewrites import Emitter
+from npu_llm.capture.position_remapping import remap_positions
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.capture.weight_inputs import move_weights
@@ -37,8 +37,7 @@ from npu_llm.models.entry import ORIGINS, REFERENCE, STEP_WEIGHTS
 from npu_llm.models.specialize import read_by
 from npu_llm.precision import Precision, cache_dtype, rounding_of
 from npu_llm.progress import Progress
-from npu_llm.verification.eager_weights import CompressedWeights, Rounding
-from npu_llm.verification.torch_reference import compute_reference
+from npu_llm.verification.reference import CompressedWeights, Rounding, compute_reference
 
 __all__ = ["fits_half", "integers_by_text", "is_windowed", "save_step", "share_masks"]
 
@@ -88,7 +87,7 @@ def save_step(
     """
     with progress.stage("lower"):
         # After calls are functional: it replaces ranges by inputs.
-        captured, relocation = relocate(
+        captured, relocation = remap_positions(
             captured, windowed=is_windowed(model.config), weights=weights
         )
         about = {
@@ -178,7 +177,7 @@ def integers_by_text(
     Raises:
         CaptureError, OptionError, npu_compiler.errors.LoweringError: as save_step does.
     """
-    captured, _ = relocate(captured, windowed=is_windowed(model.config), weights=weights)
+    captured, _ = remap_positions(captured, windowed=is_windowed(model.config), weights=weights)
     share_masks(captured.graph_module)
     lowered = lower(captured.graph_module, name=type(model).__name__).model
     _name_ports(lowered, captured)

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from npu_compiler.verification.comparison import Difference, compare
-from npu_llm.verification.eager_weights import EagerWeights, Integers, Rounding
+from npu_llm.verification.reference import EagerWeights, Integers, Rounding
 
 if TYPE_CHECKING:
     from npu_llm.checkpoint.streamed import StreamedWeights

@@ -17,7 +17,7 @@ from npu_llm.models.lower_step import fits_half, share_masks
 from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
-from npu_llm.verification.eager_weights import CompressedWeights, Integers
+from npu_llm.verification.reference import CompressedWeights, Integers
 
 __all__ = ["AnyOf", "lower_part", "save_beside", "save_part"]
 

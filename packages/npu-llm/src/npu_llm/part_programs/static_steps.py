@@ -7,7 +7,7 @@ from typing import Any
 import openvino as ov
 
 from npu_compiler.lowering import lower
-from npu_llm.capture.relocation import relocate
+from npu_llm.capture.position_remapping import remap_positions
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.errors import CaptureError
@@ -28,7 +28,7 @@ def relocate_part(
         captured: the step.
         model: of transformers.
         part: what to call it in an error: "decoder".
-        values: what npu_llm.capture.relocation.relocate takes to run it.
+        values: what npu_llm.capture.position_remapping.remap_positions takes to run it.
 
     Returns:
         The step, and how its program learns which slots count.
@@ -36,7 +36,7 @@ def relocate_part(
     Raises:
         CaptureError: [static-positions] if its code counts places in a way that was not found.
     """
-    captured, relocation = relocate(captured, windowed=is_windowed(model.config), **values)
+    captured, relocation = remap_positions(captured, windowed=is_windowed(model.config), **values)
     if relocation is None:
         raise CaptureError(
             f"{type(model).__name__}: its {part} must count tokens in a way that is known, for the "

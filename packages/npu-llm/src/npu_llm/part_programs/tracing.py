@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from npu_llm.capture.functional import drop_grad_modes, make_functional
-from npu_llm.capture.origins import noted_modules
+from npu_llm.capture.patches import record_modules
 from npu_llm.capture.step import join_weights
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
@@ -120,7 +120,7 @@ def trace_part(
     with torch.no_grad(), warnings.catch_warnings(), _without_collection():
         warnings.simplefilter("ignore")  # tracing warns about code that runs many times
         try:
-            with as_in_newer(model), noted_modules(model), _sizes_kept(model):
+            with as_in_newer(model), record_modules(model), _sizes_kept(model):
                 graph_module = make_fx(
                     flat,
                     _TAKEN_APART,

@@ -1,7 +1,8 @@
 """Compares a program's results with torch's before the program is used, and keeps the verdict.
 
 A program that fails is recompiled without what the device's compiler is known to do wrong; one that
-still fails is refused. The verdict lies beside the compiled form, so a second start costs nothing.
+still fails is refused. The verdict is kept next to the compiled form, so a second start costs
+nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING
 import npu_runtime
 from npu_compiler.errors import WrongResultError, WrongResultWarning
 from npu_compiler.programs.blob_files import read_amendments
+from npu_compiler.verification.comparison import Difference
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.choices import Verify
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_runtime import Program
 
 if TYPE_CHECKING:
-    from npu_llm.verification.finding import Finding
-    from npu_llm.verification.torch_reference import TorchReference
+    from npu_llm.verification.reference import TorchReference
 
 __all__ = [
     "Check",
+    "Finding",
     "Load",
     "Verifier",
     "wrong_result",
@@ -73,7 +75,7 @@ class Verifier:
         if self.when == "off":
             return program, Verdict("unchecked", 'verify is "off"')
         # Heavy, and not needed for a start from the cache.
-        from npu_llm.verification.torch_reference import read_reference
+        from npu_llm.verification.reference import read_reference
 
         reference = read_reference(self.reference)
         if reference is None:
@@ -136,3 +138,19 @@ def wrong_result(name: str, finding: str) -> WrongResultError:
         'verify="off" runs it anyway.',
         code="wrong-result",
     )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A step whose logits differ from torch's.
+
+    Attributes:
+        step: which step, in words.
+        difference: how they differ.
+    """
+
+    step: str
+    difference: Difference
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.difference}"

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import save_file
 
 from npu_compiler.errors import LoweringError
-from npu_llm.capture.cache_facts import LayerCache
+from npu_llm.capture.model_cache import LayerCache
 from npu_llm.checkpoint.facts import context_length
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import ModelSource
@@ -27,7 +27,7 @@ from npu_llm.part_programs.saving import AnyOf, lower_part, save_beside, save_pa
 from npu_llm.part_programs.tracing import TracedPart
 from npu_llm.precision import PRECISIONS, Precision, rounding_of
 from npu_llm.progress import Progress
-from npu_llm.verification.eager_weights import Integers, Rounding
+from npu_llm.verification.reference import Integers, Rounding
 from npu_llm.vision_language.capturing import TracedModel, trace_model
 from npu_llm.vision_language.examples import example_images
 from npu_llm.vision_language.glue import GLUE

@@ -9,7 +9,7 @@ import torch
 
 from npu_llm.cache_names import CACHE
 from npu_llm.part_programs.reference import Reference, compute, differ
-from npu_llm.verification.eager_weights import Integers, Rounding
+from npu_llm.verification.reference import Integers, Rounding
 from npu_llm.vision_language.examples import example_images, example_text
 from npu_llm.vision_language.observing import count_image_tokens
 

@@ -5,7 +5,7 @@ import pytest
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
 from npu_llm.models.entry import MANIFEST, REFERENCE, STEP_WEIGHTS
-from npu_llm.verification.torch_reference import read_reference
+from npu_llm.verification.reference import read_reference
 from npu_ops.kernel_programs.weights import PackedLinear, read_weights
 
 

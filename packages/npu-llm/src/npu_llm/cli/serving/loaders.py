@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.import_notice import import_notice
-from npu_llm.adapters.adapter_file import read_adapter
+from npu_llm.adapters.lora import read_adapter
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import weights_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source

@@ -15,8 +15,7 @@ from npu_llm.prompts.chat_prompt import Message, encode_chat
 from npu_llm.prompts.unicode_text import check_text
 from npu_llm.serving.scheduling.engine import Engine, EngineOptions
 from npu_llm.serving.scheduling.request import Sampling
-from npu_llm.structured.form import Form
-from npu_llm.structured.token_constraint import ConstraintMaker, TokenConstraint
+from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
 
 if TYPE_CHECKING:
     from npu_llm.generation.model import NPUModelForCausalLM
@@ -110,7 +109,7 @@ class ServedModel:
             make: returns the form.
 
         Raises:
-            OptionError: [answer-form], [missing-llguidance], see npu_llm.structured.form.
+            OptionError: [answer-form], [missing-llguidance], see npu_llm.structured_output.
         """
         return await self._elsewhere(lambda: self._forms.make(make()))
 

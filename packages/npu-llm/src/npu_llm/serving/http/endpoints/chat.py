@@ -24,7 +24,7 @@ from npu_llm.serving.http.service import PendingAnswers, service_of
 from npu_llm.serving.http.streaming import event, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.request import Token
-from npu_llm.structured.form import Form
+from npu_llm.structured_output import Form
 
 __all__ = ["chat_completions", "responses"]
 

@@ -12,7 +12,7 @@ from npu_llm.serving.http.errors import RequestError
 from npu_llm.serving.http.schemas import ChatMessage, SamplingBody
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.scheduling.request import Request, Sampling, Token
-from npu_llm.structured.form import Form
+from npu_llm.structured_output import Form
 
 __all__ = [
     "chat_logprobs",
