@@ -1,5 +1,6 @@
 """The import name of intel-npu-acceleration-library: there once a program has asked for it."""
 
+import importlib
 import importlib.util
 import sys
 from types import ModuleType
@@ -7,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from npu_llm.compat import activate, is_active
-from npu_llm.compat.alias import NAME
+from npu_llm.compat.alias import _NAMES, NAME, _home_of, absent_module
 from npu_llm.errors import CompatError
 
 
@@ -24,3 +25,22 @@ def test_the_library_itself_is_not_replaced_once_it_is_imported(monkeypatch):
         activate()
     assert caught.value.code == "compat-imported"
     assert not is_active()
+
+
+@pytest.mark.parametrize("path", sorted(_NAMES))
+def test_a_name_left_out_says_what_serves_instead(path):
+    module, _, name = path.rpartition(".")
+    with pytest.raises(CompatError, match=f"{path}: must be a part .* not\\. [A-Z`]") as error:
+        getattr(importlib.import_module(_home_of(f"{NAME}.{module}")), name)
+    assert error.value.code == "compat-absent"
+
+
+def test_a_name_that_the_library_never_had_is_no_attribute():
+    for module in ("backend", "compiler", "nn"):
+        assert not hasattr(importlib.import_module(_home_of(f"{NAME}.{module}")), "nothing")
+
+
+def test_only_modules_of_the_library_are_told_of():
+    assert absent_module("intel_npu_acceleration_library.backend.nothing") is None
+    error = absent_module("intel_npu_acceleration_library.backend.base")
+    assert "Derive from backend.NNFactory" in str(error)

@@ -1,7 +1,8 @@
 """The import name intel_npu_acceleration_library, which in this process stands for our package.
 
-Nothing is installed under that name: a finder answers for it, first of all finders, once a program
-has asked for it by `activate` or by `python -m npu_llm.compat`.
+Nothing is installed under that name. A finder serves it, before all other finders, once a program
+calls `activate` or runs under `python -m npu_llm.compat`. Names that are not served raise an error
+with what serves instead.
 """
 
 from __future__ import annotations
@@ -14,19 +15,61 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from npu_llm.compat.absent import HOME, NAME, absent_module
 from npu_llm.errors import CompatError
 
-__all__ = ["NAME", "activate", "is_active"]
+__all__ = ["HOME", "NAME", "absent_module", "absent_name", "activate", "is_active"]
 
+NAME = "intel_npu_acceleration_library"
+HOME = f"npu_llm.compat.{NAME}"
+
+_BINDINGS = "Use backend.NNFactory, whose methods build the same graphs."
+_COMPILE = "Call compiler.compile, which does all that a model needs."
+_LAYERS = "Omit it: compile serves transformers' own layers."
+_CACHE = "Omit it: compiled programs are kept, models are not."
+
+# Modules, by their names below that library's.
+_MODULES = {
+    "backend.base": "Derive from backend.NNFactory, and override its run.",
+    "backend.bindings": _BINDINGS,
+    "backend.ops": "Use torch's functions on a graph's tensors.",
+    "bindings": _BINDINGS,
+}
+# What modules that are served leave out.
+_NAMES = {
+    "backend.check_npu_and_driver_version": "`npu-runtime doctor` tells what serves, and why not.",
+    "backend.lib": _BINDINGS,
+    "backend.driver.check_npu_and_driver_version": "`npu-runtime doctor` tells what serves.",
+    "compiler.apply_general_optimizations": _COMPILE,
+    "compiler.apply_horizontal_fusion": "Call optimizations.horizontal_fusion_linear.",
+    "compiler.create_npu_kernels": _COMPILE,
+    "compiler.module_optimization": "Walk model.named_children() yourself.",
+    "compiler.optimize_llama_attention": _LAYERS,
+    "compiler.weights_quantization": "Call compiler.compile with dtype=int8 or int4.",
+    "modelling.get_cache_dir": _CACHE,
+    "modelling.get_mangled_model_name": _CACHE,
+    "modelling.get_model_path": _CACHE,
+    "nn.LlamaAttention": _LAYERS,
+    "nn.conv.Im2ColConv2d": "Use nn.Conv2d.",
+    "nn.llm.FusedLlamaMLP": _LAYERS,
+    "nn.llm.LlamaAttention": _LAYERS,
+}
 # A copy of OpenVINO came with that library.
 _OPENVINO = f"{NAME}.external.openvino"
-# Modules that have other names here.
+# Modules of that library whose names are in another module here.
 _MOVED = {
-    f"{NAME}.backend.compression": f"{HOME}.quantization",
-    f"{NAME}.backend.linear": f"{HOME}.backend.matmul",
-    f"{NAME}.backend.qlinear": f"{HOME}.backend.qmatmul",
-    f"{NAME}.backend.utils": f"{HOME}.backend.driver",
+    "backend.compression": "quantization",
+    **dict.fromkeys(
+        [
+            f"backend.{one}"
+            for one in ("convolution", "linear", "matmul", "mlp", "qlinear", "qmatmul", "sdpa")
+        ],
+        "backend.operators",
+    ),
+    "backend.driver": "backend.runtime",
+    "backend.utils": "backend.runtime",
+    "device": "compiler",
+    "functional.scaled_dot_product_attention": "functional",
+    **dict.fromkeys(("nn.autograd", "nn.conv", "nn.linear", "nn.module"), "nn.layers"),
 }
 
 
@@ -34,7 +77,7 @@ def activate() -> None:
     """Makes intel_npu_acceleration_library importable in this process; a second call does nothing.
 
     The first import of it then makes `.to("npu")` of modules and tensors mean what it meant there;
-    see npu_llm.compat.intel_npu_acceleration_library.device.
+    see npu_llm.compat.intel_npu_acceleration_library.compiler.
 
     Raises:
         CompatError: [compat-imported] when the library itself is already imported.
@@ -57,6 +100,30 @@ def is_active() -> bool:
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
+def absent_module(fullname: str) -> CompatError | None:
+    """Returns the error for a module that library had and this package has not; None for others.
+
+    Args:
+        fullname: the module's, below that library's name.
+    """
+    short = fullname.removeprefix(f"{NAME}.")
+    return _error(short, _MODULES[short]) if short in _MODULES else None
+
+
+def absent_name(module: str, name: str) -> CompatError | AttributeError:
+    """Returns the error for a name that a module has not.
+
+    Args:
+        module: `__name__` of the module.
+        name: what was asked of it.
+    """
+    for short, advice in _NAMES.items():
+        home, _, last = short.rpartition(".")
+        if last == name and _home_of(f"{NAME}.{home}") == module:
+            return _error(short, advice)
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
 class _Finder(MetaPathFinder):
     """Finds our modules, and OpenVINO, under that library's names."""
 
@@ -75,8 +142,8 @@ class _Finder(MetaPathFinder):
 
 
 def _home_of(fullname: str) -> str:
-    if fullname in _MOVED:
-        return _MOVED[fullname]
+    if (short := fullname.removeprefix(f"{NAME}.")) in _MOVED:
+        return f"{HOME}.{_MOVED[short]}"
     for name, home in ((_OPENVINO, "openvino"), (NAME, HOME)):
         if fullname == name or fullname.startswith(f"{name}."):
             return home + fullname.removeprefix(name)
@@ -96,10 +163,16 @@ class _Loader(Loader):
         self._spec = module.__spec__
         if self._home == HOME:
             # Late: torch and dynamo, for the programs that import the library.
-            device = importlib.import_module(f"{HOME}.device")
-            device.enable_npu_device()
+            importlib.import_module(f"{HOME}.compiler").enable_npu_device()
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Gives the module its own spec back, which the import has replaced."""
         module.__spec__ = self._spec
+
+
+def _error(short: str, advice: str) -> CompatError:
+    return CompatError(
+        f"{NAME}.{short}: must be a part that is served here; got one that is not. {advice}",
+        code="compat-absent",
+    )

@@ -11,7 +11,7 @@ from npu_llm.compat.intel_npu_acceleration_library.compiler import (
     compile,  # noqa: A004  # that library's name
 )
 from npu_llm.compat.intel_npu_acceleration_library.nn import Conv2d, Linear, QuantizedLinear
-from npu_llm.compat.intel_npu_acceleration_library.nn.module import NPUModuleWrapper
+from npu_llm.compat.intel_npu_acceleration_library.nn.layers import NPUModuleWrapper
 from npu_llm.errors import OptionError
 
 

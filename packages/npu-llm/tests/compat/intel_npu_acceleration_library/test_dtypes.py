@@ -1,9 +1,13 @@
 """Dtypes of that library."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
+from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import (
     bfloat16,
     dtype_of,
@@ -36,3 +40,14 @@ def test_another_dtype_is_refused(wrong):
         dtype_of(wrong)
     assert error.value.code == "unknown-dtype"
     assert repr(wrong) in str(error.value)
+
+
+def test_a_convention_is_told_of_once_at_the_line_that_met_it(monkeypatch):
+    monkeypatch.setattr(dtypes, "_told", set())
+    tensor = NNFactory().parameter((2, 3))
+    with pytest.warns(dtypes.ConventionWarning, match=r"write tensor\[0:1, :\]") as heard:
+        assert tensor[0, :].shape == [1, 3]
+    assert heard[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tensor[-1, :].shape == [1, 3]

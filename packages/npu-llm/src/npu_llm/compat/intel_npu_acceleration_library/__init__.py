@@ -17,7 +17,7 @@ _HOMES = {
     "NPUModelForCausalLM": "modelling",
     "NPUModelForSeq2SeqLM": "modelling",
     "compile": "compiler",
-    "enable_npu_device": "device",
+    "enable_npu_device": "compiler",
     "float16": "dtypes",
     "int4": "dtypes",
     "int8": "dtypes",

@@ -1,25 +1,43 @@
-"""compile: a module's layers replaced by ones that run on the device, in float16 or as integers."""
+"""Compilation of a module's layers, and that library's meaning of `.to("npu")`.
+
+Layers run on the device, in float16 or as integers. In that library `npu` was no torch device:
+tensors stayed on the host, and a module that was moved ran its calls on the NPU. Calls from our
+packages, and from torch's own code, keep torch's meaning.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import trace_rules
+from torch._dynamo.backends import registry
 
 from npu_compiler.nn.quantize_model import quantize_model
 from npu_compiler.torch_compile import backend
-from npu_llm.compat.absent import absent_name
-from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
-from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
+from npu_llm.compat.alias import absent_name
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8, warn_once
 from npu_llm.compat.intel_npu_acceleration_library.nn import Conv2d, Linear, QuantizedLinear
-from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
-from npu_llm.compat.intel_npu_acceleration_library.nn.module import Module, convert_to_npu_module
+from npu_llm.compat.intel_npu_acceleration_library.nn.layers import (
+    Module,
+    checked_dtype,
+    convert_to_npu_module,
+)
 from npu_llm.errors import OptionError
 
-__all__ = ["CompilerConfig", "checked_config", "compile", "lower_linear", "npu"]
+__all__ = [
+    "CompilerConfig",
+    "checked_config",
+    "compile",
+    "enable_npu_device",
+    "lower_linear",
+    "npu",
+]
 
 
 @dataclass
@@ -167,6 +185,75 @@ def _replaced(model: torch.nn.Module, make: Any) -> torch.nn.Module:
                 parent._modules[name] = known[child].train(child.training)
     made: torch.nn.Module = make(model)
     return made
+
+
+_OURS = frozenset(
+    ("npu_command", "npu_compiler", "npu_llm", "npu_ops", "npu_profiler", "npu_runtime", "torch")
+)
+
+
+@functools.cache
+def enable_npu_device() -> None:
+    """Gives `.to("npu")`, and torch.compile's backend "npu", that library's meaning here."""
+    # Dynamo follows our functions into the real ones, which it lists once.
+    trace_rules.get_torch_obj_rule_map()
+    trace_rules.get_tensor_method()
+    if "npu" not in registry._COMPILER_FNS:  # a program that compiled before keeps what it used
+        registry.register_backend(compiler_fn=npu, name="npu")
+    torch.Tensor.to = _tensor_to(torch.Tensor.to)  # type: ignore[method-assign]
+    torch.nn.Module.to = _module_to(torch.nn.Module.to)  # type: ignore[method-assign]
+
+
+def _tensor_to(real: Any) -> Any:
+    @functools.wraps(real)
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not _name_npu(args, kwargs) or _is_ours(sys._getframe(1)):
+            moved: torch.Tensor = real(self, *args, **kwargs)
+            return moved
+        if any(isinstance(value, str) for value in (*args, kwargs.get("device"))):
+            warn_once("tensor-to")  # a device object is mostly a model's own
+        args, kwargs = _without_npu(args, kwargs)
+        kept: torch.Tensor = real(self, *args, **kwargs) if args or kwargs else self
+        return kept
+
+    return to
+
+
+def _module_to(real: Any) -> Any:
+    @functools.wraps(real)
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        if not _name_npu(args, kwargs) or _is_ours(sys._getframe(1)):
+            moved: torch.nn.Module = real(self, *args, **kwargs)
+            return moved
+        args, kwargs = _without_npu(args, kwargs)
+        if args or kwargs:
+            real(self, *args, **kwargs)
+        return self if isinstance(self, Module) else convert_to_npu_module(self)
+
+    return to
+
+
+def _name_npu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(map(_is_npu, args)) or ("device" in kwargs and _is_npu(kwargs["device"]))
+
+
+def _is_npu(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower().partition(":")[0] == "npu"
+    return isinstance(value, torch.device) and value.type == "npu"
+
+
+def _without_npu(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    kept = {name: value for name, value in kwargs.items() if not _is_npu(value)}
+    return tuple(value for value in args if not _is_npu(value)), kept
+
+
+def _is_ours(frame: Any) -> bool:
+    """Whether the caller is one of our packages, or torch: neither is the program."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0] in _OURS
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
-"""Dtypes by that library's names, with int4; each equals torch's and numpy's of its kind."""
+"""Dtypes by that library's names, with int4, and its conventions that warn once per process."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from npu_llm.errors import OptionError
 
 __all__ = [
+    "ConventionWarning",
     "NPUDtype",
     "bfloat16",
     "dtype_of",
@@ -22,6 +25,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "warn_once",
 ]
 
 
@@ -112,3 +116,41 @@ int32 = _of("int32", torch.int32)
 int64 = _of("int64", torch.int64)
 
 _BY_TORCH = (float16, bfloat16, float32, float64, int8, int16, int32, int64)
+
+
+_TEXTS = {
+    "causal-mask": "attention's mask does not count under is_causal; omit the mask, or add the "
+    "causal one to it and pass is_causal=False",
+    "float16": "linear layers compute in float16, whatever float dtype is asked for",
+    "index-keeps-axis": "tensor[0, :] of a graph keeps the axis, with one element; write "
+    "tensor[0:1, :] to say so, or reshape the result",
+    "scale-root": "products over integers divide by the square root of their inputs; pass scales "
+    "multiplied by it, or use npu_ops.QMatMul, which does not divide",
+    "tensor-to": "tensors stay on the host under .to('npu'); modules move",
+}
+# The warning names the line that called these.
+_OURS = ("npu_llm.compat.", "npu_compiler.", "torch.")
+_told: set[str] = set()
+
+
+class ConventionWarning(UserWarning):
+    """A convention of that library counts, which is not torch's."""
+
+
+def warn_once(convention: str) -> None:
+    """Warns of a convention when it first counts in this process.
+
+    Args:
+        convention: a key of the table.
+    """
+    if convention in _told:
+        return
+    _told.add(convention)
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"intel_npu_acceleration_library: as there, {_TEXTS[convention]}.",
+        ConventionWarning,
+        stacklevel=level,
+    )

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModel
 
 import npu_llm
-from npu_llm.compat.absent import absent_name
+from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.compiler import CompilerConfig, checked_config
 from npu_llm.compat.intel_npu_acceleration_library.compiler import compile as compile_model
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import int4
-from npu_llm.compat.intel_npu_acceleration_library.nn.linear import checked_dtype
+from npu_llm.compat.intel_npu_acceleration_library.nn.layers import checked_dtype
 from npu_llm.errors import OptionError
 
 __all__ = ["NPUAutoModel", "NPUModel", "NPUModelForCausalLM", "NPUModelForSeq2SeqLM"]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from npu_llm.compat.intel_npu_acceleration_library import conventions
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
 
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch):
     """The conventions that were told of: all; a test clears it to hear of them."""
-    names = set(conventions._TEXTS)
-    monkeypatch.setattr(conventions, "_told", names)
+    names = set(dtypes._TEXTS)
+    monkeypatch.setattr(dtypes, "_told", names)
     return names

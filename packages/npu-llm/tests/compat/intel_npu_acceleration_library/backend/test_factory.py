@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import npu_runtime
 from npu_compiler.errors import GraphError
 from npu_compiler.openvino_core import openvino_core
-from npu_llm.compat.intel_npu_acceleration_library import conventions
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
 from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory, factory
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import bfloat16, float64
 from npu_llm.compat.intel_npu_acceleration_library.quantization import compress_to_i4
@@ -39,7 +39,7 @@ def test_products_over_integers_divide_by_the_root_of_the_inputs(told, bits, bia
     told.clear()
     graph = NNFactory()
     kind = np.int8 if bits == 8 else np.uint8
-    with pytest.warns(conventions.ConventionWarning, match="square root of their inputs"):
+    with pytest.warns(dtypes.ConventionWarning, match="square root of their inputs"):
         graph.linear(graph.parameter((3, 16)), 4, 16, bias, wt_dtype=kind)
     weight = W if bits == 8 else compress_to_i4(torch.from_numpy(W)).numpy()
     offset = np.arange(4, dtype=np.float16)

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from npu_llm.compat.intel_npu_acceleration_library import conventions
+import npu_runtime
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
 from npu_llm.compat.intel_npu_acceleration_library.backend import (
     MLP,
     Convolution,
@@ -18,12 +19,17 @@ from npu_llm.compat.intel_npu_acceleration_library.backend import (
     run_matmul,
     runtime,
 )
-from npu_llm.compat.intel_npu_acceleration_library.nn.linear import Linear
+from npu_llm.compat.intel_npu_acceleration_library.backend.runtime import (
+    get_driver_version,
+    npu_available,
+)
+from npu_llm.compat.intel_npu_acceleration_library.nn.layers import Linear
 from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
 )
 from npu_llm.errors import OptionError
+from npu_runtime.errors import DeviceError
 
 
 def close(found, expected):
@@ -66,7 +72,7 @@ def test_integers_divide_by_the_root_which_users_are_told_and_layers_know(told, 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Linear.fromTensor(weight, None, torch.int8).eval()(x)
-    with pytest.warns(conventions.ConventionWarning, match="multiplied by it"):
+    with pytest.warns(dtypes.ConventionWarning, match="multiplied by it"):
         found = run_matmul(x, given, scale)
     close(found, x @ (integers * scale.float()).T / 4)
 
@@ -164,3 +170,20 @@ def test_a_convolution_takes_groups_as_a_first_axis(bias):
     found = run_factory(x, [weight, *([offset] if bias else [])], make)
     expected = F.conv2d(x, weight.flatten(0, 1), offset, padding=1, groups=2)
     torch.testing.assert_close(found, expected, atol=0.1, rtol=0.02)
+
+
+def test_a_processor_in_its_place_is_no_npu():
+    serves = npu_runtime.device_info(0).device.startswith("NPU")
+    assert npu_available() is serves
+    if not serves:
+        with pytest.raises(DeviceError, match="must have an NPU") as error:
+            get_driver_version()
+        assert error.value.code == "device-absent"
+
+
+def test_the_drivers_version_is_its_last_number(monkeypatch):
+    class Info:
+        device, driver_version = "NPU", "1.2.2408"
+
+    monkeypatch.setattr(runtime.npu_runtime, "device_info", lambda index: Info)
+    assert get_driver_version() == 2408

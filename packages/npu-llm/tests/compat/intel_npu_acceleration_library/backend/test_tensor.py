@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from npu_compiler.errors import GraphError
-from npu_llm.compat.intel_npu_acceleration_library import conventions
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
 from npu_llm.compat.intel_npu_acceleration_library.backend import NNFactory, Tensor
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import float16, float32, int4, int32
 from npu_llm.errors import OptionError
@@ -134,7 +134,7 @@ def test_a_mask_does_not_count_under_is_causal(told):
     told.clear()
     graph = NNFactory()
     x, mask = graph.parameter((1, 2, 4, 8), np.float32), graph.parameter((4, 4), np.float32)
-    with pytest.warns(conventions.ConventionWarning, match="mask does not count"):
+    with pytest.warns(dtypes.ConventionWarning, match="mask does not count"):
         F.scaled_dot_product_attention(x, x, x, attn_mask=mask, is_causal=True)
     given = torch.randn(1, 2, 4, 8)
     expected = F.scaled_dot_product_attention(given, given, given, is_causal=True)

@@ -2,22 +2,25 @@
 
 from typing import Any
 
-from npu_llm.compat.absent import absent_name
-from npu_llm.compat.intel_npu_acceleration_library.backend.convolution import Convolution
-from npu_llm.compat.intel_npu_acceleration_library.backend.driver import (
-    get_driver_version,
-    npu_available,
-)
+from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend.factory import NNFactory
-from npu_llm.compat.intel_npu_acceleration_library.backend.matmul import Linear, MatMul
-from npu_llm.compat.intel_npu_acceleration_library.backend.mlp import MLP
-from npu_llm.compat.intel_npu_acceleration_library.backend.qmatmul import QLinear, QMatMul
+from npu_llm.compat.intel_npu_acceleration_library.backend.operators import (
+    MLP,
+    SDPA,
+    Convolution,
+    Linear,
+    MatMul,
+    QLinear,
+    QMatMul,
+    SimpleSDPA,
+)
 from npu_llm.compat.intel_npu_acceleration_library.backend.runtime import (
     clear_cache,
+    get_driver_version,
+    npu_available,
     run_factory,
     run_matmul,
 )
-from npu_llm.compat.intel_npu_acceleration_library.backend.sdpa import SDPA, SimpleSDPA
 from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import Tensor
 
 __all__ = [

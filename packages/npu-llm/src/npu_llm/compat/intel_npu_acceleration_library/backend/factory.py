@@ -25,19 +25,16 @@ from npu_compiler import GraphBuilder, GraphTensor
 from npu_compiler.graph_builder.places import pass_over
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs import compile_options
-from npu_llm.compat.intel_npu_acceleration_library.backend.inputs import (
+from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import (
+    FACTORIES,
     GraphInput,
+    Tensor,
     fitted,
     flattened,
     unpacked,
-)
-from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import (
-    FACTORIES,
-    Tensor,
     without_ignored_mask,
 )
-from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
-from npu_llm.compat.intel_npu_acceleration_library.dtypes import dtype_of, float64, int4
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import dtype_of, float64, int4, warn_once
 from npu_llm.errors import OptionError
 
 __all__ = ["NNFactory"]

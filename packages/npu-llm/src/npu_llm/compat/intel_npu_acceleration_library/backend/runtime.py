@@ -1,11 +1,12 @@
-"""Products and operators on torch's tensors, in float16, each size a program that is kept.
+"""Operators on torch's tensors, each size a program that is kept, and the NPU's driver.
 
-The programs used last are kept, up to 256. Products over integers divide by the square root of the
-inputs, so that `scale` is passed multiplied by it.
+The 256 programs used last are kept. Products over integers divide by the square root of the inputs,
+so that `scale` is passed multiplied by it.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -15,13 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
+import npu_runtime
+from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend.factory import NNFactory
-from npu_llm.compat.intel_npu_acceleration_library.backend.matmul import MatMul
-from npu_llm.compat.intel_npu_acceleration_library.backend.qmatmul import QMatMul
-from npu_llm.compat.intel_npu_acceleration_library.conventions import warn_once
+from npu_llm.compat.intel_npu_acceleration_library.backend.operators import MatMul, QMatMul
+from npu_llm.compat.intel_npu_acceleration_library.dtypes import warn_once
 from npu_llm.errors import OptionError
+from npu_runtime.errors import DeviceError
 
-__all__ = ["clear_cache", "run_factory", "run_matmul"]
+__all__ = ["clear_cache", "get_driver_version", "npu_available", "run_factory", "run_matmul"]
 
 _MOST_PROGRAMS = 256
 _programs: OrderedDict[Hashable, NNFactory] = OrderedDict()
@@ -142,3 +145,31 @@ def _kept(key: Hashable, make: Callable[[], NNFactory]) -> NNFactory:
 
 def _returned(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return result.to(device=like.device, dtype=like.dtype)
+
+
+def npu_available() -> bool:
+    """Whether an NPU serves, and not a processor in its place."""
+    try:
+        return npu_runtime.device_info(0).device.startswith("NPU")
+    except DeviceError:
+        return False
+
+
+def get_driver_version() -> int:
+    """Returns the number of the NPU's driver.
+
+    Raises:
+        DeviceError: [device-absent] where no NPU serves.
+    """
+    if not npu_available():
+        raise DeviceError(
+            "get_driver_version: must have an NPU, whose driver it tells; got none that serves. "
+            "`npu-runtime doctor` says why.",
+            code="device-absent",
+        )
+    numbers = re.findall(r"\d+", npu_runtime.device_info(0).driver_version)
+    return int(numbers[-1]) if numbers else 0
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)

@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from npu_llm.compat.absent import absent_name
+from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.nn import functional
-from npu_llm.compat.intel_npu_acceleration_library.nn.conv import Conv2d
 from npu_llm.compat.intel_npu_acceleration_library.nn.functional import *  # noqa: F403
-from npu_llm.compat.intel_npu_acceleration_library.nn.linear import Linear, QuantizedLinear
-from npu_llm.compat.intel_npu_acceleration_library.nn.llm import PhiMLP
-from npu_llm.compat.intel_npu_acceleration_library.nn.module import (
+from npu_llm.compat.intel_npu_acceleration_library.nn.layers import (
+    Conv2d,
+    Linear,
     Module,
     NPUModuleWrapper,
+    QuantizedLinear,
     convert_to_npu_module,
 )
+from npu_llm.compat.intel_npu_acceleration_library.nn.llm import PhiMLP
 
 __all__ = [  # noqa: PLE0604  # all are texts
     "Conv2d",

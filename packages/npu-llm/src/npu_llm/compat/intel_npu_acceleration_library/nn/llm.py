@@ -10,7 +10,7 @@ import torch
 
 import npu_llm
 from npu_llm.cache_names import CACHE
-from npu_llm.compat.absent import absent_name
+from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend import MLP, run_factory
 from npu_llm.errors import ContextError, OptionError
 

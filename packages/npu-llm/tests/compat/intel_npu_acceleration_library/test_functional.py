@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from npu_llm.compat.intel_npu_acceleration_library import conventions
+from npu_llm.compat.intel_npu_acceleration_library import dtypes
 from npu_llm.compat.intel_npu_acceleration_library.functional import scaled_dot_product_attention
 from npu_llm.errors import OptionError
 
@@ -12,7 +12,7 @@ from npu_llm.errors import OptionError
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_attention_reads_a_mask_unless_it_is_causal(is_causal, has_mask, monkeypatch):
-    monkeypatch.setattr(conventions, "_told", set(conventions._TEXTS))
+    monkeypatch.setattr(dtypes, "_told", set(dtypes._TEXTS))
     query, key = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
     mask = torch.randn(1, 1, 3, 5) if has_mask else None
     found = scaled_dot_product_attention(query, key, key, mask, is_causal=is_causal)

@@ -1,27 +1,48 @@
-"""Linear layers in float16 or over integers, each product a program shared by equal sizes.
+"""Layers in float16 or over integers, and modules that run programs on `npu`.
 
-They call the products of `backend`, rather than compile themselves as npu_compiler.nn's do: a
-transformer has hundreds of layers of few sizes.
+Layers call the products of `backend`, rather than compile themselves as npu_compiler.nn's do: a
+transformer has hundreds of layers of few sizes, and equal sizes share a program.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 
 import npu_compiler
-from npu_llm.compat.intel_npu_acceleration_library.backend import run_matmul
+import npu_compiler.nn
+from npu_llm.compat.alias import absent_name
+from npu_llm.compat.intel_npu_acceleration_library.backend import (
+    Convolution,
+    NNFactory,
+    run_factory,
+    run_matmul,
+)
+from npu_llm.compat.intel_npu_acceleration_library.backend import Tensor as FactoryTensor
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8
-from npu_llm.compat.intel_npu_acceleration_library.nn.autograd import AutogradMatMul
 from npu_llm.compat.intel_npu_acceleration_library.quantization import (
     compress_to_i4,
     quantize_tensor,
 )
 from npu_llm.errors import OptionError
 
-__all__ = ["Linear", "QuantizedLinear", "checked_dtype"]
+__all__ = [
+    "AutogradMatMul",
+    "Conv2d",
+    "Linear",
+    "Module",
+    "NPUContextManager",
+    "NPUModuleWrapper",
+    "QuantizedLinear",
+    "checked_dtype",
+    "convert_to_npu_module",
+]
 
 # A layer with more rows or columns stays torch's.
 _LARGEST = 2**17
@@ -187,3 +208,155 @@ def _integers(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     # float16 has no scale for the very smallest rows, which become zeros.
     divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
     return (weight / divisor).round().clamp(-8, 7)
+
+
+class AutogradMatMul(torch.autograd.Function):
+    """x (..., inputs) @ w (outputs, inputs).T, computed in float16."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns (..., outputs); a scale belongs to integer weights, which take no gradient."""
+        ctx.save_for_backward(x, w)
+        product: torch.Tensor = run_matmul(x, w, scale)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Returns the gradients of x and w."""
+        x, w = ctx.saved_tensors
+        of_x = of_w = None
+        rows = grad.reshape(-1, grad.shape[-1])
+        if ctx.needs_input_grad[0]:
+            of_x = run_matmul(rows, w.T).reshape(x.shape).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            columns = x.reshape(-1, x.shape[-1]).T
+            of_w = run_matmul(rows.T, columns.to(w.dtype)).to(w.dtype)
+        return of_x, of_w, None
+
+
+Sizes = int | Sequence[int]
+
+
+class Conv2d(torch.nn.Module):
+    """A convolution; in training mode it is torch's own, on the host."""
+
+    def __init__(
+        self,
+        weights: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        strides: Sizes = 1,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+    ) -> None:
+        """Takes the weights.
+
+        Args:
+            weights: (outputs, inputs / groups, height, width).
+            bias: (outputs,), or None.
+            strides: of both dimensions, or of each.
+            padding: zeros around the input.
+            dilation: steps between the weights.
+            groups: parts of the channels that do not mix.
+        """
+        super().__init__()
+        self.weight = torch.nn.Parameter(weights.detach())
+        self.bias = None if bias is None else torch.nn.Parameter(bias.detach())
+        self._sizes: dict[str, Any] = {
+            "strides": strides,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolves x (batch, inputs, height, width), or one without the batch, as torch's."""
+        if x.dim() == 3:
+            result: torch.Tensor = self(x[None])
+            return result[0]
+        if self.training:
+            sizes: Any = tuple(self._sizes.values())
+            return F.conv2d(x.to(self.weight.dtype), self.weight, self.bias, *sizes).to(x.dtype)
+        weight, groups = self.weight, self._sizes["groups"]
+        if groups > 1:
+            weight = weight.unflatten(0, (groups, -1))  # type: ignore[no-untyped-call]
+        kind = partial(Convolution, weights_shape=weight.shape, bias=None, **self._sizes)
+        result = run_factory(x, [weight], kind)
+        if self.bias is None:
+            return result
+        return result + self.bias.detach().to(x.dtype).view(-1, 1, 1)
+
+    @staticmethod
+    def fromTorch(layer: torch.nn.Conv2d, dtype: torch.dtype = torch.float16) -> torch.nn.Module:
+        """Makes a layer of one of torch's.
+
+        A padding mode other than zeros, and padding by name, stay torch's.
+        """
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return layer
+        bias = None if layer.bias is None else layer.bias.to(dtype)
+        sizes = (layer.stride, layer.padding, layer.dilation, layer.groups)
+        return Conv2d(layer.weight.to(dtype), bias, *sizes)
+
+
+class Module(npu_compiler.nn.Module):
+    """A module whose calls run programs, without gradients but in training mode.
+
+    Args:
+        profile: accepted; `npu-profiler trace` is what measures here.
+    """
+
+    def __init__(self, profile: bool = False) -> None:
+        super().__init__()
+        self.profile = profile
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module."""
+        if self.training or torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)
+        with torch.no_grad():
+            return super().__call__(*args, **kwargs)
+
+
+class NPUModuleWrapper(npu_compiler.nn.NPUModuleWrapper, Module):
+    """Another module as one that runs programs; see npu_compiler.nn.NPUModuleWrapper."""
+
+
+def convert_to_npu_module(module: torch.nn.Module) -> NPUModuleWrapper:
+    """Returns a module that runs programs, in evaluation mode, with the names of the given one."""
+    wrapped = NPUModuleWrapper(module)
+    wrapped.eval()
+    return wrapped
+
+
+class NPUContextManager(NNFactory):
+    """A graph built in a `with` block, which is compiled where the block ends."""
+
+    def __enter__(self) -> Self:
+        """Returns the graph."""
+        return self
+
+    def Tensor(self, shape: Sequence[int], dtype: Any = torch.float16) -> FactoryTensor:
+        """Adds an input."""
+        return self.parameter(shape, dtype=dtype)
+
+    def Constant(self, tensor: torch.Tensor) -> FactoryTensor:
+        """Adds a constant."""
+        added: FactoryTensor = self.constant(tensor)
+        return added
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Compiles the graph, unless an error ended the block."""
+        if kind is None:
+            self.compile()
+
+
+def __getattr__(name: str) -> Any:
+    raise absent_name(__name__, name)
