@@ -206,7 +206,7 @@ from npu_runtime.driver_conformance.bench import Bench
 from npu_runtime.driver_conformance.driver_table import Direction
 from npu_runtime.driver_conformance.isolation import LastCall
 from npu_runtime.driver_conformance.locate import DriverUnderTest, table_of_library
-from npu_runtime.driver_conformance.openvino_programs import openvino_programs
+from npu_runtime.driver_conformance.program_set import openvino_programs
 built, stub = sys.argv[1:]
 bench = Bench(
     DriverUnderTest("openvino", lambda: table_of_library(built), vendor_library=stub, device="NPU",

@@ -9,8 +9,13 @@ from npu_runtime.driver_conformance.bench import Bench
 from npu_runtime.driver_conformance.driver_table import ABI_VERSION
 from npu_runtime.driver_conformance.isolation import LastCall, run_isolated
 from npu_runtime.driver_conformance.locate import DriverUnderTest, find_driver
-from npu_runtime.driver_conformance.report import as_json, as_table, exit_code
-from npu_runtime.driver_conformance.run import run_checks, select_checks
+from npu_runtime.driver_conformance.run import (
+    as_json,
+    as_table,
+    exit_code,
+    run_checks,
+    select_checks,
+)
 from npu_runtime.errors import NpuError
 
 __all__ = ["main"]

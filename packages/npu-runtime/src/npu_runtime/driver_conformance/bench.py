@@ -1,32 +1,44 @@
-"""The bench: one driver under test, opened, with memory, streams, events and programs."""
+"""The bench: one driver under test, with memory, streams, events and programs, and its rules."""
 
 import ctypes
 import mmap
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int, c_int32, c_int64, c_long, c_size_t, c_void_p
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from npu_runtime.driver_conformance.driver_calls import DriverCalls, expect
 from npu_runtime.driver_conformance.driver_table import (
     DONE,
     Direction,
+    DriverTable,
     Dtype,
     Option,
     Port,
     ProgramSource,
+    Status,
 )
 from npu_runtime.driver_conformance.isolation import LastCall
 from npu_runtime.driver_conformance.locate import DriverUnderTest
 from npu_runtime.driver_conformance.program_set import ProgramSet, ProgramText
-from npu_runtime.driver_conformance.registry import CheckFailure, Unsupported
 
-__all__ = ["NO_DONE", "PAGE", "Bench", "Block", "Done", "expect"]
+__all__ = [
+    "NO_DONE",
+    "PAGE",
+    "Bench",
+    "Block",
+    "CheckFailure",
+    "Done",
+    "Unsupported",
+    "expect",
+    "expect_no_growth",
+]
 
 PAGE = mmap.PAGESIZE
 NO_DONE = DONE()  # a NULL function: the call waits
@@ -37,6 +49,34 @@ _HOST_CODE = "host code after "
 _ARENA_BYTES = 1 << 36
 _BUSY_BYTES = 32 << 20
 _BUSY_COPIES = 8
+_SENTENCE = re.compile(r"[A-Za-z_][\w:.]*: \S")
+_GROWTH_BATCHES = 4
+_GROWTH_ATTEMPTS = 3  # the system takes and gives back pages by itself; a leak shows each time
+_LEAST_BYTES = 32  # what one lost object takes at least, with what malloc adds
+
+
+class CheckFailure(Exception):
+    """The driver broke a rule.
+
+    Args:
+        reason: what was seen, and what the rule is.
+        function: the field of the table that broke it, where that is not the one under test.
+    """
+
+    def __init__(self, reason: str, *, function: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.function = function
+
+
+class Unsupported(Exception):
+    """The interface lets the driver leave this out, and it does; the text says why."""
+
+
+def expect(holds: bool, reason: str) -> None:
+    """Fails the check with ``reason`` unless ``holds``."""
+    if not holds:
+        raise CheckFailure(reason)
 
 
 @dataclass(frozen=True)
@@ -65,8 +105,8 @@ class Done:
         return [context for context, _, _ in self.calls]
 
 
-class Bench(DriverCalls):
-    """One opened driver in this process.
+class Bench:
+    """The table of one driver in this process, and what checks do with it.
 
     Args:
         driver: which.
@@ -74,10 +114,76 @@ class Bench(DriverCalls):
     """
 
     def __init__(self, driver: DriverUnderTest, last_call: LastCall) -> None:
-        super().__init__(driver, last_call)
+        self.driver = driver
+        self._last_call = last_call
+        last_call.set("npu_driver_table")
+        address = driver.table_address()
+        if not address:
+            raise CheckFailure("npu_driver_table gave NULL", function="npu_driver_table")
+        self.table = DriverTable.from_address(address)
         self._next = self._end = 0
         self._busy_blocks: list[Block] = []
         self._kept: list[object] = []  # what the driver may still hold a pointer to
+
+    # --- calls of the table
+
+    def has(self, function: str) -> bool:
+        """Whether the table has this function, or NULL."""
+        return bool(getattr(self.table, function))
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Calls a function of the table; gives what it gives."""
+        if not self.has(function):
+            raise CheckFailure("the function is NULL", function=function)
+        self._last_call.set(function)
+        return getattr(self.table, function)(*arguments)
+
+    def must(self, function: str, *arguments: Any) -> None:
+        """Calls a function whose arguments are right; the check fails unless it gives NPU_OK."""
+        status = self.call(function, *arguments)
+        if status != Status.OK:
+            raise CheckFailure(
+                f"gave {status_name(status)}: {self.last_error()}", function=function
+            )
+
+    def refuses(
+        self, function: str, *arguments: Any, what: str, status: Status = Status.ERROR_ARGUMENT
+    ) -> None:
+        """Calls a function with something wrong; it must say so.
+
+        Args:
+            function: which.
+            *arguments: what it gets.
+            what: what is wrong about them, for the report.
+            status: what it must give.
+        """
+        got = self.call(function, *arguments)
+        expect(
+            got == status,
+            f"gave {status_name(got)} for {what}; the rule is {status_name(status)}",
+        )
+        self.expect_sentence()
+
+    def fails(self, function: str, *arguments: Any, what: str) -> None:
+        """Like ``refuses``, where the driver chooses the status."""
+        got = self.call(function, *arguments)
+        expect(got != Status.OK, f"gave NPU_OK for {what}")
+        self.expect_sentence()
+
+    def last_error(self) -> str:
+        """The calling thread's sentence."""
+        text = self.call("last_error")
+        if text is None:
+            raise CheckFailure("gave NULL", function="last_error")
+        return bytes(text).decode(errors="replace")
+
+    def expect_sentence(self) -> None:
+        """The latest failure must have left a sentence that names the call."""
+        text = self.last_error()
+        if not _SENTENCE.match(text) or "\n" in text:
+            raise CheckFailure(
+                f'after a failure it says {text!r}; the rule is one line, "call: what went wrong"'
+            )
 
     # --- opening and memory
 
@@ -325,3 +431,48 @@ class Bench(DriverCalls):
         if flag.value not in (0, 1):
             raise CheckFailure(f"gave {flag.value}; the rule is 0 or 1", function=function)
         return flag.value == 1
+
+
+def status_name(status: int) -> str:
+    """The status as the header writes it."""
+    known = {int(item): f"NPU_{item.name}" for item in Status}
+    return known.get(status, f"npu_status {status}")
+
+
+def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> None:
+    """Repeats something that makes and destroys; fails where each batch leaves memory behind.
+
+    Args:
+        repeat: makes one thing and destroys it.
+        times: how often in each batch: so often that the smallest object would show.
+        what: what is made, for the report.
+    """
+    for _ in range(times):
+        repeat()  # caches and pools fill up
+    grown = 0
+    for _ in range(_GROWTH_ATTEMPTS):
+        grown = _growth(repeat, times)
+        if grown <= _GROWTH_BATCHES * times * _LEAST_BYTES:
+            return
+    raise CheckFailure(
+        f"{_GROWTH_BATCHES * times} times making and destroying {what} left {grown:,} bytes behind"
+    )
+
+
+def _growth(repeat: Callable[[], None], times: int) -> int:
+    """Bytes that all batches together left behind; 0 where one of them left none."""
+    held = [_resident_bytes()]
+    for _ in range(_GROWTH_BATCHES):
+        for _ in range(times):
+            repeat()
+        held.append(_resident_bytes())
+    always = all(after > before for before, after in pairwise(held))
+    return held[-1] - held[0] if always else 0
+
+
+def _resident_bytes() -> int:
+    """Exact, which the count in /proc/self/statm is not."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/smaps_rollup has no line Rss.")

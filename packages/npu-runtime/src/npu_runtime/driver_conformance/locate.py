@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from npu_runtime import _C
-from npu_runtime.driver_conformance.openvino_programs import openvino_programs
-from npu_runtime.driver_conformance.program_set import ProgramSet
+from npu_runtime.driver_conformance.program_set import ProgramSet, openvino_programs
 from npu_runtime.errors import DriverError, InputError
 from npu_runtime.plugins.drivers import (
     BUILT_IN,

@@ -2,32 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from npu_runtime.driver_conformance.bench import Bench
 from npu_runtime.driver_conformance.driver_table import FIELDS
 
-if TYPE_CHECKING:
-    from npu_runtime.driver_conformance.bench import Bench
-
-__all__ = ["Check", "CheckFailure", "Unsupported", "check", "registered"]
-
-
-class CheckFailure(Exception):
-    """The driver broke a rule.
-
-    Args:
-        reason: what was seen, and what the rule is.
-        function: the field of the table that broke it, where that is not the one under test.
-    """
-
-    def __init__(self, reason: str, *, function: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.function = function
-
-
-class Unsupported(Exception):
-    """The interface lets the driver leave this out, and it does; the text says why."""
+__all__ = ["Check", "check", "registered"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +22,7 @@ class Check:
 
     field: str
     name: str
-    body: Callable[["Bench"], None]
+    body: Callable[[Bench], None]
     is_open: bool
 
     @property
@@ -57,10 +36,10 @@ _checks: dict[str, Check] = {}
 
 def check(
     field: str, *, is_open: bool = True
-) -> Callable[[Callable[["Bench"], None]], Callable[["Bench"], None]]:
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Registers a function as a check of ``field``; its name says what is checked."""
 
-    def register(body: Callable[["Bench"], None]) -> Callable[["Bench"], None]:
+    def register(body: Callable[[Bench], None]) -> Callable[[Bench], None]:
         made = Check(field, body.__name__, body, is_open)
         if field not in FIELDS:
             raise ValueError(f"{made.label}: npu_driver has no field {field}.")

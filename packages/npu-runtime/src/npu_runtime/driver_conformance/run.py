@@ -1,17 +1,30 @@
-"""Runs the checks, each in a child process of its own, and gathers their results."""
+"""Runs the checks, each in a child process, and reports their results as a table or as JSON."""
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from npu_runtime.driver_conformance.bench import Bench
+from npu_runtime.driver_conformance.bench import Bench, CheckFailure, Unsupported
 from npu_runtime.driver_conformance.checks import ALL_CHECKS
 from npu_runtime.driver_conformance.isolation import LastCall, run_isolated
 from npu_runtime.driver_conformance.locate import DriverUnderTest
-from npu_runtime.driver_conformance.registry import Check, CheckFailure, Unsupported
+from npu_runtime.driver_conformance.registry import Check
 
-__all__ = ["BLOCKED", "FAIL", "PASS", "UNSUPPORTED", "Result", "run_checks", "select_checks"]
+__all__ = [
+    "BLOCKED",
+    "FAIL",
+    "PASS",
+    "UNSUPPORTED",
+    "Result",
+    "as_json",
+    "as_table",
+    "exit_code",
+    "run_checks",
+    "select_checks",
+]
 
 PASS = "pass"
 FAIL = "fail"
@@ -100,3 +113,55 @@ def _outcome(driver: DriverUnderTest, item: Check, last_call: LastCall) -> list[
 def _pair(value: Any) -> tuple[str, str]:
     outcome, reason = value
     return str(outcome), str(reason)
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """0 when every check passed or is unsupported, else 1."""
+    return int(any(result.outcome in (FAIL, BLOCKED) for result in results))
+
+
+def as_table(driver: str, results: Sequence[Result]) -> str:
+    """One line for each check, grouped by the function it belongs to, and a closing line."""
+    width = max(len(result.field) for result in results)
+    name_width = max(len(result.check) for result in results)
+    lines = []
+    for field, group in groupby(results, key=lambda result: result.field):
+        for number, result in enumerate(group):
+            head = field if number == 0 else ""
+            reason = f": {result.reason}" if result.reason else ""
+            name = result.check.replace("_", " ")
+            lines.append(f"{head:{width}}  {name:{name_width}}  {result.outcome}{reason}")
+    lines += ["", closing_line(driver, results)]
+    return "\n".join(lines)
+
+
+def closing_line(driver: str, results: Sequence[Result]) -> str:
+    """What was checked and how it ended, in one line."""
+    counts = Counter(result.outcome for result in results)
+    fields = len({result.field for result in results})
+    told = ", ".join(
+        f"{counts[outcome]} {outcome}"
+        for outcome in (PASS, FAIL, BLOCKED, UNSUPPORTED)
+        if counts[outcome]
+    )
+    of = f"{fields} field" + ("" if fields == 1 else "s")
+    return f"driver {driver}: {len(results)} checks of {of} of npu_driver: {told}"
+
+
+def as_json(driver: str, results: Sequence[Result]) -> dict[str, object]:
+    """The same facts."""
+    counts = Counter(result.outcome for result in results)
+    return {
+        "driver": driver,
+        "passed": exit_code(results) == 0,
+        "counts": {outcome: counts[outcome] for outcome in (PASS, FAIL, BLOCKED, UNSUPPORTED)},
+        "checks": [
+            {
+                "field": result.field,
+                "check": result.check,
+                "outcome": result.outcome,
+                "reason": result.reason,
+            }
+            for result in results
+        ],
+    }

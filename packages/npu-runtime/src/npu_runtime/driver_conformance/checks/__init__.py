@@ -1,12 +1,10 @@
 """The checks of a driver, by what they are about."""
 
 from npu_runtime.driver_conformance.checks import (  # noqa: F401  # importing one registers its checks
-    devices,
     events,
     memory,
     opening,
     programs,
-    request_runs,
     requests,
     streams,
 )

@@ -3,9 +3,8 @@
 import time
 from ctypes import byref, c_int64, c_void_p
 
-from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.bench import Bench, expect, expect_no_growth
 from npu_runtime.driver_conformance.driver_table import Status
-from npu_runtime.driver_conformance.growth import expect_no_growth
 from npu_runtime.driver_conformance.registry import check
 
 __all__: list[str] = []

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from npu_runtime.driver_conformance.bench import NO_DONE, PAGE, Bench, expect
+from npu_runtime.driver_conformance.bench import NO_DONE, PAGE, Bench, Unsupported, expect
 from npu_runtime.driver_conformance.driver_table import NULLABLE, Status
-from npu_runtime.driver_conformance.registry import Unsupported, check
+from npu_runtime.driver_conformance.registry import check
 
 __all__: list[str] = []
 

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import byref, c_size_t, c_void_p
 
-from npu_runtime.driver_conformance.bench import Bench, expect
+from npu_runtime.driver_conformance.bench import Bench, CheckFailure, expect, expect_no_growth
 from npu_runtime.driver_conformance.driver_table import (
     Direction,
     Dtype,
@@ -11,9 +11,8 @@ from npu_runtime.driver_conformance.driver_table import (
     ProgramSource,
     Status,
 )
-from npu_runtime.driver_conformance.growth import expect_no_growth
 from npu_runtime.driver_conformance.program_set import ProgramText
-from npu_runtime.driver_conformance.registry import CheckFailure, check
+from npu_runtime.driver_conformance.registry import check
 
 __all__: list[str] = []
 

@@ -1,7 +1,6 @@
 import pytest
 
-from npu_runtime.driver_conformance.report import as_json, as_table, exit_code
-from npu_runtime.driver_conformance.run import Result
+from npu_runtime.driver_conformance.run import Result, as_json, as_table, exit_code
 
 GOOD = Result("open", "opens_a_device", "pass", "")
 LEFT_OUT = Result("host_access_begin", "nests", "unsupported", "NULL")
