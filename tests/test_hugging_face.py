@@ -573,11 +573,11 @@ def counted(*arguments):
 
 import_hooks._Finder.find_spec = counted
 import torch
-hook = sys.modules["npu_runtime.hugging_face.hook"]
+hook = sys.modules["npu_runtime.library_patches.hooks"]
 replacing = sys.modules["npu_runtime.library_patches.replacing"]
 hook._begin, replacing._change = timed(hook._begin), timed(replacing._change)
 sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, import_hooks._Finder)]
-timed(hook.install)()
+timed(hook.install)(hugging_face=True)
 import transformers, accelerate
 from transformers import Trainer
 whole = clock() - begun

@@ -7,7 +7,7 @@ import pytest
 
 from npu_runtime import info
 from npu_runtime.openvino_devices import architecture_of, serving_device
-from npu_runtime.plugins.drivers import openvino_library
+from npu_runtime.plugins import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 

@@ -16,7 +16,7 @@ from npu_runtime.errors import (
     ProgramError,
 )
 from npu_runtime.info import DeviceInfo, device_info
-from npu_runtime.plugins.kernels import load_kernels as _load_kernels
+from npu_runtime.plugins import load_kernels as _load_kernels
 from npu_runtime.program import IndexCheck, Program, Session, load_program
 
 __all__ = [

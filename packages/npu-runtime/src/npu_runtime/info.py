@@ -14,7 +14,7 @@ from npu_command.import_hooks import is_bare, load_packages
 from npu_runtime.config import config, problem
 from npu_runtime.errors import DeviceError
 from npu_runtime.openvino_devices import architecture_of, serving_device
-from npu_runtime.plugins.drivers import openvino_library, vendor_entry_points
+from npu_runtime.plugins import openvino_library, vendor_entry_points
 from npu_runtime.public_calls import public_call
 from npu_runtime_autoload.torch_version import is_built_for
 

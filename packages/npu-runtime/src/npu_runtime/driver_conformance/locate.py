@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from npu_runtime import _C
 from npu_runtime.driver_conformance.program_set import ProgramSet, openvino_programs
 from npu_runtime.errors import DriverError, InputError
-from npu_runtime.plugins.drivers import (
+from npu_runtime.plugins import (
     BUILT_IN,
     library_of,
     openvino_library,

@@ -1,1 +1,1 @@
-"""What the rooms for other libraries share: the device they take, functions replaced in them."""
+"""Changes to other libraries, made when they are imported, so that they know npu."""

@@ -123,7 +123,7 @@ from npu_runtime.npu.tensor_types import (
     ShortTensor,
 )
 from npu_runtime.npu.views import as_cpu, as_npu
-from npu_runtime.plugins.inductor import INDUCTOR_NAMES, find_inductor_class
+from npu_runtime.plugins import INDUCTOR_NAMES, find_inductor_class
 
 __all__ = [
     "AcceleratorError",

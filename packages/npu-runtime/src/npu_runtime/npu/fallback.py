@@ -7,7 +7,7 @@ package.
 from collections.abc import Sequence
 from typing import Any
 
-from npu_runtime.plugins.kernels import kernel_package
+from npu_runtime.plugins import kernel_package
 
 __all__ = ["fallback_report", "reset_fallback_report", "set_fallback_policy"]
 

@@ -14,10 +14,8 @@ import torch.utils.backend_registration as backend_registration
 from npu_command.import_hooks import when_imported
 from npu_runtime import _C, npu
 from npu_runtime.config import config, problem
-from npu_runtime.hugging_face import hook as hugging_face
-from npu_runtime.lightning import hook as lightning
-from npu_runtime.plugins.drivers import find_vendor_drivers, openvino_library
-from npu_runtime.plugins.observers import install_observers
+from npu_runtime.library_patches import hooks
+from npu_runtime.plugins import find_vendor_drivers, install_observers, openvino_library
 from npu_runtime.refusal import refuse_device
 from npu_runtime.startup.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.torch_integration import distributed
@@ -63,9 +61,7 @@ def _register() -> None:
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
     when_imported("torch.distributed.device_mesh", distributed.share_devices)
     when_imported("torch.nn.attention.flex_attention", serve_flex_attention)
-    if config.hugging_face:
-        hugging_face.install()
-    lightning.install()
+    hooks.install(hugging_face=config.hugging_face)
     atexit.register(_C.stop_autograd_threads)
     if config.memory_check:
         install_memory_check()

@@ -6,8 +6,8 @@ import pytest
 
 from npu_runtime.config import RuntimeConfig
 from npu_runtime.info import DeviceInfo
-from npu_runtime.library_patches import choice
-from npu_runtime.library_patches.choice import decide
+from npu_runtime.library_patches import default_device
+from npu_runtime.library_patches.default_device import decide
 
 
 def device(driver, name):
@@ -64,11 +64,11 @@ def test_the_device_that_transformers_tests_are_given_is_named():
 
 
 def test_one_line_says_what_is_taken_and_why(monkeypatch, caplog):
-    monkeypatch.setattr(choice, "_said", set())
-    monkeypatch.setattr(choice, "config", RuntimeConfig(auto=True))
+    monkeypatch.setattr(default_device, "_said", set())
+    monkeypatch.setattr(default_device, "config", RuntimeConfig(auto=True))
     with caplog.at_level(logging.WARNING):
-        assert choice.picks_npu()
-        assert choice.picks_npu()
+        assert default_device.picks_npu()
+        assert default_device.picks_npu()
     assert caplog.messages == [
         "npu: Hugging Face's libraries run on npu where no device is named: NPU_AUTO=1 asks for it"
     ]

@@ -1,12 +1,15 @@
-"""Drivers in other wheels: when they are looked for, and what a broken one does."""
+"""Drivers, kernels, code for Inductor and observers of other wheels, whole and broken."""
 
+import importlib.metadata
+import types
 from pathlib import Path
 
 import pytest
+import torch
+from torch._dynamo.device_interface import get_interface_for_device
 
-from npu_runtime import DeviceError, InputError
+from npu_runtime import DeviceError, InputError, plugins
 from npu_runtime.driver_conformance.locate import find_driver
-from npu_runtime.plugins import kernels
 
 SCANS = """
 import importlib.metadata
@@ -86,9 +89,9 @@ def test_the_error_of_a_failed_driver_call_carries_the_code(run_python):
 
 
 def test_kernels_that_are_not_installed_are_an_error(monkeypatch):
-    monkeypatch.setattr(kernels, "_KERNEL_PACKAGE", "npu_ops_that_nobody_has")
+    monkeypatch.setattr(plugins, "_KERNEL_PACKAGE", "npu_ops_that_nobody_has")
     with pytest.raises(DeviceError, match="pip install npu-ops") as caught:
-        kernels.kernel_package()
+        plugins.kernel_package()
     assert caught.value.code == "kernels-absent"
 
 
@@ -122,3 +125,83 @@ def test_an_unknown_driver_is_told_with_the_installed_ones(run_python, vendor):
         NPU_DRIVER="nope",
     )
     assert "these drivers are installed: openvino, sim, lost" in done.stdout, done.stderr
+
+
+class Offer:
+    """An entry point of a wheel with one class."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __lt__(self, other: "Offer") -> bool:
+        return self.value < other.value
+
+    def load(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(Scheduling=int)
+
+
+def offers(monkeypatch: pytest.MonkeyPatch, *wheels: str) -> None:
+    def found(*, group: str) -> list[Offer]:
+        assert group == "npu_runtime.inductor"
+        return [Offer(wheel) for wheel in wheels]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+
+
+def test_class_of_an_installed_wheel_is_found(monkeypatch):
+    offers(monkeypatch, "a_wheel.inductor")
+    assert torch.npu.Scheduling is int
+
+
+def test_without_a_wheel_the_name_is_not_there(monkeypatch):
+    offers(monkeypatch)
+    assert not hasattr(torch.npu, "Scheduling")
+
+
+def test_name_that_the_wheel_lacks_is_not_there(monkeypatch):
+    offers(monkeypatch, "a_wheel.inductor")
+    assert not hasattr(torch.npu, "CppWrapperCodegen")
+
+
+def test_two_wheels_are_an_error_that_names_both(monkeypatch):
+    offers(monkeypatch, "one.inductor", "another.inductor")
+    with pytest.raises(InputError, match=r"another.inductor, one.inductor.*\[inductor-wheels\]"):
+        torch.npu.Scheduling  # noqa: B018  # asking raises
+
+
+def test_properties_say_how_many_threads_run_loops():
+    properties = get_interface_for_device("npu").get_device_properties("npu:0")
+    assert properties.multi_processor_count == torch.get_num_threads()
+    assert properties.name == torch.npu.get_device_name()
+
+
+class Entry:
+    def __init__(self, function):
+        self.name = self.value = "test"
+        self.load = lambda: function
+
+
+@pytest.fixture
+def install_observers(monkeypatch):
+    def run(*functions):
+        entries = [Entry(function) for function in functions]
+        monkeypatch.setattr(plugins.importlib.metadata, "entry_points", lambda group: entries)
+        plugins.install_observers()
+
+    return run
+
+
+def test_each_observer_is_called(install_observers):
+    called = []
+    install_observers(lambda: called.append(1), lambda: called.append(2))
+    assert called == [1, 2]
+
+
+def test_an_observer_that_fails_is_a_warning_and_the_next_is_called(install_observers):
+    def fail():
+        raise OSError("no")
+
+    called = []
+    with pytest.warns(RuntimeWarning, match=r"OSError: no.*\[observer\]"):
+        install_observers(fail, lambda: called.append(1))
+    assert called == [1]

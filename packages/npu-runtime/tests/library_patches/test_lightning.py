@@ -1,12 +1,14 @@
 """What a connector of Lightning's makes of its arguments, on a stand-in for its modules."""
 
+import abc
+import pickle
 import types
 
 import pytest
 import torch
 
-from npu_runtime.lightning.changes import changes
-from npu_runtime.lightning.npu_accelerator import NpuAccelerator
+from npu_runtime import InputError
+from npu_runtime.library_patches.lightning import CHANGES, NpuAccelerator, make_accelerator
 
 
 class SingleDeviceStrategy:
@@ -49,7 +51,7 @@ def connector():
         ModelParallelStrategy=ModelParallelStrategy,
         MixedPrecision=MixedPrecision,
     )
-    changes("fabric", "pytorch")["fabric.connector"](module)
+    CHANGES["lightning"]["lightning.fabric.connector"](module)
     return _Connector()
 
 
@@ -93,7 +95,7 @@ def test_ddp_is_given_no_index_on_npu():
 
     module = types.ModuleType("ddp")
     module.DDPStrategy = DDPStrategy
-    changes("fabric", "pytorch")["fabric.strategies.ddp"](module)
+    CHANGES["lightning"]["lightning.fabric.strategies.ddp"](module)
     strategy = DDPStrategy()
     assert strategy._determine_ddp_device_ids() is None
     strategy.root_device = torch.device("cuda", 1)
@@ -110,9 +112,62 @@ def test_a_registry_gets_npu_once_and_keeps_anothers():
 
     module = types.ModuleType("accelerators")
     module.Accelerator, module.AcceleratorRegistry = Accelerator, Registry()
-    register = changes("fabric", "pytorch")["pytorch.accelerators"]
+    register = CHANGES["lightning"]["lightning.pytorch.accelerators"]
     register(module)
     assert issubclass(module.AcceleratorRegistry["npu"], Accelerator)
     module.AcceleratorRegistry = Registry(npu="another package's")
     register(module)
     assert module.AcceleratorRegistry["npu"] == "another package's"
+
+
+@pytest.mark.parametrize(
+    "devices, indices",
+    [(1, [0]), (-1, [0]), ("1", [0]), ("-1", [0]), ([0], [0]), ("0,0", [0, 0]), ("0,", [0])],
+)
+def test_devices_are_read_as_lightning_writes_them(devices, indices):
+    if torch.npu.device_count() > 1 and devices in (-1, "-1"):
+        indices = list(range(torch.npu.device_count()))
+    assert NpuAccelerator.parse_devices(devices) == indices
+
+
+def test_more_processes_than_devices_share_them():
+    count = torch.npu.device_count()
+    parsed = NpuAccelerator.parse_devices(count + 1)
+    assert parsed == [*range(count), 0]
+    assert NpuAccelerator.get_parallel_devices(parsed)[-1] == torch.device("npu", 0)
+
+
+@pytest.mark.parametrize("devices", [0, -2, "", "all", [99], [-1], [], ["0"], True, 1.5, None])
+def test_what_is_neither_a_number_nor_indices_is_refused(devices):
+    with pytest.raises(InputError) as caught:
+        NpuAccelerator.parse_devices(devices)
+    assert caught.value.code == "lightning-devices"
+    assert repr(devices) in str(caught.value)
+
+
+class Base:
+    """Stands for a class of Lightning's that another process imports."""
+
+
+def test_it_is_sent_to_a_process_that_a_strategy_spawns():
+    sent = pickle.loads(pickle.dumps(make_accelerator(Base)()))
+    assert isinstance(sent, NpuAccelerator)
+    assert isinstance(sent, Base)
+
+
+def test_it_is_whole_with_a_base_class_of_lightnings_kind():
+    class Accelerator(abc.ABC):
+        @abc.abstractmethod
+        def setup_device(self, device): ...
+
+        @staticmethod
+        @abc.abstractmethod
+        def is_available(): ...
+
+    made = make_accelerator(Accelerator)
+    assert issubclass(made, Accelerator)
+    assert issubclass(made, NpuAccelerator)
+    made().setup_device(torch.device("npu", 0))
+    assert made.is_available()
+    assert (made.name(), made.auto_device_count()) == ("npu", torch.npu.device_count())
+    assert "allocated_bytes.all.current" in made().get_device_stats(torch.device("npu", 0))

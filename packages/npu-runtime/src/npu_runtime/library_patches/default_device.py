@@ -11,7 +11,7 @@ from npu_runtime.config import RuntimeConfig, config, variables
 from npu_runtime.errors import NpuError
 from npu_runtime.info import DeviceInfo, device_info
 
-__all__ = ["Choice", "decide", "picks_npu"]
+__all__ = ["DefaultDevice", "decide", "picks_npu"]
 
 _logger = logging.getLogger(__name__)
 _TESTED = "TRANSFORMERS_TEST_DEVICE"
@@ -19,7 +19,7 @@ _said: set[tuple[str, bool]] = set()
 
 
 @dataclass(frozen=True)
-class Choice:
+class DefaultDevice:
     """A decision.
 
     Attributes:
@@ -37,7 +37,7 @@ def decide(
     is_in_use: bool,
     serving: Callable[[], DeviceInfo | None],
     tested: str = "",
-) -> Choice:
+) -> DefaultDevice:
     """Decides which device is taken where a program names none.
 
     Args:
@@ -48,23 +48,23 @@ def decide(
         tested: the device that transformers' own tests are told to use; empty for none.
     """
     if settings.auto:
-        return Choice(True, "NPU_AUTO=1 asks for it")
+        return DefaultDevice(True, "NPU_AUTO=1 asks for it")
     if is_in_use:
-        return Choice(True, "this process uses it already")
+        return DefaultDevice(True, "this process uses it already")
     if tested.partition(":")[0] == "npu":
-        return Choice(True, f"{_TESTED}={tested} names it")
+        return DefaultDevice(True, f"{_TESTED}={tested} names it")
     if settings.auto is False:
-        return Choice(False, "NPU_AUTO=0 leaves npu out")
+        return DefaultDevice(False, "NPU_AUTO=0 leaves npu out")
     # A device that was asked for and is absent is an error at its first use, not another device.
     for name, value in (("NPU_DEVICE", settings.device), ("NPU_DRIVER", settings.driver)):
         if value:
-            return Choice(True, f"{name}={value} asks for it")
+            return DefaultDevice(True, f"{name}={value} asks for it")
     device = serving()
     if device is None:
-        return Choice(False, "no device can serve as npu")
+        return DefaultDevice(False, "no device can serve as npu")
     if device.driver == "openvino" and device.device.startswith("CPU"):
-        return Choice(False, f"{device.reason}; NPU_AUTO=1 chooses npu")
-    return Choice(True, device.reason)
+        return DefaultDevice(False, f"{device.reason}; NPU_AUTO=1 chooses npu")
+    return DefaultDevice(True, device.reason)
 
 
 def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:

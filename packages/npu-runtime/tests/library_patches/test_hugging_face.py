@@ -1,4 +1,4 @@
-"""Answers by who asks: a program is told of npu, code that calls Huawei's torch_npu is not."""
+"""Answers by who asks, and npu as a key of max_memory."""
 
 import sys
 import types
@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from npu_runtime.config import RuntimeConfig
-from npu_runtime.hugging_face import ascend_calls
-from npu_runtime.hugging_face.questions import answer_in, is_npu_available
-from npu_runtime.library_patches import choice
+from npu_runtime.library_patches import ascend_calls, default_device
+from npu_runtime.library_patches.hugging_face import answer_in, is_npu_available, with_indices
 
 IMPORTS_TORCH_NPU = """
 if is_npu_available():
@@ -27,8 +26,8 @@ def is_there():
 
 @pytest.fixture(autouse=True)
 def asked_for(monkeypatch):
-    monkeypatch.setattr(choice, "config", RuntimeConfig(auto=True))
-    monkeypatch.setattr(choice, "_said", {True})
+    monkeypatch.setattr(default_device, "config", RuntimeConfig(auto=True))
+    monkeypatch.setattr(default_device, "_said", {True})
 
 
 def ran(name, source):
@@ -84,3 +83,25 @@ def test_a_librarys_question_is_answered_with_what_follows_from_it():
     assert not module.computes_bfloat16()
     answer_in(module, "is_there")
     assert module.computes_bfloat16()
+
+
+def counted(sizes=None):
+    """As accelerate does it: bytes for texts, in the dictionary that is given."""
+    if sizes is None:
+        return "all there is"
+    sizes.update({key: 1000 if size == "1KB" else size for key, size in sizes.items()})
+    return dict(sizes)
+
+
+def test_npu_is_its_index_and_other_keys_stay():
+    sizes = {"npu": "1KB", "cpu": 7}
+    assert with_indices(counted, sizes) == {0: 1000, "cpu": 7}
+    assert sizes == {"npu": 1000, "cpu": 7}
+    assert with_indices(counted, {"npu:0": 3}) == {0: 3}
+
+
+def test_what_does_not_name_npu_is_passed_on():
+    sizes = {0: "1KB"}
+    assert with_indices(counted, sizes) == {0: 1000}
+    assert sizes == {0: 1000}
+    assert with_indices(counted) == with_indices(counted, None) == "all there is"

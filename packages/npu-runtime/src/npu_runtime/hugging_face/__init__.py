@@ -1,1 +1,0 @@
-"""What Hugging Face's libraries are told of npu, from the moment when they are imported."""

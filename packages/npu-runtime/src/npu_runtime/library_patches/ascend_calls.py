@@ -1,0 +1,281 @@
+"""The calls of Huawei's torch_npu that Hugging Face's libraries make, with torch's own functions.
+
+This module stands for torch_npu inside modules of those libraries, and nowhere else.
+"""
+
+from typing import Any, NoReturn
+
+import torch
+
+from npu_runtime.errors import InputError
+
+__all__ = [
+    "attend",
+    "causal_mask",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "npu_fusion_attention",
+    "npu_geglu",
+    "npu_rms_norm",
+]
+
+Window = tuple[int, int]
+_NO_WINDOW = (-1, -1)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: torch.Tensor | None,
+    scale: float | None,
+    dropout_p: float,
+) -> torch.Tensor:
+    """Torch's attention; heads of k and v are shared where q has more.
+
+    Args:
+        q: (batch, heads, queries, channels).
+        k: (batch, heads or a divisor, keys, channels).
+        v: as k.
+        mask: boolean, of the positions that are seen; None for all.
+        scale: factor of the products; None for one over the root of the channels.
+        dropout_p: probability of dropout.
+    """
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def causal_mask(
+    queries: int, keys: int, *, offset: int, device: torch.device, window: Window = (-1, 0)
+) -> torch.Tensor:
+    """Which keys each query sees, as booleans of shape (queries, keys).
+
+    Args:
+        queries: how many there are.
+        keys: how many there are.
+        offset: position of the first query among the keys.
+        device: where the mask is made.
+        window: how many positions before and behind its own a query sees; -1 for all.
+    """
+    own = torch.arange(queries, device=device)[:, None] + offset
+    others = torch.arange(keys, device=device)[None, :]
+    mask = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    before, behind = window
+    if before >= 0:
+        mask = mask & (others >= own - before)
+    if behind >= 0:
+        mask = mask & (others <= own + behind)
+    return mask
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = _NO_WINDOW,
+    s_aux: torch.Tensor | None = None,
+    **unused: Any,
+) -> torch.Tensor:
+    """Attention within each row of a batch; causal attention is aligned at the last positions.
+
+    Args:
+        q: (batch, queries, heads, channels).
+        k: (batch, keys, heads or a divisor, channels).
+        v: as k.
+        dropout_p: probability of dropout.
+        softmax_scale: factor of the products; None for one over the root of the channels.
+        causal: whether a query sees no position behind its own.
+        window_size: how many positions before and behind its own a query sees; -1 for all.
+        s_aux: must be None.
+        unused: hints to kernels, such as the longest sequence.
+
+    Raises:
+        InputError: attention sinks are given (code ``ascend-call``).
+    """
+    if s_aux is not None:
+        raise InputError(
+            "flash_attention_2 on npu: attention sinks (s_aux) are not supported. "
+            'Load the model with attn_implementation="eager".',
+            code="ascend-call",
+        )
+    q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+    window = (window_size[0], 0) if causal else window_size
+    mask = None
+    if window != _NO_WINDOW:
+        offset = k.shape[2] - q.shape[2]
+        mask = causal_mask(q.shape[2], k.shape[2], offset=offset, device=q.device, window=window)
+    return attend(q, k, v, mask=mask, scale=softmax_scale, dropout_p=dropout_p).transpose(1, 2)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = _NO_WINDOW,
+    s_aux: torch.Tensor | None = None,
+    **unused: Any,
+) -> torch.Tensor:
+    """The same for sequences of several lengths, one behind the other.
+
+    Args:
+        q: (queries of all sequences, heads, channels).
+        k: (keys of all sequences, heads or a divisor, channels).
+        v: as k.
+        cu_seqlens_q: (sequences + 1), where each begins and the last ends.
+        cu_seqlens_k: the same for keys.
+        max_seqlen_q: changes nothing.
+        max_seqlen_k: changes nothing.
+        dropout_p: as in flash_attn_func.
+        softmax_scale: as in flash_attn_func.
+        causal: as in flash_attn_func.
+        window_size: as in flash_attn_func.
+        s_aux: must be None.
+        unused: hints to kernels.
+    """
+    outputs = []
+    ends_q, ends_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    for index in range(len(ends_q) - 1):
+        at_q = slice(ends_q[index], ends_q[index + 1])
+        at_k = slice(ends_k[index], ends_k[index + 1])
+        outputs.append(
+            flash_attn_func(
+                q[None, at_q],
+                k[None, at_k],
+                v[None, at_k],
+                dropout_p,
+                softmax_scale,
+                causal,
+                window_size,
+                s_aux,
+            )[0]
+        )
+    return torch.cat(outputs)
+
+
+# Where the heads are in each layout that is taken: (batch, heads, positions, channels) by axis.
+_LAYOUTS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
+
+
+class _C:
+    """torch_npu._C, of which trl calls one function."""
+
+    _storage_Use_Count = staticmethod(torch._C._storage_Use_Count)
+
+
+def npu_fusion_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    atten_mask: torch.Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    sparse_mode: int = 0,
+    pre_tockens: int = 2**31 - 1,
+    next_tockens: int = 2**31 - 1,
+    inner_precise: int = 0,
+    sync: bool = False,
+    **others: Any,
+) -> tuple[torch.Tensor]:
+    """Attention as torch_npu has it; a mask's ones are positions that are left out.
+
+    Args:
+        query: in the layout's order of batch, heads N, positions S and channels D.
+        key: the same, with as many heads or a divisor of them.
+        value: as key.
+        head_num: heads of query.
+        input_layout: ``BNSD`` or ``BSND``.
+        atten_mask: boolean, or a number that is not 0 where a position is left out.
+        scale: factor of the products.
+        keep_prob: share that dropout keeps.
+        sparse_mode: 0 for the mask as given; 2 and 3 for causal attention aligned at the first or
+            the last positions, where the mask is one of a fixed size and is not read.
+        pre_tockens: positions before a query's own that it may see, when it is a limit at all.
+        next_tockens: the same for those behind it.
+        inner_precise: changes nothing; float32 is the precision of sums.
+        sync: changes nothing; the result is in stream order.
+        others: what only torch_npu has; must be None.
+
+    Returns:
+        The output alone, in the layout of query. torch_npu's further results are for its own
+        backward pass.
+
+    Raises:
+        InputError: a layout, mode or argument that is not taken (code ``ascend-call``).
+    """
+    if input_layout not in _LAYOUTS:
+        raise _refused("npu_fusion_attention", f'input_layout="{input_layout}"')
+    if sparse_mode not in (0, 2, 3):
+        raise _refused("npu_fusion_attention", f"sparse_mode={sparse_mode}")
+    for name, argument in others.items():
+        if argument is not None:
+            raise _refused("npu_fusion_attention", name)
+    axes = _LAYOUTS[input_layout]
+    q, k, v = (one.permute(axes) for one in (query, key, value))
+    positions = max(q.shape[2], k.shape[2])
+    if sparse_mode == 0 and min(pre_tockens, next_tockens) < positions:
+        raise _refused("npu_fusion_attention", "pre_tockens or next_tockens that limit attention")
+    mask = None if atten_mask is None else ~atten_mask.bool()
+    if sparse_mode:
+        offset = k.shape[2] - q.shape[2] if sparse_mode == 3 else 0
+        mask = causal_mask(q.shape[2], k.shape[2], offset=offset, device=q.device)
+    return (attend(q, k, v, mask=mask, scale=scale, dropout_p=1.0 - keep_prob).permute(axes),)
+
+
+def npu_geglu(
+    self: torch.Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One half of a tensor times GELU of the other; returns the product and that GELU.
+
+    Args:
+        self: any shape, of an even size along dim.
+        dim: the axis that is halved.
+        approximate: 1 for the form with tanh, 0 for the exact one.
+        activate_left: whether GELU is of the first half.
+    """
+    left, right = self.chunk(2, dim)
+    gate, other = (left, right) if activate_left else (right, left)
+    activated = torch.nn.functional.gelu(gate, approximate="tanh" if approximate else "none")
+    return other * activated, activated
+
+
+def npu_rms_norm(
+    self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMS norm over the axes of gamma; returns it and the factors that it multiplied by."""
+    axes = tuple(range(-gamma.dim(), 0))
+    factors = self.float().square().mean(axes, keepdim=True).add(epsilon).rsqrt()
+    return torch.nn.functional.rms_norm(self, gamma.shape, gamma, epsilon), factors
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("__"):  # what Python itself asks modules for
+        raise AttributeError(name)
+    raise _refused(name)
+
+
+class AscendCallError(InputError, AttributeError):
+    """A call of torch_npu that has no counterpart here."""
+
+
+def _refused(call: str, what: str = "") -> AscendCallError:
+    shown = f" with {what}" if what else ""
+    return AscendCallError(
+        f"torch_npu.{call}: this npu is not Huawei's and has no such call{shown}. Use the "
+        "library's option for other devices; docs/guides/hugging-face.md lists what is served.",
+        code="ascend-call",
+    )

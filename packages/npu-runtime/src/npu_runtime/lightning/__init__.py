@@ -1,1 +1,0 @@
-"""What Lightning is told of npu, from the moment when it is imported."""

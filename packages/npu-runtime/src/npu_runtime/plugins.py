@@ -1,0 +1,153 @@
+"""Other wheels' parts, found by entry point: drivers, kernels, code for Inductor, observers.
+
+Which driver serves is decided in csrc/driver/choice.cpp; the interface is include/npu/driver.h. The
+kernels are npu-ops, which depends on this package. Nothing here imports torch.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from npu_runtime.config import config
+from npu_runtime.errors import DeviceError, InputError
+
+__all__ = [
+    "BUILT_IN",
+    "DRIVERS_GROUP",
+    "INDUCTOR_GROUP",
+    "INDUCTOR_NAMES",
+    "OBSERVERS_GROUP",
+    "find_inductor_class",
+    "find_vendor_drivers",
+    "install_observers",
+    "kernel_package",
+    "library_of",
+    "load_kernels",
+    "openvino_library",
+    "vendor_entry_points",
+]
+
+DRIVERS_GROUP = "npu_runtime.drivers"
+BUILT_IN = ("openvino", "sim")
+
+
+def vendor_entry_points() -> list[importlib.metadata.EntryPoint]:
+    """The entry points of the installed vendors' drivers, by name; reads what is installed."""
+    return sorted(importlib.metadata.entry_points(group=DRIVERS_GROUP))
+
+
+def library_of(entry: importlib.metadata.EntryPoint) -> str:
+    """Path of the library that an entry point ``name = "package.module:function"`` names.
+
+    Raises:
+        Exception: whatever the vendor's module or function raises.
+    """
+    locate: Callable[[], str | os.PathLike[str]] = entry.load()
+    return os.fspath(locate())
+
+
+def find_vendor_drivers() -> list[tuple[str, str, str]]:
+    """Name, library and problem of each installed vendor's driver, by name.
+
+    Called when the device is opened. Where the wheel cannot say where its library is, ``library``
+    is empty and ``problem`` says why.
+    """
+    found = []
+    for entry in vendor_entry_points():
+        try:
+            found.append((entry.name, library_of(entry), ""))
+        except Exception as error:  # noqa: BLE001  # choice.cpp tells of it: an error or a warning
+            found.append((entry.name, "", f"{type(error).__name__}: {error}"))
+    return found
+
+
+def openvino_library() -> str:
+    """Path of OpenVINO's C library, or an empty string; found without importing openvino.
+
+    It is the one of the setting ``NPU_OPENVINO_LIBRARY`` where that names one.
+    """
+    if config.openvino_library:
+        return config.openvino_library
+    spec = importlib.util.find_spec("openvino")
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    folder = Path(spec.submodule_search_locations[0], "libs")
+    libraries = sorted(folder.glob("libopenvino_c.so*"))
+    return str(libraries[-1]) if libraries else ""
+
+
+_KERNEL_PACKAGE = "npu_ops"
+
+
+def load_kernels() -> None:
+    """Imports the kernels where they are installed; without them tensors on npu cannot be made."""
+    if importlib.util.find_spec(_KERNEL_PACKAGE) is not None:
+        importlib.import_module(_KERNEL_PACKAGE)
+
+
+def kernel_package() -> ModuleType:
+    """Returns the package with the kernels.
+
+    Raises:
+        DeviceError: it is not installed (code ``kernels-absent``).
+    """
+    if importlib.util.find_spec(_KERNEL_PACKAGE) is None:
+        raise DeviceError(
+            "torch.npu: kernels for the device come with npu-ops; it is not installed. "
+            "Run pip install npu-ops.",
+            code="kernels-absent",
+        )
+    return importlib.import_module(_KERNEL_PACKAGE)
+
+
+INDUCTOR_GROUP = "npu_runtime.inductor"
+
+# torch looks these up on the module of a private-use device (torch._inductor.codegen.common).
+INDUCTOR_NAMES = frozenset(
+    {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
+)
+
+
+def find_inductor_class(name: str) -> Any:
+    """Returns a class that Inductor asks for, or None when no installed wheel has it.
+
+    Args:
+        name: one of INDUCTOR_NAMES.
+
+    Raises:
+        InputError: two wheels offer classes (code ``inductor-wheels``).
+    """
+    import importlib.metadata  # late: `import torch` brings this module, and few programs ask
+
+    found = sorted(importlib.metadata.entry_points(group=INDUCTOR_GROUP))
+    if len(found) > 1:
+        raise InputError(
+            f"torch.npu.{name}: one installed wheel may write Inductor's code; got "
+            f"{', '.join(entry.value for entry in found)}. Uninstall all but one.",
+            code="inductor-wheels",
+        )
+    return getattr(found[0].load(), name, None) if found else None
+
+
+OBSERVERS_GROUP = "npu_runtime.observers"
+
+
+def install_observers() -> None:
+    """Calls each; one that fails is a warning, as watching must not break what is watched."""
+    for entry in importlib.metadata.entry_points(group=OBSERVERS_GROUP):
+        try:
+            entry.load()()
+        except Exception as error:  # noqa: BLE001  # whatever is broken, torch must import
+            warnings.warn(
+                f"npu: the observer {entry.name} ({entry.value}) could not be installed: "
+                f"{type(error).__name__}: {error}. Reinstall its wheel, or unset NPU_ATTACH. "
+                "[observer]",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -1,1 +1,0 @@
-"""What other wheels bring: drivers, kernels, code for Inductor, observers."""
