@@ -50,7 +50,7 @@ DISTRIBUTION = {
 # The tests that run a second time on the simulated device, which faults when the host touches its
 # memory: those that place, copy, share and free memory, and those that fall back to host kernels.
 SIMULATED_TESTS = {
-    "npu-runtime": "torch_integration/dlpack frozen_tensors npu/graphs load npu/memory "
+    "npu-runtime": "startup/registration frozen_tensors npu/graphs load npu/memory "
     "memory_generic pinned_memory program sanitizer serialization sim storage stream_order "
     "streams_generic",
     "npu-ops": "scaled_dot_product_attention autograd convolution_layers copies factories fallback "

@@ -80,7 +80,7 @@ SOURCES = {
     "npu-runtime doctor": [
         f"{RUNTIME}/doctor/report.py:as_json",
         f"{RUNTIME}/doctor/machine.py:Serving",
-        f"{RUNTIME}/doctor/check.py:Check",
+        f"{RUNTIME}/doctor/report.py:Check",
     ],
     "npu-runtime collect-env": [f"{RUNTIME}/collect_env.py:collect"],
     "npu-compiler check": READINESS,

@@ -171,7 +171,7 @@ print(told.get("compiled", 0), told.get("refused", 0))
 DESCRIBED = """
 import os
 from npu_runtime import _C
-from npu_runtime.openvino_devices import serving_device
+from npu_runtime.info import serving_device
 found = serving_device(os.environ["NPU_OPENVINO_LIBRARY"], os.environ["NPU_DEVICE"])
 opened = _C.device_properties(0)
 print(found == {name: opened[name] for name in found}, found["device"], found["driver_version"])

@@ -2,7 +2,7 @@
 //
 // A view holds the storage whose bytes it shows, shares its version counter, and owns no memory: it
 // cannot be resized. What may be viewed is checked here; its documentation is in
-// npu_runtime/npu/views.py.
+// npu_runtime/npu/tensors.py.
 #include "python/views.h"
 
 #include <c10/core/Storage.h>

@@ -3,7 +3,7 @@
 import torch
 
 from npu_runtime import cuda_compat
-from npu_runtime.cuda_compat.patches import Patches
+from npu_runtime.cuda_compat.activation import Patches
 
 PLACES = (
     torch,

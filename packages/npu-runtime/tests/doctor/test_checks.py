@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from npu_runtime.doctor import checks
-from npu_runtime.doctor.check import Status
 from npu_runtime.doctor.checks import CHECKS, run_checks
 from npu_runtime.doctor.machine import AccelNode, Chip, Library, Serving, User
+from npu_runtime.doctor.report import Status
 
 LOADER, DRIVER, OLD = "libze_loader.so", "libze_intel_npu.so", "libze_intel_vpu.so"
 COMPILER, NEW_COMPILER = "libnpu_driver_compiler.so", "libopenvino_intel_npu_compiler_loader.so"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from npu_runtime.doctor import kernel_checks as checks
-from npu_runtime.doctor.check import Status
 from npu_runtime.doctor.machine import Chip
+from npu_runtime.doctor.report import Status
 
 SLOT = "intel_vpu 0000:00:0b.0:"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from npu_runtime.doctor import exit_code, read_machine, run_checks
-from npu_runtime.doctor.check import Check, Status
 from npu_runtime.doctor.machine import Serving, User
+from npu_runtime.doctor.report import Check, Status
 
 KERNEL = "6.11.0-21-generic"
 LOG = (

@@ -9,6 +9,8 @@ import functools
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,19 +21,113 @@ from torch.utils import _device
 
 from npu_command.import_hooks import while_importing
 from npu_runtime import npu
-from npu_runtime.cuda_compat.cuda_names import patch_cuda
 from npu_runtime.cuda_compat.device_arguments import (
     backend_names,
     device_arguments,
+    device_name,
+    for_device,
     stand_in_for,
     translated_map,
     type_name,
     with_arguments,
+    with_npu_activities,
 )
-from npu_runtime.cuda_compat.patches import Patches
-from npu_runtime.cuda_compat.profiler_arguments import for_device, with_npu_activities
+from npu_runtime.npu.device import DeviceLike, DeviceProperties
 
-__all__ = ["activate", "deactivate", "is_active", "transferred"]
+__all__ = ["Patches", "activate", "deactivate", "is_active", "transferred"]
+
+_MISSING = object()
+
+
+@dataclass
+class Patches:
+    """A list of replacements that can be undone, the latest first."""
+
+    _before: list[tuple[Any, str, object]] = field(default_factory=list)
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Replaces, or adds, an attribute of a module or a class."""
+        # What a class inherits comes back by deleting; so does what was not there.
+        self._before.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Puts everything back as it was."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+# Programs ask for 8.0 to know about bfloat16, and for 8.9 or 9.0 to know about FP8, which is not
+# here.
+_CAPABILITY = (8, 0)
+_SUBMODULES = ("amp", "graphs", "memory", "nvtx", "random", "streams")
+
+
+@dataclass(frozen=True)
+class CudaDeviceProperties(DeviceProperties):
+    """Properties of an npu device with the fields that programs for CUDA read.
+
+    Attributes:
+        major: first number of the compute capability.
+        minor: second number of the compute capability.
+        multi_processor_count: 1: a device is not divided for its users.
+    """
+
+    major: int = _CAPABILITY[0]
+    minor: int = _CAPABILITY[1]
+    multi_processor_count: int = 1
+
+
+def _patch_cuda(patches: Patches) -> None:
+    """Makes the names of torch.cuda, and of the modules below it, npu's."""
+    renamed: dict[str, Any] = {
+        "get_device_capability": _get_device_capability,
+        "get_device_properties": _get_device_properties,
+        "_lazy_init": npu._lazy_init,
+        "_is_in_bad_fork": npu._is_in_bad_fork,
+        "_lazy_call": lambda function, **kwargs: function(),
+    }
+    _patch_module(patches, torch.cuda, npu, renamed | {"CUDAGraph": npu.NPUGraph})
+    # Not public there either, and in every recipe about memory.
+    recorders = ("_dump_snapshot", "_record_memory_history", "_snapshot")
+    below: dict[str, dict[str, Any]] = {
+        "graphs": {"CUDAGraph": npu.NPUGraph},
+        "memory": {name: _reading_devices(getattr(npu.memory, name)) for name in recorders},
+    }
+    for name in _SUBMODULES:
+        theirs = importlib.import_module(f"torch.cuda.{name}")
+        _patch_module(patches, theirs, getattr(npu, name), below.get(name, {}))
+
+
+def _patch_module(
+    patches: Patches, theirs: ModuleType, ours: ModuleType, renamed: dict[str, Any]
+) -> None:
+    for name in getattr(ours, "__all__", ()):
+        # Names that are made when they are asked for would open the device now.
+        if name in vars(ours) and hasattr(theirs, name) and name not in (*_SUBMODULES, *renamed):
+            patches.set(theirs, name, _reading_devices(getattr(ours, name)))
+    for name, value in renamed.items():
+        patches.set(theirs, name, value)
+
+
+def _reading_devices(value: Any) -> Any:
+    """Functions take "cuda:0" for a device; classes and constants stay themselves."""
+    is_function = callable(value) and not isinstance(value, type)
+    return device_arguments(value) if is_function else value
+
+
+def _get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    npu.get_device_properties(device_name(device))  # refuses a device that is not there
+    return _CAPABILITY
+
+
+def _get_device_properties(device: DeviceLike = None) -> CudaDeviceProperties:
+    return CudaDeviceProperties(**asdict(npu.get_device_properties(device_name(device))))
+
 
 # Functions of torch that take a device.
 _FACTORIES = [
@@ -146,7 +242,7 @@ def _fill_tables_of_dynamo() -> None:
 
 
 def _patch() -> None:
-    patch_cuda(_patches)
+    _patch_cuda(_patches)
     _patch_functions()
     _patch_tensors()
     _patch_modules()

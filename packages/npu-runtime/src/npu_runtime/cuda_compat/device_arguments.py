@@ -1,19 +1,22 @@
-"""``"cuda"`` read as ``"npu"`` wherever torch takes a device: names, objects, maps, type names."""
+"""``"cuda"`` read as ``"npu"`` in arguments: devices, maps, type names, profilers' activities."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 __all__ = [
     "backend_names",
     "device_arguments",
     "device_name",
+    "for_device",
     "stand_in_for",
     "translated_map",
     "type_name",
     "with_arguments",
+    "with_npu_activities",
 ]
 
 Translate = Callable[[Any], Any]
@@ -105,3 +108,41 @@ def stand_in_for(real: type) -> type:
 
     names = {"__module__": "torch", "__qualname__": real.__name__, "__doc__": real.__doc__}
     return StandIn(real.__name__, (), names)
+
+
+def _npu_activity(activity: Any) -> Any:
+    """An activity, or a dict of activities with the names of their kinds."""
+    if isinstance(activity, dict):
+        return {_npu_activity(key): kinds for key, kinds in activity.items()}
+    return ProfilerActivity.PrivateUse1 if activity == ProfilerActivity.CUDA else activity
+
+
+def with_npu_activities(init: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``torch.profiler.profile``'s base so that CUDA activities are npu's."""
+
+    @functools.wraps(init)
+    def translated(self: Any, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
+        if activities is not None:
+            activities = [_npu_activity(activity) for activity in activities]
+        init(self, activities=activities, **options)
+
+    return translated
+
+
+def for_device(init: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``torch.autograd.profiler.profile`` so that profiling cuda means npu."""
+
+    @functools.wraps(init)
+    def translated(
+        self: Any,
+        enabled: bool = True,
+        *,
+        use_cuda: bool = False,
+        use_device: str | None = None,
+        **options: Any,
+    ) -> None:
+        if use_cuda or use_device == "cuda":
+            use_device = "npu"
+        init(self, enabled, use_device=use_device, **options)
+
+    return translated

@@ -1,10 +1,9 @@
 """``npu-runtime doctor``: what keeps the NPU from serving, and how to put it right."""
 
-from npu_runtime.doctor.check import Check, Status
 from npu_runtime.doctor.checks import CHECKS, run_checks
 from npu_runtime.doctor.machine import Machine
 from npu_runtime.doctor.read_machine import read_machine
-from npu_runtime.doctor.report import as_json, as_table, exit_code, verdict
+from npu_runtime.doctor.report import Check, Status, as_json, as_table, exit_code, verdict
 
 __all__ = [
     "CHECKS",

@@ -5,15 +5,23 @@ No check reads anything. What the kernel has to do with it is in npu_runtime.doc
 
 from collections.abc import Callable
 
-from npu_runtime.doctor.check import RELEASES, Check, Status, needless, version_numbers
-from npu_runtime.doctor.driver_facts import release_of, releases
 from npu_runtime.doctor.kernel_checks import (
     check_firmware,
     check_kernel_log,
     check_module,
     check_parameters,
 )
-from npu_runtime.doctor.machine import COMPILERS, DRIVER, LOADER, OLD_DRIVER, Machine
+from npu_runtime.doctor.machine import (
+    COMPILERS,
+    DRIVER,
+    LOADER,
+    OLD_DRIVER,
+    Machine,
+    release_of,
+    releases,
+    version_numbers,
+)
+from npu_runtime.doctor.report import RELEASES, Check, Status, needless
 
 __all__ = ["CHECKS", "run_checks"]
 

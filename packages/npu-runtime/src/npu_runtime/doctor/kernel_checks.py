@@ -5,9 +5,8 @@ Messages and parameters are those of Linux' drivers/accel/ivpu.
 
 import re
 
-from npu_runtime.doctor.check import RELEASES, Check, Status, needless
-from npu_runtime.doctor.driver_facts import log_faults
-from npu_runtime.doctor.machine import Machine
+from npu_runtime.doctor.machine import Machine, log_faults
+from npu_runtime.doctor.report import RELEASES, Check, Status, needless
 
 __all__ = [
     "check_firmware",

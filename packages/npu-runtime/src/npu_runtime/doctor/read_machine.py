@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from npu_runtime.config import config, variables
-from npu_runtime.doctor.driver_facts import known_chips
 from npu_runtime.doctor.machine import (
     COMPILERS,
     DRIVER,
@@ -27,6 +26,7 @@ from npu_runtime.doctor.machine import (
     Machine,
     Serving,
     User,
+    known_chips,
 )
 from npu_runtime.errors import NpuError
 from npu_runtime.info import device_info

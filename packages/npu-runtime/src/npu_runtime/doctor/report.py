@@ -1,13 +1,57 @@
-"""How the doctor's results are shown: a table, JSON, one sentence, an exit code."""
+"""The results of the doctor's checks, as a table, as JSON, in one sentence, as an exit code."""
 
 import dataclasses
+import enum
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from npu_runtime.doctor.check import Check, Status
 from npu_runtime.doctor.machine import Machine
 
-__all__ = ["as_json", "as_table", "exit_code", "verdict"]
+__all__ = [
+    "RELEASES",
+    "Check",
+    "Status",
+    "as_json",
+    "as_table",
+    "exit_code",
+    "needless",
+    "verdict",
+]
+
+RELEASES = "https://github.com/intel/linux-npu-driver/releases"
+
+
+class Status(enum.StrEnum):
+    """What a check found: in order, worth knowing, in the NPU's way, or not looked at."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: what was looked at.
+        status: how it is.
+        found: what was found, as a clause.
+        fix: what to do, as a sentence; empty where nothing is to be done.
+    """
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+def needless(name: str, found: str) -> Check:
+    """What is missing where there is no NPU is nothing to repair."""
+    return Check(name, Status.SKIPPED, f"{found}; there is no NPU to need it")
+
 
 _MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIPPED: "·"}
 

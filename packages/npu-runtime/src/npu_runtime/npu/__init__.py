@@ -110,7 +110,7 @@ from npu_runtime.npu.streams import (
     set_sync_debug_mode,
     stream,
 )
-from npu_runtime.npu.tensor_types import (
+from npu_runtime.npu.tensors import (
     BFloat16Tensor,
     BoolTensor,
     ByteTensor,
@@ -121,8 +121,9 @@ from npu_runtime.npu.tensor_types import (
     IntTensor,
     LongTensor,
     ShortTensor,
+    as_cpu,
+    as_npu,
 )
-from npu_runtime.npu.views import as_cpu, as_npu
 from npu_runtime.plugins import INDUCTOR_NAMES, find_inductor_class
 
 __all__ = [

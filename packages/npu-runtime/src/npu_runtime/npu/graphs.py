@@ -5,20 +5,22 @@ Names follow ``torch.cuda.graphs``. The record is native (csrc/graph).
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from npu_runtime import _C
 from npu_runtime.errors import InputError
-from npu_runtime.npu.graphed_callables import follows_weights, make_graphed_callables
 from npu_runtime.npu.streams import StreamContext
 from npu_runtime.public_calls import public_call
 
 __all__ = [
     "NPUGraph",
+    "follows_weights",
     "graph",
     "graph_pool_handle",
     "is_capture_following",
@@ -210,3 +212,230 @@ def is_capture_following() -> bool:
 def is_current_stream_capturing() -> bool:
     """Whether this thread captures a graph."""
     return _C.is_capturing()
+
+
+Graphable = torch.nn.Module | Callable[..., Any]
+Tensors = tuple[torch.Tensor, ...]
+
+
+def make_graphed_callables(
+    callables: Graphable | tuple[Graphable, ...],
+    sample_args: tuple[Any, ...],
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: PoolId | None = None,
+    *,
+    weights: str = "refuse",
+) -> Any:
+    """Returns callables whose forward and backward passes replay what is captured here.
+
+    Inputs are copied into those of the capture, and results lie in its memory until the next call.
+    A module is changed in place: its ``forward`` replays while it is in the mode (training or
+    evaluation) of the capture.
+
+    Args:
+        callables: a module or function, or a tuple of them in the order in which they will run.
+        sample_args: the arguments of the capture, tensors on npu whose shapes, dtypes and
+            ``requires_grad`` are those of later calls; a tuple of such tuples for several
+            callables.
+        num_warmup_iters: how many passes run before the capture, in which programs are compiled.
+        allow_unused_input: whether an input may have no part in the result; its gradient is None.
+        pool: where the captures' memory lies, as for ``NPUGraph.capture_begin``.
+        weights: what becomes of a weight that changes, as for ``NPUGraph``. It matters to programs
+            that hold weights, those of inference; training reads them at each pass.
+
+    Raises:
+        InputError: a module has hooks or trainable buffers, an argument is no tensor on npu, or
+            autocast keeps casts (code ``graphed-callable``), or ``weights`` is neither word
+            (``capture-weights``). From a call: a weight has changed (``capture-stale``).
+        RuntimeError: a pass has an op on the host (``capture-host-op``).
+    """
+    if torch.is_autocast_enabled("npu") and torch.is_autocast_cache_enabled():
+        _refuse("autocast must not keep casts of weights", "Pass cache_enabled=False to autocast")
+    many = callables if isinstance(callables, tuple) else (callables,)
+    arguments = sample_args if isinstance(callables, tuple) else (sample_args,)
+    shared = _C.new_memory_pool_id() if pool is None else pool
+    follows = follows_weights("torch.npu.make_graphed_callables", weights)
+    passes = [
+        _Passes(function, given, num_warmup_iters, allow_unused_input, follows)
+        for function, given in zip(many, arguments, strict=True)
+    ]
+    for one in passes:
+        one.warm_up()
+    # In the order in which they will run, as the captures may share memory.
+    for one in passes:
+        one.capture_forward(shared)
+    for one in reversed(passes):
+        one.capture_backward(shared)
+    graphed = tuple(one.replaying() for one in passes)
+    return graphed if isinstance(callables, tuple) else graphed[0]
+
+
+def follows_weights(subject: str, weights: str) -> bool:
+    """Whether a captured graph follows its weights: the argument of the two that capture.
+
+    Raises:
+        InputError: [capture-weights] for another word than the two.
+    """
+    if not isinstance(weights, str) or weights not in ("refuse", "follow"):
+        raise InputError(
+            f'{subject}: weights must be "refuse" or "follow"; got {weights!r}. '
+            "Omit it for an error when one changes.",
+            code="capture-weights",
+        )
+    return weights == "follow"
+
+
+def _refuse(rule: str, advice: str) -> None:
+    raise InputError(
+        f"torch.npu.make_graphed_callables: {rule}. {advice}.", code="graphed-callable"
+    )
+
+
+class _Passes:
+    """The captured passes of one callable, with the tensors they read and write."""
+
+    def __init__(
+        self,
+        function: Graphable,
+        arguments: tuple[Any, ...],
+        warm_ups: int,
+        allow_unused: bool,
+        follows: bool,
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.warm_ups = warm_ups
+        self.allow_unused = allow_unused
+        self.forward = _C.Graph(follows)
+        self.backward = _C.Graph(follows)
+        self.user_inputs: Tensors = tuple(_pytree.arg_tree_leaves(*arguments))
+        self.parameters: Tensors = ()
+        self._check()
+        self.inputs: Tensors = self.user_inputs + self.parameters
+        self.outputs: Tensors = ()
+        self.output_spec: Any = None
+        self.output_gradients: tuple[torch.Tensor | None, ...] = ()
+        self.input_gradients: tuple[torch.Tensor | None, ...] = ()
+
+    def _check(self) -> None:
+        for value in self.user_inputs:
+            if not isinstance(value, torch.Tensor) or value.device.type != "npu":
+                where = value.device if isinstance(value, torch.Tensor) else type(value).__name__
+                _refuse(
+                    f"sample_args must be tensors on npu; got one on {where}"
+                    if isinstance(value, torch.Tensor)
+                    else f"sample_args must be tensors on npu; got {where}",
+                    "Bind other arguments with functools.partial",
+                )
+        if not isinstance(self.function, torch.nn.Module):
+            return
+        module = self.function
+        self.parameters = tuple(module.parameters())
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            _refuse("a module must have no hooks yet", "Register them on what is returned")
+        if any(buffer.requires_grad for buffer in module.buffers()):
+            _refuse("buffers must not require grad", "Make them parameters")
+
+    def warm_up(self) -> None:
+        """Runs both passes, so that nothing is compiled while they are captured."""
+        for _ in range(self.warm_ups):
+            outputs = tuple(_pytree.tree_leaves(self.function(*self.arguments)))
+            gradients = tuple(torch.zeros_like(o) if o.requires_grad else None for o in outputs)
+            self._gradients(outputs, gradients)
+        torch.accelerator.synchronize()
+
+    def capture_forward(self, pool: PoolId) -> None:
+        with _Capture(self.forward, pool):
+            result = self.function(*self.arguments)
+        leaves, self.output_spec = _pytree.tree_flatten(result)
+        self.outputs = tuple(leaves)
+        self.output_gradients = tuple(
+            torch.zeros_like(o) if o.requires_grad else None for o in self.outputs
+        )
+
+    def capture_backward(self, pool: PoolId) -> None:
+        with _Capture(self.backward, pool):
+            found = iter(self._gradients(self.outputs, self.output_gradients))
+        has_gradients = any(gradient is not None for gradient in self.output_gradients)
+        self.input_gradients = tuple(
+            next(found) if has_gradients and given.requires_grad else None for given in self.inputs
+        )
+
+    def _gradients(
+        self, outputs: Tensors, gradients: tuple[torch.Tensor | None, ...]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of the inputs that require them, computed on this thread: it captures."""
+        inputs = tuple(given for given in self.inputs if given.requires_grad)
+        wanted = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+        if not wanted or not inputs:
+            return ()
+        with torch.autograd.set_multithreading_enabled(False):
+            found: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
+                tuple(o for o, _ in wanted),
+                inputs,
+                tuple(g for _, g in wanted),
+                allow_unused=self.allow_unused,
+            )
+        return found
+
+    def replaying(self) -> Graphable:
+        """The callable that replays."""
+        replay = _replaying_function(self)
+        if not isinstance(self.function, torch.nn.Module):
+            return replay
+        module, mode, original = self.function, self.function.training, self.function.forward
+
+        def forward(*arguments: Any, **named: Any) -> Any:
+            if module.training == mode:
+                return replay(*arguments, **named)
+            return original(*arguments, **named)
+
+        module.forward = forward
+        return module
+
+
+class _Capture:
+    """Captures the body of ``with`` into a native graph, which is reset when the body raises."""
+
+    def __init__(self, native: _C.Graph, pool: PoolId) -> None:
+        self.native = native
+        self.pool = pool
+
+    def __enter__(self) -> None:
+        self.native.capture_begin(self.pool)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.native.capture_end()
+        if kind is not None:
+            self.native.reset()
+
+
+def _replaying_function(passes: _Passes) -> Callable[..., Any]:
+    class Replay(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: torch.Tensor) -> Tensors:
+            for captured, given in zip(passes.user_inputs, inputs, strict=False):
+                if captured.data_ptr() != given.data_ptr():
+                    captured.copy_(given)
+            passes.forward.replay()
+            return tuple(output.detach() for output in passes.outputs)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            for captured, given in zip(passes.output_gradients, gradients, strict=True):
+                if captured is not None and captured.data_ptr() != given.data_ptr():
+                    captured.copy_(given)
+            passes.backward.replay()
+            return tuple(
+                None if gradient is None else gradient.detach()
+                for gradient in passes.input_gradients
+            )
+
+    def replay(*arguments: Any) -> Any:
+        inputs = (*_pytree.arg_tree_leaves(*arguments), *passes.parameters)
+        results = Replay.apply(*inputs)  # type: ignore[no-untyped-call]
+        return _pytree.tree_unflatten(results, passes.output_spec)
+
+    return replay

@@ -1,39 +1,27 @@
-"""Memory of ``torch.npu``: what is allocated, reserved and free, on the device and pinned.
+"""Memory of ``torch.npu``: use and limits, pools, snapshots and their history.
 
-The pools that count are native (csrc/memory/pool.cpp).
+The pools are native (csrc/memory/pool.cpp and csrc/memory/region.cpp), as is the record of what
+happened (csrc/memory/trace.cpp). Snapshots have torch's own shape, so that the viewer at
+pytorch.org/memory_viz reads them.
 """
 
+import contextlib
+import pickle
+import sys
 import warnings
+import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import torch
 from typing_extensions import deprecated
 
 from npu_runtime import _C, sensors
 from npu_runtime.errors import InputError
 from npu_runtime.npu.device import DeviceLike, device_index
-from npu_runtime.npu.memory_history import (
-    _dump_snapshot as _dump_snapshot,
-)
-from npu_runtime.npu.memory_history import (
-    _record_memory_history as _record_memory_history,
-)
-from npu_runtime.npu.memory_history import (
-    _snapshot as _snapshot,
-)
-from npu_runtime.npu.memory_history import (
-    memory_snapshot,
-    record_memory_history,
-)
-from npu_runtime.npu.memory_pools import (
-    MemPool,
-    caching_allocator_alloc,
-    caching_allocator_delete,
-    caching_allocator_disabled,
-    caching_allocator_enable,
-    get_allocator_backend,
-    use_mem_pool,
-)
+from npu_runtime.npu.device import device as on_device
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -266,3 +254,287 @@ def _reset_all_peaks(name: str, device: DeviceLike) -> None:
         stacklevel=3,
     )
     reset_peak_memory_stats(device)
+
+
+_ALL_POOLS = (0, 0)
+# More than any program's actions, and a size that fits every counter.
+_NO_LIMIT = 2**62
+
+
+@public_call
+def record_memory_history(enabled: bool = True) -> None:
+    """Starts or stops recording the Python stacks of allocations, for :func:`memory_snapshot`."""
+    _C.set_memory_recording(enabled)
+
+
+@public_call
+def memory_snapshot(
+    mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+) -> list[dict[str, Any]]:
+    """The pools' segments with their blocks, on all devices, by address.
+
+    Each segment has ``device``, ``address``, ``total_size``, ``allocated_size``, ``active_size``,
+    ``requested_size``, ``segment_type``, ``segment_pool_id`` and ``blocks``; each block
+    ``address``, ``size``, ``requested_size``, ``state`` (``active_allocated`` or ``inactive``) and
+    ``frames``, the stack that allocated it where :func:`record_memory_history` was on. Sizes are
+    bytes.
+
+    Args:
+        mempool_id: the id of a ``MemPool`` or of a graph's pool; None for all.
+        include_traces: whether blocks have their ``frames``, which take time to spell out.
+    """
+    frames = {}
+    if include_traces:
+        frames = {block["address"]: block["frames"] for block in _C.memory_live_blocks()}
+    segments = []
+    for index in range(_C.device_count()):
+        segments += _C.memory_segments(index, mempool_id or _ALL_POOLS)
+    for segment in segments:
+        segment |= {"stream": 0, "is_expandable": False, "frames": []}
+        for block in segment["blocks"]:
+            block["frames"] = frames.get(block["address"], [])
+    return segments
+
+
+def _record_memory_history(
+    enabled: str | bool | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: DeviceLike = None,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: list[str] | None = None,
+) -> None:
+    """Records allocations and frees for :func:`_snapshot`, as torch.cuda.memory's function does.
+
+    Args:
+        enabled: ``"all"`` keeps a history of what happened and the stacks of what is in use,
+            ``"state"`` the stacks alone; None stops.
+        context: taken for compatibility: allocations always have their stack, frees never.
+        stacks: taken for compatibility: stacks are Python's.
+        max_entries: how many actions the history keeps; older ones go.
+        device: taken for compatibility: all devices are recorded.
+        clear_history: forget what was recorded before.
+        compile_context: taken for compatibility.
+        global_record_annotations: taken for compatibility.
+        skip_actions: must be empty: actions are left out when the snapshot is read.
+
+    Raises:
+        InputError: ``enabled`` has another value, or an action is to be skipped (code
+            ``memory-history``).
+    """
+    if enabled not in (None, False, True, "state", "all") or skip_actions:
+        raise InputError(
+            'torch.npu.memory._record_memory_history: enabled must be None, "state" or "all", '
+            f"and skip_actions empty; got {enabled!r} and {skip_actions!r}. Leave actions out when "
+            "you read the snapshot.",
+            code="memory-history",
+        )
+    if clear_history:
+        _C.set_memory_recording(False)
+    _C.set_memory_history(min(max_entries, _NO_LIMIT) if enabled in ("all", True) else 0)
+    _C.set_memory_recording(bool(enabled))
+
+
+def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Segments, and the history of each device, in the shape of ``torch.cuda.memory._snapshot``."""
+    snapshot: dict[str, Any] = {
+        "segments": [_tiled(segment) for segment in memory_snapshot()],
+        "device_traces": [_C.memory_history(index) for index in range(_C.device_count())],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+    if augment_with_fx_traces:
+        from torch._utils import _augment_memory_snapshot_stack_traces
+
+        snapshot = _augment_memory_snapshot_stack_traces(snapshot)  # type: ignore[arg-type, assignment]
+    return snapshot
+
+
+def _tiled(segment: dict[str, Any]) -> dict[str, Any]:
+    """The segment with blocks from end to end, as torch's viewer wants it: headers are inactive."""
+    blocks: list[dict[str, Any]] = []
+    at = segment["address"]
+
+    def fill_up_to(address: int) -> None:
+        if address > at:
+            blocks.append(
+                {
+                    "address": at,
+                    "size": address - at,
+                    "requested_size": 0,
+                    "state": "inactive",
+                    "frames": [],
+                }
+            )
+
+    for block in segment["blocks"]:
+        fill_up_to(block["address"])
+        blocks.append(block)
+        at = block["address"] + block["size"]
+    fill_up_to(segment["address"] + segment["total_size"])
+    return segment | {"blocks": blocks}
+
+
+def _dump_snapshot(
+    filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
+    """Writes :func:`_snapshot` to a file that pytorch.org/memory_viz opens."""
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
+    with Path(filename).open("wb") as file:
+        pickle.dump(snapshot, file)
+
+
+PoolId = tuple[int, int]
+
+# What caching_allocator_alloc handed out, by address.
+_raw: dict[int, torch.UntypedStorage] = {}
+
+
+class MemPool:
+    """A pool of memory of its own: segments that serve no other allocation.
+
+    Allocate in it with :func:`use_mem_pool`. Its memory goes back to the system when the pool and
+    the last tensor in it are gone.
+
+    Args:
+        allocator: must be None: memory comes from the device's driver.
+        use_on_oom: whether free blocks here may serve an allocation elsewhere that would be out of
+            memory.
+        no_split: taken for compatibility: blocks are never split.
+
+    Raises:
+        InputError: ``allocator`` is given (code ``memory-pool``).
+    """
+
+    def __init__(
+        self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        if allocator is not None:
+            raise InputError(
+                f"torch.npu.MemPool: allocator must be None; got {allocator!r}. Device memory "
+                "comes from the driver (include/npu/driver.h); write a driver.",
+                code="memory-pool",
+            )
+        self.allocator = None
+        self._id = _C.new_memory_pool_id()
+        self._device = _C.current_device()
+        _C.retain_memory_pool(self._device, self._id, use_on_oom)
+        weakref.finalize(self, _C.release_memory_pool, self._device, self._id)
+
+    @property
+    def id(self) -> PoolId:
+        """The pool's id, unlike any other's."""
+        return self._id
+
+    def use_count(self) -> int:
+        """How many hold the pool: this object, contexts that are open, captured graphs."""
+        return _C.memory_pool_users(self._device, self._id)
+
+    @public_call
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """The pool's segments, as ``torch.npu.memory_snapshot`` gives them."""
+        return memory_snapshot(self._id, include_traces)
+
+
+@contextlib.contextmanager
+@public_call
+def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
+    """Takes what this thread allocates inside ``with`` from a pool.
+
+    Other threads, and so a backward pass, allocate as before.
+    """
+    index = device_index(device)
+    _C.begin_allocate_to_pool(index, pool.id)
+    try:
+        yield
+    finally:
+        _C.end_allocate_to_pool(index, pool.id)
+
+
+@public_call
+def caching_allocator_alloc(
+    size: int, device: DeviceLike = None, stream: torch.Stream | int | None = None
+) -> int:
+    """Allocates device memory for code outside torch.
+
+    Args:
+        size: bytes.
+        device: the device; the current one by default.
+        stream: the stream that will use the memory first, or its native handle.
+
+    Returns:
+        The address; 0 for no bytes. Give it back with :func:`caching_allocator_delete`.
+
+    Raises:
+        InputError: ``size`` is negative (code ``memory-size``).
+    """
+    if size < 0:
+        raise InputError(
+            f"torch.npu.caching_allocator_alloc: size is a number of bytes; got {size}. "
+            "Pass 0 or more.",
+            code="memory-size",
+        )
+    if not isinstance(stream, torch.Stream | int | None):
+        raise TypeError(
+            "torch.npu.caching_allocator_alloc: stream must be a torch.npu.Stream or the "
+            f"native handle of one; got {type(stream).__name__}. Leave it out for the current one."
+        )
+    index = device_index(device)
+    if isinstance(stream, int):
+        stream = _C.find_stream(index, stream)
+    with on_device(index):
+        memory = torch.empty(size, dtype=torch.uint8, device="npu")
+    if stream is not None:
+        memory.record_stream(stream)
+    if size:
+        _raw[memory.data_ptr()] = memory.untyped_storage()
+    return memory.data_ptr()
+
+
+@public_call
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Gives back memory of :func:`caching_allocator_alloc`; 0 is allowed.
+
+    Raises:
+        InputError: the address is not one that it returned, or was given back before (code
+            ``not-device-memory``).
+    """
+    if mem_ptr == 0:
+        return
+    if _raw.pop(mem_ptr, None) is None:
+        raise InputError(
+            "torch.npu.caching_allocator_delete: the address must come from "
+            f"caching_allocator_alloc and be deleted once; got {mem_ptr:#x}. "
+            "Tensors free their memory themselves.",
+            code="not-device-memory",
+        )
+
+
+@public_call
+def caching_allocator_enable(value: bool = True) -> None:
+    """Switches the cache of freed memory on or off; it is on at first.
+
+    While it is off, what is freed goes back to the system at once.
+    """
+    _C.set_memory_caching(value)
+    if not value and _C.is_open():
+        _C.empty_cache()
+
+
+@contextlib.contextmanager
+def caching_allocator_disabled() -> Iterator[None]:
+    """Keeps no freed memory inside ``with``."""
+    before = _C.is_memory_caching()
+    caching_allocator_enable(False)
+    try:
+        yield
+    finally:
+        caching_allocator_enable(before)
+
+
+def get_allocator_backend() -> str:
+    """``"native"``: the pool is the runtime's own, over memory from the driver."""
+    return "native"

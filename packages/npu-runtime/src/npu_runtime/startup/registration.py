@@ -1,15 +1,18 @@
 """Makes torch know the device: its name, ``torch.npu``, methods, DLPack, processes, dynamo.
 
 Happens once, on import; opens no device. The native half registers itself when the library loads.
+DLPack's capsules are torch's, and views for libraries without npu are ``torch.npu.as_cpu``.
 """
 
 import atexit
 import importlib
 import sys
+from enum import IntEnum
 from types import ModuleType
 
 import torch
 import torch.utils.backend_registration as backend_registration
+from torch.utils.dlpack import DLDeviceType
 
 from npu_command.import_hooks import when_imported
 from npu_runtime import _C, npu
@@ -19,11 +22,31 @@ from npu_runtime.plugins import find_vendor_drivers, install_observers, openvino
 from npu_runtime.refusal import refuse_device
 from npu_runtime.startup.memory_check import install_memory_check, install_oom_snapshot
 from npu_runtime.torch_integration import distributed
-from npu_runtime.torch_integration.dlpack import register_dlpack_device
 from npu_runtime.torch_integration.flex_attention import serve_flex_attention
 from npu_runtime.torch_integration.processes import register_reducers
 
 __all__: list[str] = []
+
+_torch_dlpack_device = torch.Tensor.__dlpack_device__
+
+
+def _register_dlpack_device() -> None:
+    """Puts our answer in front of torch's."""
+    torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+
+
+def _dlpack_device(self: torch.Tensor) -> tuple[IntEnum, int]:
+    """Device of a tensor in DLPack's terms.
+
+    npu is DLPack's extension device: torch asks for one named "privateuse1" (torch 2.13), which no
+    renamed device is. Pinned tensors are plain CPU memory here, not memory pinned for CUDA.
+    """
+    if type(self) is torch.Tensor or type(self) is torch.nn.Parameter:
+        if self.device.type == "npu":
+            return DLDeviceType.kDLExtDev, self.device.index
+        if self.device.type == "cpu":
+            return DLDeviceType.kDLCPU, 0
+    return _torch_dlpack_device(self)
 
 
 def _register_module() -> None:
@@ -56,7 +79,7 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     distributed.register()
-    register_dlpack_device()
+    _register_dlpack_device()
     register_reducers()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
     when_imported("torch.distributed.device_mesh", distributed.share_devices)

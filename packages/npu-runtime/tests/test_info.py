@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from npu_runtime import info
-from npu_runtime.openvino_devices import architecture_of, serving_device
+from npu_runtime.info import architecture_of, serving_device
 from npu_runtime.plugins import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")

@@ -1,13 +1,16 @@
-"""``torch.npu.FloatTensor`` and its relatives: constructors and ``isinstance`` checks of old code.
+"""Tensors of ``torch.npu``: zero-copy views, and the types of old code such as FloatTensor.
 
-New code writes ``torch.tensor(..., dtype=..., device="npu")``.
+Views are native (csrc/python/views.cpp). Exchange with other libraries is in
+npu_runtime/startup/registration.py. New code writes ``torch.tensor(..., device="npu")``.
 """
 
 from typing import Any
 
 import torch
 
+from npu_runtime import _C
 from npu_runtime.errors import InputError
+from npu_runtime.public_calls import public_call
 
 __all__ = [
     "BFloat16Tensor",
@@ -20,6 +23,8 @@ __all__ = [
     "IntTensor",
     "LongTensor",
     "ShortTensor",
+    "as_cpu",
+    "as_npu",
 ]
 
 
@@ -64,3 +69,40 @@ HalfTensor = _tensor_type("HalfTensor", torch.float16)
 IntTensor = _tensor_type("IntTensor", torch.int32)
 LongTensor = _tensor_type("LongTensor", torch.int64)
 ShortTensor = _tensor_type("ShortTensor", torch.int16)
+
+
+@public_call
+def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the bytes of an npu tensor; nothing is copied.
+
+    Waits for the device first. What is written to either is seen in both; after later work on the
+    device, call ``torch.npu.synchronize()`` before you look again. The view keeps the memory alive,
+    and its storage cannot be resized.
+
+    For autograd it is a ``detach()``: no gradient flows through it, and since the two share a
+    version counter, an in-place change of values that a backward pass needs is found.
+
+    Args:
+        tensor: dense and strided, on npu, of any dtype, shape and strides.
+
+    Raises:
+        InputError: it is not on npu (code ``view-device``), or sparse or nested (``view-layout``).
+    """
+    return _C.as_cpu(tensor.detach())
+
+
+@public_call
+def as_npu(tensor: torch.Tensor) -> torch.Tensor:
+    """An npu tensor over the bytes of a CPU tensor in device memory; nothing is copied.
+
+    Device memory is what pinned tensors and the views of :func:`as_cpu` have. All that is said
+    there about waiting, lifetime and autograd holds here.
+
+    Args:
+        tensor: dense and strided, on cpu, of any dtype, shape and strides.
+
+    Raises:
+        InputError: it is not on cpu (code ``view-device``), not in device memory
+            (``view-memory``), or sparse or nested (``view-layout``).
+    """
+    return _C.as_npu(tensor.detach())

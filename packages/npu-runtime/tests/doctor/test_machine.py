@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from npu_runtime.doctor.driver_facts import known_chips, log_faults, release_of, releases
+from npu_runtime.doctor.machine import known_chips, log_faults, release_of, releases
 
 
 @pytest.mark.parametrize(
