@@ -46,6 +46,6 @@ def test_caller_that_stops_ends_compilers_and_keeps_no_verdict_on_what_ran(insta
 def test_workers_are_as_many_as_cores_memory_and_jobs_allow(
     path, monkeypatch, available_gb, cores, workers
 ):
-    monkeypatch.setattr(parallel, "_available_bytes", lambda: int(available_gb * 1e9))
+    monkeypatch.setattr(parallel, "available_bytes", lambda: int(available_gb * 1e9))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     assert worker_count([TargetJob("little", path, target) for target in TARGETS[:3]]) == workers

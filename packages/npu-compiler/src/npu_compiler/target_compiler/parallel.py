@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from npu_command.host_memory import available_bytes
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler.compile import TargetCompiler
 from npu_compiler.target_compiler.report import TargetReport
@@ -89,18 +90,10 @@ def compile_jobs(
 def worker_count(jobs: Sequence[TargetJob]) -> int:
     """Returns how many compilers run at a time: one for each core, as long as memory lasts."""
     largest = max((_bytes_of(job.model) for job in jobs), default=0)
-    fitting = _available_bytes() // (_LEAST_BYTES + _COPIES * largest)
+    fitting = available_bytes() // (_LEAST_BYTES + _COPIES * largest)
     return max(1, min(len(jobs), len(os.sched_getaffinity(0)), fitting))
 
 
 def _bytes_of(model: Path) -> int:
     files = (model, model.with_suffix(".bin"))
     return sum(file.stat().st_size for file in files if file.exists())
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, size = line.partition(":")
-        if name == "MemAvailable":
-            return int(size.split()[0]) * 1024
-    return 0

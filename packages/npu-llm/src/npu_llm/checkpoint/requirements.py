@@ -6,10 +6,10 @@ The needs are computed from a model's facts (npu_llm.checkpoint.facts) before an
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.host_memory import available_bytes
 from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
 from npu_llm.errors import CacheError, MemoryNeedError
@@ -18,7 +18,6 @@ from npu_llm.precision import PRECISIONS, Precision, cache_dtype_name, kernels_c
 __all__ = [
     "SHORT_CONTEXT",
     "MemoryNeed",
-    "available_bytes",
     "cache_bytes_per_token",
     "check_disk",
     "check_memory",
@@ -249,94 +248,6 @@ def spare_bytes(weights_bytes: int) -> int:
             are read by each step.
     """
     return available_bytes() - weights_bytes - _KERNELS_STEP_BYTES
-
-
-def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that a process may still take, by the system and its control groups.
-
-    Args:
-        root: where /proc and /sys are found; another for tests.
-
-    Returns:
-        The minimum of MemAvailable (see proc(5)), what is left of the address space that the
-        process may have (`ulimit -v`) and, for each group that it is in, limit minus usage, where
-        pages of files that were not used recently count as free.
-    """
-    bounds = [_meminfo(root), _address_space(root)]
-    for folder, names in _groups(root):
-        limit, usage = (_read_number(folder / name) for name in names[:2])
-        if limit is None or usage is None:
-            continue
-        reclaimable = _statistic(folder / "memory.stat", names[2])
-        bounds.append(max(limit - usage + reclaimable, 0))
-    return min(bounds)
-
-
-# Files with limit and usage, and the line of memory.stat for pages that can be dropped.
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = ("memory.max", "memory.current", "inactive_file")
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Yields the process's group and all above it, in each hierarchy that accounts for memory."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            top, names = root / "sys/fs/cgroup", _V2
-        elif "memory" in controllers.split(","):
-            top, names = root / "sys/fs/cgroup/memory", _V1
-        else:
-            continue
-        # In a container the path is the host's, and the group's files are at the top.
-        folder = top / path.lstrip("/")
-        while True:
-            if folder.is_dir():
-                yield folder, names
-            if folder == top or top not in folder.parents:
-                break
-            folder = folder.parent
-
-
-def _meminfo(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return 1 << 62
-
-
-def _address_space(root: Path) -> int:
-    found = {}
-    for name, file in (("Max address space", "limits"), ("VmSize:", "status")):
-        for line in _lines(root / "proc/self" / file):
-            if line.startswith(name):
-                found[name] = line.removeprefix(name).split()[0]
-    limit, size = found.get("Max address space", ""), found.get("VmSize:", "")
-    if not (limit.isdigit() and size.isdigit()):
-        return 1 << 62
-    return max(int(limit) - int(size) * 1024, 0)
-
-
-def _statistic(path: Path, name: str) -> int:
-    for line in _lines(path):
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
-
-
-def _read_number(path: Path) -> int | None:
-    """Returns the number in a file; None for "max", or if there is none."""
-    text = "".join(_lines(path)[:1]).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _advice(

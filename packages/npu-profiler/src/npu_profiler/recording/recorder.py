@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.host_memory import resident_bytes
 from npu_command.import_hooks import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.device_events import DeviceEvents
 from npu_profiler.listeners.import_calls import ImportCalls
 from npu_profiler.listeners.layer_origins import is_told_of_layers
 from npu_profiler.listeners.module_calls import ModuleCalls
-from npu_profiler.listeners.process_memory import resident_bytes
 from npu_profiler.listeners.step_marks import is_step, listen_to_torch
 from npu_profiler.listeners.thread_names import ThreadNames
 from npu_profiler.output_file import check_writable

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.host_memory import available_bytes
 from npu_profiler.config import quiet_kineto
-from npu_profiler.listeners.process_memory import available_bytes
 from npu_profiler.signal_mask import signals_blocked
 from npu_profiler.torch_side.clock import ClockMark
 from npu_profiler.torch_side.kineto_file import KinetoFile, TorchSlice, read_kineto_file

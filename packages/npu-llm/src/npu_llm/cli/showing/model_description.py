@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from npu_command.host_memory import available_bytes
 from npu_command.import_hooks import load_packages
 from npu_compiler.verification.verdict import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
-    available_bytes,
     cache_bytes_per_token,
     estimate,
     weights_bytes,

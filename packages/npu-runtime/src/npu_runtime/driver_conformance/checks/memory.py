@@ -1,11 +1,10 @@
 """Checks of device memory: pages, windows for host code, and copies."""
 
 import ctypes
-import os
-from pathlib import Path
 
 import numpy as np
 
+from npu_command.host_memory import resident_bytes
 from npu_runtime.driver_conformance.bench import NO_DONE, PAGE, Bench, Unsupported, expect
 from npu_runtime.driver_conformance.driver_table import NULLABLE, Status
 from npu_runtime.driver_conformance.registry import check
@@ -53,12 +52,12 @@ def refuses_a_device_that_does_not_exist(bench: Bench) -> None:
 def gives_memory_back(bench: Bench) -> None:
     """The process holds less memory afterwards, where it held more before."""
     size_bytes = 64 << 20
-    before = _resident_bytes()
+    before = resident_bytes()[0]
     block = bench.commit(size_bytes)
     bench.write(block, b"\1" * size_bytes)
-    held = _resident_bytes() - before
+    held = resident_bytes()[0] - before
     bench.must("memory_decommit", 0, block.address, block.size_bytes)
-    left = _resident_bytes() - before
+    left = resident_bytes()[0] - before
     expect(
         held < size_bytes // 2 or left < size_bytes // 4,
         f"of {held >> 20} MiB that the block took, {left >> 20} MiB are still held",
@@ -241,8 +240,3 @@ def takes_no_bytes_as_a_copy(bench: Bench) -> None:
     bench.must("memory_copy", stream, block.address, block.address, 0, done.callback, 5)
     bench.must("stream_synchronize", stream)
     expect(done.contexts == [5], f"`done` was called {len(done.calls)} times")
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE")
