@@ -17,8 +17,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from npu_ops.debugging import OpAutoCompare
-from npu_ops.incomparable_ops import stays_on_cpu
 from npu_ops.op_conformance.comparison import copy_to, gradients, outcome
+from npu_ops.tolerances import stays_on_cpu
 
 DTYPES = "float32,bfloat16,float16,int64,bool,complex64"
 

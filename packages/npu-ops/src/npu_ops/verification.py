@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from npu_ops.difference import Comparison, compare_tensors, mismatch
+from npu_ops.error_metrics import Comparison, compare_tensors, mismatch
 from npu_ops.errors import OperatorInputError, VerificationError
 from npu_runtime.public_calls import public_call
 

@@ -12,8 +12,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from npu_ops.debugging import OpAutoCompare
-from npu_ops.incomparable_ops import stays_on_cpu
 from npu_ops.op_conformance.comparison import copy_to, gradients, outcome
+from npu_ops.tolerances import stays_on_cpu
 
 EIGHTH = [
     pytest.param(op, id=op.formatted_name)

@@ -8,7 +8,7 @@ from npu_ops.errors import ConformanceError, DamagedFileError, OpsError
 from npu_ops.op_conformance import Outcome
 from npu_ops.op_conformance.baseline import Baseline, BaselineWriter, checksum, pack
 from npu_ops.op_conformance.cases import Case
-from npu_ops.op_conformance.cases.evaluation import evaluate
+from npu_ops.op_conformance.cases.judge import evaluate
 from npu_ops.op_conformance.running.cases import case_cells
 
 CHECKS = ("forward", "backward", "in-place")

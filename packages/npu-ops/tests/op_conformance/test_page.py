@@ -2,10 +2,10 @@ import random
 
 import pytest
 
-from npu_ops.incomparable_ops import EXPECTED
 from npu_ops.op_conformance.cell import Cell, Outcome
 from npu_ops.op_conformance.page import Facts, coverage_page
-from npu_ops.op_conformance.table import read_csv, write_csv
+from npu_ops.op_conformance.report import read_csv, write_csv
+from npu_ops.tolerances import EXPECTED
 
 FACTS = Facts("2026-11-20", "npu-ops conformance", "torch 2.13.0", "openvino, CPU")
 EXCEPTED = next(iter(EXPECTED))

@@ -12,8 +12,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
-from npu_ops.arrays.arguments import FLOATS, Array, array_of, shape_of
-from npu_ops.arrays.operator import ArrayOperator
+from npu_ops.arrays.operator import FLOATS, Array, ArrayOperator, array_of, shape_of
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["SDPA", "SimpleSDPA"]

@@ -9,8 +9,8 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
-from npu_ops.arrays.arguments import Array, per_axis, shape_of, size_of
-from npu_ops.arrays.weights import Slot, WeightedOperator
+from npu_ops.arrays.operator import Array, per_axis, shape_of, size_of
+from npu_ops.arrays.products import Slot, WeightedOperator
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["Convolution"]

@@ -6,15 +6,13 @@ results is npu_ops.verify_correctness, judging all of torch's ops npu_ops.op_con
 
 from npu_ops.debugging.autocompare import OpAutoCompare
 from npu_ops.debugging.capture import OpCapture
-from npu_ops.debugging.dtype_cast import OpDtypeCast
 from npu_ops.debugging.module_compare import LayerDifference, ModuleCompare, ModuleRun
 from npu_ops.debugging.monitor import ProcessMonitor, Sample
-from npu_ops.debugging.observe import OpObserve
-from npu_ops.debugging.op_fallback import OpFallback
+from npu_ops.debugging.observe import OpObserve, OpTimeMeasure
 from npu_ops.debugging.overflow_check import OpOverflowCheck
+from npu_ops.debugging.override import OpDtypeCast, OpFallback
 from npu_ops.debugging.replay import Replay, replay_directory, replay_report
 from npu_ops.debugging.report import Report
-from npu_ops.debugging.time_measure import OpTimeMeasure
 from npu_ops.debugging.tool import OpTool
 
 __all__ = [

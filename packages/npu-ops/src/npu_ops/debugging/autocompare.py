@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from npu_ops import _C
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.calls.trial import Trial
 from npu_ops.debugging.capture import GIB, CaptureStore, captured
-from npu_ops.debugging.judging.judge import Verdict, judge
-from npu_ops.debugging.judging.tolerance import Tolerances
+from npu_ops.debugging.comparator import Tolerances, Verdict, judge
 from npu_ops.debugging.report import Report, Value
-from npu_ops.debugging.tool import OpTool, aside
+from npu_ops.debugging.tool import Call, OpTool, aside
+from npu_ops.debugging.trial import Trial
 from npu_ops.errors import VerificationError
 from npu_runtime.public_calls import public_call
 

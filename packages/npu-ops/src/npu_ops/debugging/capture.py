@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.calls.snapshot import Snapshot
-from npu_ops.debugging.calls.trial import Outcome, Trial
 from npu_ops.debugging.capture_format import Capture, capture_size, is_writable, save_capture
 from npu_ops.debugging.report import Report
-from npu_ops.debugging.tool import OpTool, aside
+from npu_ops.debugging.tool import Call, OpTool, aside
+from npu_ops.debugging.trial import Outcome, Snapshot, Trial
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["CaptureStore", "OpCapture", "captured"]

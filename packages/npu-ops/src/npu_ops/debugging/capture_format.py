@@ -20,8 +20,8 @@ import safetensors.torch
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.calls.snapshot import GeneratorImage, Snapshot, StorageImage, TensorImage
 from npu_ops.debugging.capture_folders import CALL
+from npu_ops.debugging.trial import GeneratorImage, Snapshot, StorageImage, TensorImage
 from npu_ops.errors import OperatorInputError
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
 from npu_runtime.public_calls import public_call

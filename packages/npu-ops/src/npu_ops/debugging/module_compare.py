@@ -15,9 +15,9 @@ import torch
 from torch.testing._comparison import default_tolerances
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.judging.judge import compare, cosine_similarity
+from npu_ops.debugging.comparator import compare, cosine_similarity
 from npu_ops.debugging.report import Report
-from npu_ops.difference import Comparison
+from npu_ops.error_metrics import Comparison
 from npu_ops.errors import OperatorInputError, VerificationError
 from npu_ops.seal import damaged, digest
 from npu_runtime.errors import FileAccessError

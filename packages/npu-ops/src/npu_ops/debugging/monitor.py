@@ -1,4 +1,4 @@
-"""Processor, memory and device memory of a process over time, to CSV and as a plot."""
+"""`ProcessMonitor`: a command's processor and memory over time, sampled, and drawn as a chart."""
 
 from __future__ import annotations
 
@@ -6,20 +6,60 @@ import csv
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Self
 
 import psutil
 
-from npu_command.charts import check_matplotlib
-from npu_ops.debugging.series_plot import Panel, draw_series
+from npu_command.charts import PALETTE, Chart, check_matplotlib, make_figure, own_style
 from npu_ops.errors import OperatorInputError
 from npu_ops.memory_account import read_accounts
 from npu_runtime.public_calls import public_call
 
-__all__ = ["ProcessMonitor", "Sample"]
+__all__ = ["Panel", "ProcessMonitor", "Sample", "draw_series"]
+
+
+_WIDTH, _HEIGHT = 760, 165
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines with one scale.
+
+    Attributes:
+        title: what they show, with the unit.
+        lines: name -> a value for each time.
+    """
+
+    title: str
+    lines: Mapping[str, Sequence[float]]
+
+
+def draw_series(times_s: Sequence[float], panels: Sequence[Panel], *, title: str) -> Chart:
+    """Draws panels below each other over one axis of time.
+
+    Args:
+        times_s: seconds, ascending, one for each value.
+        panels: from top to bottom, one or more.
+        title: the chart's.
+    """
+    with own_style():
+        figure = make_figure(_WIDTH, 40 + _HEIGHT * len(panels), title)
+        places = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        for axes, panel in zip(places, panels, strict=True):
+            for colour, (name, line) in zip(PALETTE, panel.lines.items(), strict=False):
+                axes.plot(times_s, line, color=colour, label=name, linewidth=1)
+            axes.set_title(panel.title, loc="left", weight="bold", size=9)
+            most = max((max(line, default=0.0) for line in panel.lines.values()), default=0.0)
+            axes.set_ylim(0, 1.05 * most or 1.0)
+            axes.grid(axis="y", alpha=0.3)
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
+        places[-1].set_xlim(0, max(times_s, default=0.0) or 1.0)
+        places[-1].set_xlabel("s")
+    return Chart(figure, title)
+
 
 _MB = 1e6
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.judging.judge import is_partly_undefined
-from npu_ops.debugging.judging.unwritten import Reading, UnwrittenMemory
+from npu_ops.debugging.comparator import is_partly_undefined
 from npu_ops.debugging.report import Report
-from npu_ops.debugging.tool import OpTool, aside
+from npu_ops.debugging.tool import Call, OpTool, aside
+from npu_ops.debugging.unwritten import Reading, UnwrittenMemory
 from npu_ops.errors import OperatorInputError, VerificationError
 
 __all__ = ["OpOverflowCheck"]

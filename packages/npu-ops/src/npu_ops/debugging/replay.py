@@ -15,27 +15,27 @@ from torch.testing._comparison import default_tolerances
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.debugging.autocompare import VERDICT_COLUMNS, verdict_cells
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.calls.snapshot import GeneratorImage
-from npu_ops.debugging.calls.trial import (
-    Outcome,
-    Trial,
-    below_autograd,
-    device_state,
-    set_device_state,
-)
 from npu_ops.debugging.capture_folders import find_captures
 from npu_ops.debugging.capture_format import Capture, load_capture
-from npu_ops.debugging.judging.judge import (
+from npu_ops.debugging.comparator import (
+    Tolerances,
     Verdict,
     compare,
     is_partly_undefined,
     is_undefined,
     judge,
 )
-from npu_ops.debugging.judging.tolerance import Tolerances
+from npu_ops.debugging.observe import synchronize
 from npu_ops.debugging.report import Report, Value
-from npu_ops.debugging.time_measure import synchronize
+from npu_ops.debugging.tool import Call
+from npu_ops.debugging.trial import (
+    GeneratorImage,
+    Outcome,
+    Trial,
+    below_autograd,
+    device_state,
+    set_device_state,
+)
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
 from npu_runtime.errors import KindError

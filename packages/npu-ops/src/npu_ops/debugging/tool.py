@@ -1,15 +1,18 @@
-"""What all op tools share: they see each op below autograd, forward and backward.
+"""OpTool, the base of the tools over ops: calls as torch dispatches them, and which to take.
 
 A tool is a TorchDispatchMode. It holds for the thread that entered it and for autograd's threads
-that work for it, since torch hands modes on to those; another thread enters the tool itself.
+that work for it, because torch hands modes on to those. Another thread enters the tool itself.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -23,13 +26,183 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.calls.selection import Selection
+from npu_ops.config import read_tool_lists
 from npu_ops.debugging.report import Report
-from npu_ops.errors import OpsError
+from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.fallback import calling_line
+from npu_ops.names import first_match
 
-__all__ = ["OpTool", "aside"]
+__all__ = ["Call", "OpTool", "Selection", "aside", "describe", "describe_tensor"]
+
+
+# Arguments that an op writes although its schema does not say so.
+_WRITTEN_QUIETLY = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+}
+_LONGEST = 60  # characters of a value that is no tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, before it ran.
+
+    Attributes:
+        op: with its overload.
+        args: positional arguments.
+        kwargs: arguments by name.
+        number: its place among all calls that the tool met, from 1.
+        phase: `forward` or `backward`.
+        node: of autograd that called it, such as `MmBackward0`; empty going forward.
+        sequence: number that a forward call shares with the calls of its gradient; None where
+            autograd does not record.
+        line: of the user's code, `file:line`; not known in a backward pass.
+        is_grad_enabled: whether autograd records; some kernels ask.
+    """
+
+    op: OpOverload[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    number: int
+    phase: str
+    node: str
+    sequence: int | None
+    line: str
+    is_grad_enabled: bool
+
+    @property
+    def name(self) -> str:
+        """The exact name, such as `aten.add.Tensor`."""
+        return str(self.op)
+
+    @functools.cached_property
+    def signature(self) -> str:
+        """The name with dtypes, shapes, layouts and all other arguments."""
+        words = [describe(value) for value in self.args]
+        words += [f"{name}={describe(value)}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(words)})"
+
+    @functools.cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, in order."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """Where it computes: the first device among its arguments that is not the CPU."""
+        found = torch.device("cpu")
+        for leaf in tree_leaves((self.args, self.kwargs)):
+            device = leaf.device if isinstance(leaf, torch.Tensor | torch.Generator) else leaf
+            if isinstance(device, torch.device) and device.type not in ("cpu", "meta"):
+                found = device
+                break
+        return found
+
+    @functools.cached_property
+    def written(self) -> tuple[torch.Tensor, ...]:
+        """The arguments that the op writes."""
+        found: list[torch.Tensor] = []
+        quiet = _WRITTEN_QUIETLY.get(self.op._schema.name, ())
+        for place, argument in enumerate(self.op._schema.arguments):
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            if not is_written and argument.name not in quiet:
+                continue
+            named = self.kwargs.get(argument.name)
+            value = self.args[place] if place < len(self.args) else named
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        return tuple(found)
+
+
+def describe(value: Any) -> str:
+    """An argument on a line: a tensor by its dtype, shape and layout, others by their value."""
+    if isinstance(value, torch.Tensor):
+        return describe_tensor(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(describe(member) for member in value)}]"
+    if isinstance(value, torch.Generator):
+        return f"generator({value.device})"
+    return str(value).removeprefix("torch.")[:_LONGEST]
+
+
+def describe_tensor(tensor: torch.Tensor) -> str:
+    """Such as `float32[2,3]`, with strides if it is not contiguous, and its device if not npu."""
+    text = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
+    if tensor.layout is not torch.strided:
+        text += f" {str(tensor.layout).removeprefix('torch.')}"
+    elif not tensor.is_contiguous():
+        text += f" strides {list(tensor.stride())}".replace(", ", ",")
+    return text if tensor.device.type == "npu" else f"{text} {tensor.device.type}"
+
+
+class Selection:
+    """Decides about each call, and counts what it left out. Threads may share one."""
+
+    def __init__(
+        self,
+        tool: str,
+        names: Sequence[str] | None,
+        excluded: Sequence[str] | None,
+        *,
+        every: int,
+        per_signature: int | None,
+    ) -> None:
+        """Takes the rules.
+
+        Args:
+            tool: whose lists in the environment hold where an argument is None.
+            names: exact names or patterns of the ops to look at; empty for all.
+            excluded: of those to leave alone; it wins over names.
+            every: of the calls of one op, the first of so many.
+            per_signature: how many calls of one signature at most; None for all.
+
+        Raises:
+            OperatorInputError: [tool-option] for a number below 1, or one string for a list.
+        """
+        for option, given in (("names", names), ("excluded", excluded)):
+            if isinstance(given, str):
+                raise OperatorInputError(
+                    f"{option}: a list of names or patterns; got the string {given!r}. "
+                    f"Pass [{given!r}].",
+                    code="tool-option",
+                )
+        for option, number in (("every", every), ("per_signature", per_signature)):
+            if number is not None and not (isinstance(number, int) and number >= 1):
+                raise OperatorInputError(
+                    f"{option}: a whole number from 1; got {number!r}. Pass 1 or more.",
+                    code="tool-option",
+                )
+        lists = read_tool_lists(tool)
+        self.names = lists.names if names is None else tuple(names)
+        self.excluded = lists.excluded if excluded is None else tuple(excluded)
+        self._every = every
+        self._per_signature = per_signature
+        self._lock = threading.Lock()
+        self._named: dict[str, bool] = {}
+        self._calls: Counter[str] = Counter()
+        self._signatures: Counter[str] = Counter()
+        self.left_out = 0
+
+    def names_op(self, name: str) -> bool:
+        """Whether the lists name an op."""
+        if name not in self._named:
+            wanted = not self.names or first_match(name, self.names) is not None
+            self._named[name] = wanted and first_match(name, self.excluded) is None
+        return self._named[name]
+
+    def takes(self, call: Call) -> bool:
+        """Whether a call of a named op is looked at; each question counts as a call."""
+        with self._lock:
+            turn = self._calls[call.name]
+            self._calls[call.name] += 1
+            taken = turn % self._every == 0
+            if taken and self._per_signature is not None:
+                signature = call.signature
+                taken = self._signatures[signature] < self._per_signature
+                self._signatures[signature] += taken
+            self.left_out += not taken
+            return taken
+
 
 _NO_SEQUENCE = 2**63  # autograd's number for nodes that have none is larger
 

@@ -6,9 +6,12 @@ cases are in cases/), calls recorded from networks (models/), and torch's own da
 """
 
 from npu_ops.op_conformance.cell import Cell, Outcome
-from npu_ops.op_conformance.torchs_tests.modules import module_cells
-from npu_ops.op_conformance.torchs_tests.operators import CHECKS, operator_cells
-from npu_ops.op_conformance.torchs_tests.optimizers import optimizer_cells
+from npu_ops.op_conformance.torch_databases import (
+    CHECKS,
+    module_cells,
+    operator_cells,
+    optimizer_cells,
+)
 
 __all__ = [
     "CHECKS",

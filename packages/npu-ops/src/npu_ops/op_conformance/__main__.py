@@ -22,12 +22,17 @@ from npu_ops.op_conformance.baseline import Baseline, BaselineWriter, load_basel
 from npu_ops.op_conformance.cases import interface_cases
 from npu_ops.op_conformance.cell import Cell, Outcome
 from npu_ops.op_conformance.models import model_cases
-from npu_ops.op_conformance.options import parse, selection_of
-from npu_ops.op_conformance.report import REPORTS, Run, reproducer
+from npu_ops.op_conformance.report import (
+    REPORTS,
+    Run,
+    failed_cells,
+    rates_text,
+    reproducer,
+    summary,
+)
 from npu_ops.op_conformance.rules import load_rules
 from npu_ops.op_conformance.running.supervision import run_each, run_tasks
-from npu_ops.op_conformance.selection import tasks_of
-from npu_ops.op_conformance.table import failed_cells, rates_text, summary
+from npu_ops.op_conformance.selection import parse, selection_of, tasks_of
 
 __all__ = ["main"]
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.errors import ConformanceError
 from npu_ops.op_conformance.cases.case import Case
-from npu_ops.op_conformance.cases.evaluation import Evaluation
+from npu_ops.op_conformance.cases.judge import Evaluation
 from npu_ops.seal import check_file, damaged, digest, read_sealed, seal
 
 __all__ = ["Baseline", "BaselineWriter", "checksum", "load_baseline", "pack", "unpack"]

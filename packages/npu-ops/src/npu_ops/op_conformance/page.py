@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from npu_ops.incomparable_ops import EXPECTED
 from npu_ops.op_conformance.cell import Cell, Outcome
-from npu_ops.op_conformance.table import failed_cells, read_csv
-from npu_ops.op_conformance.torchs_tests.operators import DTYPES
+from npu_ops.op_conformance.report import failed_cells, read_csv
+from npu_ops.op_conformance.torch_databases import DTYPES
+from npu_ops.tolerances import EXPECTED
 
 __all__ = ["Facts", "coverage_page"]
 

@@ -1,20 +1,138 @@
-"""What a run is asked for: the tasks of its suites, and their list for people."""
+"""The arguments of ``npu-ops conformance``, and the tasks of the suites that they select."""
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from npu_ops.names import first_match
-from npu_ops.op_conformance.cases import Case, interface_cases
-from npu_ops.op_conformance.models import model_cases
-from npu_ops.op_conformance.running.worker import databases
-from npu_ops.op_conformance.torchs_tests.operators import CHECKS as TORCH_CHECKS
-from npu_ops.op_conformance.torchs_tests.operators import DTYPES
+import torch
 
-__all__ = ["SUITES", "Selection", "tasks_of"]
+from npu_command.help.command_parser import CommandParser
+from npu_ops.config import VARIANT_MODES
+from npu_ops.names import first_match
+from npu_ops.op_conformance.cases import CHECKS as CASE_CHECKS
+from npu_ops.op_conformance.cases import LAYOUTS, Case, interface_cases
+from npu_ops.op_conformance.models import model_cases
+from npu_ops.op_conformance.report import REPORTS
+from npu_ops.op_conformance.running.worker import databases
+from npu_ops.op_conformance.torch_databases import CHECKS as TORCH_CHECKS
+from npu_ops.op_conformance.torch_databases import DTYPES
+
+__all__ = ["SUITES", "Selection", "parse", "selection_of", "tasks_of"]
+
+
+_DATABASES = ("ops", "modules", "optimizers")
+_USUAL_SUITES = ("interface", "models")
+_TIMEOUTS_S = {"torch": 300.0, "interface": 60.0, "models": 60.0}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the arguments; ends the process with 2 and a sentence when they cannot be meant."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    arguments.suite = arguments.suite or _suites(arguments)
+    for dtype in arguments.dtype:
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            parser.error(f"--dtype: expected names such as float32; got {dtype!r}")
+    for layout in arguments.layout:
+        if layout not in (*LAYOUTS, "recorded"):
+            parser.error(f"--layout: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
+    if arguments.timeout is None:
+        arguments.timeout = max(_TIMEOUTS_S[suite] for suite in arguments.suite)
+    if arguments.output is not None and arguments.report is None:
+        parser.error(f"-o: expected --report, one of {', '.join(REPORTS)}; got none")
+    only_cases = {
+        "--save-baseline": arguments.save_baseline is not None,
+        "--baseline": arguments.baseline != "cpu",
+        "--rules": bool(arguments.rules),
+        "--captures": arguments.captures is not None,
+        "--device": arguments.device not in ("", "npu"),
+    }
+    for option, is_given in only_cases.items():
+        if is_given and "torch" in arguments.suite:
+            parser.error(f"{option}: expected a suite of cases; got --suite torch")
+    if not arguments.device:
+        arguments.device = "cpu" if arguments.save_baseline else "npu"
+    return arguments
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    """What the arguments ask for."""
+    return Selection(
+        suites=tuple(arguments.suite),
+        ops=tuple(arguments.op),
+        dtypes=tuple(arguments.dtype),
+        layouts=tuple(arguments.layout),
+        models=tuple(arguments.model),
+        case=arguments.case,
+        checks=tuple(arguments.check),
+        databases=tuple(arguments.database or _DATABASES),
+        samples=arguments.samples,
+    )
+
+
+def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return ("models",) if arguments.model else _USUAL_SUITES
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="npu-ops conformance",
+        description="Holds a device against the CPU, or against another machine's results. Exit "
+        "code 1 when something differs, 2 when the run could not be made.",
+    )
+    what = parser.add_argument_group("what is run")
+    what.add_argument(
+        "--suite",
+        nargs="+",
+        choices=SUITES,
+        help="the standard op interface, calls recorded from networks, torch's own databases "
+        f"(default: {' '.join(_USUAL_SUITES)})",
+    )
+    names = {"nargs": "+", "default": (), "metavar": "PATTERN"}
+    what.add_argument("--op", help="ops by name, such as softmax or 'conv*'", **names)  # type: ignore[arg-type]
+    what.add_argument("--dtype", nargs="+", default=(), metavar="D", help="such as float32")
+    what.add_argument("--layout", nargs="+", default=(), metavar="L", help=", ".join(LAYOUTS))
+    what.add_argument("--model", help="networks by name; of the suite models", **names)  # type: ignore[arg-type]
+    what.add_argument("--case", default="", metavar="ID", help="one case, as a report names it")
+    what.add_argument(
+        "--check", nargs="+", default=(), choices=sorted({*CASE_CHECKS, *TORCH_CHECKS})
+    )
+    what.add_argument("--database", nargs="+", choices=_DATABASES, help="of the suite torch")
+    what.add_argument("--samples", type=int, metavar="N", help="of each cell of the suite torch")
+    what.add_argument("--list", action="store_true", help="print what would run, and run nothing")
+    against = parser.add_argument_group("against what")
+    against.add_argument("--device", default="", help="that is judged (default: npu)")
+    against.add_argument(
+        "--baseline", default="cpu", metavar="cpu|DIR", help="what is right (default: cpu)"
+    )
+    against.add_argument(
+        "--save-baseline", type=Path, metavar="DIR", help="write the results of cpu, or of --device"
+    )
+    against.add_argument(
+        "--budget", type=int, default=512, metavar="MB", help="of the tensors in a baseline"
+    )
+    against.add_argument(
+        "--rules", default="", metavar="FILE", help="dtypes and layouts that the device wants"
+    )
+    against.add_argument(
+        "--variants", choices=VARIANT_MODES, help="of ops that have a program (NPU_OPS_VARIANT)"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
+    how.add_argument("--timeout", type=float, metavar="S", help="seconds per case")
+    how.add_argument("--report", choices=sorted(REPORTS), help="of all cells")
+    how.add_argument(
+        "--captures", type=Path, metavar="DIR", help="where calls of failing cases go, for replay"
+    )
+    how.add_argument("-o", "--output", type=Path, metavar="F", help="where the report goes")
+    return parser
+
 
 SUITES = ("interface", "models", "torch")
 _FLOATS = ("float32", "float64")

@@ -28,7 +28,7 @@ Kernel and fake: csrc/sparse_attention/lightning_indexer.cpp.
 import torch
 
 from npu_ops.fused.library import define
-from npu_ops.sparse_attention.addressing import Addressing, address, flat_rows
+from npu_ops.sparse_attention.caches import Addressing, address, flat_rows
 
 __all__ = ["reference", "scores"]
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from npu_ops.fused.library import define, implement
-from npu_ops.sparse_attention.addressing import address, flat_rows
+from npu_ops.sparse_attention.caches import address, flat_rows
 
 __all__ = ["gradients", "reference"]
 

@@ -9,10 +9,9 @@ import torch
 
 import npu_runtime
 from npu_ops import _C
-from npu_ops.variants.autotune import Autotuner, autotuner, build, device_key
+from npu_ops.variants.autotune import Autotuner, Decision, autotuner, build, device_key
 from npu_ops.variants.call import OpCall, TensorSpec
-from npu_ops.variants.policy import Decision
-from npu_ops.variants.records import Measurement
+from npu_ops.variants.measurements import Measurement
 
 __all__ = ["Explanation", "describe", "explain"]
 

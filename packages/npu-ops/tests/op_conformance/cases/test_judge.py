@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from npu_ops.op_conformance.cases import Case
-from npu_ops.op_conformance.cases.evaluation import Evaluation, evaluate
-from npu_ops.op_conformance.cases.judge import RULES, judge, tolerance_named
+from npu_ops.op_conformance.cases.judge import RULES, Evaluation, evaluate, judge, tolerance_named
 
 
 def case_of(op, of="float32", **arguments):

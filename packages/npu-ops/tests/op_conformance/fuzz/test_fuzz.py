@@ -5,8 +5,14 @@ import torch
 from hypothesis import given, settings
 
 from npu_ops.op_conformance.fuzz.__main__ import main, op_names
-from npu_ops.op_conformance.fuzz.call import Call, Mark, TensorSpec, place
-from npu_ops.op_conformance.fuzz.exclusions import is_comparable, is_undefined
+from npu_ops.op_conformance.fuzz.call import (
+    Call,
+    Mark,
+    TensorSpec,
+    is_comparable,
+    is_undefined,
+    place,
+)
 from npu_ops.op_conformance.fuzz.strategies import calls
 from npu_ops.op_conformance.fuzz.supervision import Finding, Kind, make_alone, make_child, run_tasks
 from npu_ops.op_conformance.fuzz.worker import _strides

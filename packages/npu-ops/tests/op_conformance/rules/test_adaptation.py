@@ -4,7 +4,7 @@ import torch
 from npu_ops.errors import OperatorInputError
 from npu_ops.op_conformance import Outcome
 from npu_ops.op_conformance.cases import Case
-from npu_ops.op_conformance.cases import evaluation as evaluation_module
+from npu_ops.op_conformance.cases import judge as judge_module
 from npu_ops.op_conformance.rules import load_rules
 from npu_ops.op_conformance.running.cases import case_cells
 
@@ -31,7 +31,7 @@ CONVOLUTION = Case(
 def on_the_device(monkeypatch):
     """The tensors that reach npu, as (dtype, is channels last)."""
     seen = []
-    copy = evaluation_module.copy_to
+    copy = judge_module.copy_to
 
     def note(value, device):
         if device == "npu":
@@ -42,7 +42,7 @@ def on_the_device(monkeypatch):
             )
         return copy(value, device)
 
-    monkeypatch.setattr(evaluation_module, "copy_to", note)
+    monkeypatch.setattr(judge_module, "copy_to", note)
     return seen
 
 

@@ -106,11 +106,9 @@ def _tools(options: argparse.Namespace) -> dict[str, OpTool]:
     """
     from npu_ops.debugging.autocompare import OpAutoCompare  # torch: help needs none
     from npu_ops.debugging.capture import OpCapture
-    from npu_ops.debugging.dtype_cast import OpDtypeCast
-    from npu_ops.debugging.observe import OpObserve
-    from npu_ops.debugging.op_fallback import OpFallback
+    from npu_ops.debugging.observe import OpObserve, OpTimeMeasure
     from npu_ops.debugging.overflow_check import OpOverflowCheck
-    from npu_ops.debugging.time_measure import OpTimeMeasure
+    from npu_ops.debugging.override import OpDtypeCast, OpFallback
 
     output: Path | None = options.output
     names, excluded = (_list(text) for text in (options.ops, options.excluded))

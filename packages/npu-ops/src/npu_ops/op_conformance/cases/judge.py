@@ -1,8 +1,8 @@
-"""Whether two evaluations of a case say the same, by the rule of its op.
+"""Evaluates a case on a device, and compares two evaluations by the rule of the case's op.
 
 `close` is the rule of most: each element within the tolerance, integers and bool equal. The others
-are for results that are not one but any of several right ones: indices among ties, unordered lists,
-random numbers, factors whose signs are free. Each is as strict as its mathematics allows.
+are for results with several right answers: indices among ties, unordered lists, random numbers,
+factors whose signs are free. Each is as strict as its mathematics allows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,90 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from npu_ops.op_conformance.cases.case import Case
-from npu_ops.op_conformance.cases.evaluation import Evaluation
-from npu_ops.op_conformance.comparison import is_rounding
+from npu_ops.op_conformance.comparison import copy_to, is_rounding, on_cpu, seed_devices
 from npu_ops.tolerances import Tolerance
 
-__all__ = ["RULES", "judge", "tolerance_named"]
+__all__ = ["RULES", "Evaluation", "evaluate", "judge", "tolerance_named"]
+
+
+_SEED = 7
+Adapt = Callable[[Case, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a call gave.
+
+    Attributes:
+        results: leaves of the result, or the gradients of the inputs; tensors are on the CPU.
+        arguments: the tensors among the arguments after the call.
+        error: class of the error that ended it; empty for none.
+        problem: what is wrong whatever the values are, such as a result on another device.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    arguments: list[torch.Tensor] = field(default_factory=list)
+    error: str = ""
+    problem: str = ""
+
+
+def evaluate(
+    case: Case, check: str, device: str, *, adapt: Adapt | None = None, is_host: bool = False
+) -> Evaluation:
+    """Runs a case for one check.
+
+    Args:
+        case: what to call.
+        check: of `CHECKS`.
+        device: where the tensors are to be.
+        adapt: what changes the arguments for the device before they are copied there.
+        is_host: whether this is the side that a device is held against.
+    """
+    operator = case.operator
+    given = case.make_arguments(requires_grad=check == "backward")
+    if adapt is not None:
+        given = adapt(case, given)
+    placed = copy_to(given, device)
+    positional, keywords = operator.bind(placed)
+    call = operator.host_function(check) if is_host else operator.function(check)
+    seed_devices(_SEED, device)
+    try:
+        result = call(*positional, **keywords)
+        if check == "backward":
+            return Evaluation(on_cpu(_gradients(placed, result)))
+    except Exception as error:  # noqa: BLE001  # the class is compared
+        return Evaluation(error=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    after = [leaf for leaf in tree_leaves(placed) if isinstance(leaf, torch.Tensor)]
+    problem = _astray(after, result, device)
+    if check == "in-place" and not problem and result is not positional[0]:
+        problem = "the result is not the tensor that was written"
+    return Evaluation(on_cpu(tree_leaves(result)), on_cpu(after), problem=problem)
+
+
+def _gradients(arguments: Any, result: Any) -> list[torch.Tensor | None]:
+    """Gradients of all inputs for seeded gradients of all outputs.
+
+    Ones would not do: what sums to a constant, such as a softmax, has no gradient for them.
+    """
+    inputs = [leaf for leaf in tree_leaves(arguments) if getattr(leaf, "requires_grad", False)]
+    outputs = [leaf for leaf in tree_leaves(result) if getattr(leaf, "requires_grad", False)]
+    generator = torch.Generator().manual_seed(_SEED)
+    seeds = [
+        (torch.randint(-8, 9, output.shape, generator=generator).double() / 8).to(
+            output.device, output.dtype
+        )
+        for output in outputs
+    ]
+    return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+
+
+def _astray(arguments: list[torch.Tensor], result: Any, device: str) -> str:
+    wanted = torch.device(device).type
+    places = {
+        leaf.device.type for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)
+    } - {wanted}
+    return f"a result is on {', '.join(sorted(places))}" if places and arguments else ""
+
 
 Values = list[Any]
 _SIGMAS = 6.0

@@ -16,9 +16,7 @@ from typing import Any
 import torch
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.op_conformance.cases.case import CHECKS, Case
-from npu_ops.op_conformance.cases.layouts import LAYOUTS, has_effect
-from npu_ops.op_conformance.cases.tensors import parse_tensor
+from npu_ops.op_conformance.cases.case import CHECKS, LAYOUTS, Case, has_effect, parse_tensor
 from npu_ops.op_conformance.interface import load_operators
 
 __all__ = ["expand", "interface_cases"]

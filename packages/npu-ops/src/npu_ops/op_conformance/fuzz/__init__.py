@@ -3,7 +3,6 @@
 Run it with ``python -m npu_ops.op_conformance.fuzz``. It needs hypothesis, which npu-ops does not.
 """
 
-from npu_ops.op_conformance.fuzz.call import Call, TensorSpec
-from npu_ops.op_conformance.fuzz.exclusions import EXCLUDED
+from npu_ops.op_conformance.fuzz.call import EXCLUDED, Call, TensorSpec
 
 __all__ = ["EXCLUDED", "Call", "TensorSpec"]

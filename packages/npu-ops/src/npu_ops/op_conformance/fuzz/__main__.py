@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from npu_ops.op_conformance.fuzz.exclusions import is_excluded
+from npu_ops.op_conformance.fuzz.call import is_excluded
 from npu_ops.op_conformance.fuzz.supervision import Finding, make_alone, make_child, run_tasks
 
 _LEAST = 5  # calls of an op: hypothesis makes the simplest one first

@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from npu_command.children import Say, serve
 from npu_ops.op_conformance.comparison import difference, on_cpu, outcome, placement
-from npu_ops.op_conformance.fuzz.call import Call, place
-from npu_ops.op_conformance.fuzz.exclusions import is_comparable, is_undefined
+from npu_ops.op_conformance.fuzz.call import Call, is_comparable, is_undefined, place
 
 __all__ = ["main"]
 

@@ -1,5 +1,5 @@
 """Calls that real networks make, as cases."""
 
-from npu_ops.op_conformance.models.recorded import RECORDED, model_cases, model_names
+from npu_ops.op_conformance.models.recording import RECORDED, model_cases, model_names
 
 __all__ = ["RECORDED", "model_cases", "model_names"]

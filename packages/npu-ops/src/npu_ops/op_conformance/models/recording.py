@@ -1,11 +1,13 @@
-"""What networks call: each op of a training step on the CPU, written down as data.
+"""Records the ops of networks' training steps on the CPU as data, and reads them as cases.
 
 A call is kept once, whatever number of networks make it, as shapes, dtypes, strides, numbers, and
-the range of its integers, without which an index would point nowhere.
+the range of its integers, without which an index would point nowhere. `recorded.json` in this
+folder holds them; ``python -m npu_ops.op_conformance.record`` writes it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import tomllib
 from collections import Counter
@@ -19,9 +21,45 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from npu_ops.errors import ConformanceError
-from npu_ops.op_conformance.cases.tensors import make_tensor, parse_tensor
+from npu_ops.op_conformance.cases.case import Case, make_tensor, parse_tensor
 
-__all__ = ["NETWORKS", "Recording", "known_networks", "record_network"]
+__all__ = [
+    "NETWORKS",
+    "RECORDED",
+    "Recording",
+    "known_networks",
+    "model_cases",
+    "model_names",
+    "record_network",
+]
+
+
+RECORDED = Path(__file__).with_name("recorded.json")
+
+
+@functools.cache
+def model_cases() -> dict[str, Case]:
+    """All recorded calls by id, in the order of the file."""
+    cases = {}
+    for op, calls in _read()["calls"].items():
+        for dtype, arguments, numbers in calls:
+            models = tuple(model_names()[number] for number in numbers)
+            case = Case("models", op, dtype, "recorded", arguments, models=models)
+            cases[case.id] = case
+    return cases
+
+
+@functools.cache
+def model_names() -> tuple[str, ...]:
+    """The networks, in the order in which the file counts them."""
+    return tuple(_read()["networks"])
+
+
+@functools.cache
+def _read() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return table
+
 
 NETWORKS = Path(__file__).with_name("networks.toml")
 _MOST_ELEMENTS = 3_000_000  # of a call's tensors together: cases are to be small

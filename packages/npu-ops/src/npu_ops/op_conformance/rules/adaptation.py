@@ -14,9 +14,8 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import first_match
-from npu_ops.op_conformance.cases.case import Case
-from npu_ops.op_conformance.cases.evaluation import Evaluation
-from npu_ops.op_conformance.cases.tensors import dtype_named
+from npu_ops.op_conformance.cases.case import Case, dtype_named
+from npu_ops.op_conformance.cases.judge import Evaluation
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LayoutRule", "Rules", "TypeRule", "load_rules"]

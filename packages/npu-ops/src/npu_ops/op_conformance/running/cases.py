@@ -1,22 +1,26 @@
-"""The cells of one case: each of its checks on the device, held against the CPU or a baseline."""
+"""Runs the checks of a case against the CPU or a baseline, and captures calls that fail."""
 
 from __future__ import annotations
 
 import base64
+import re
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from npu_ops.debugging.capture import OpCapture
+from npu_ops.debugging.replay import replay_directory
 from npu_ops.op_conformance.baseline import Baseline, checksum, pack
 from npu_ops.op_conformance.cases.case import Case
-from npu_ops.op_conformance.cases.evaluation import Evaluation, evaluate
-from npu_ops.op_conformance.cases.judge import judge
+from npu_ops.op_conformance.cases.judge import Evaluation, evaluate, judge
 from npu_ops.op_conformance.cell import Cell, Outcome
 from npu_ops.op_conformance.rules import Rules
 
-__all__ = ["case_cells", "case_records"]
+__all__ = ["capture_case", "case_cells", "case_records"]
 
 
 def case_cells(
@@ -85,3 +89,45 @@ def _cell(case: Case, check: str, device: str, baseline: Baseline | None, rules:
         layout=case.layout,
         duration_s=round(time.perf_counter() - start, 4),
     )
+
+
+_BUDGET_BYTES = 256 << 20
+
+
+def capture_case(
+    case: Case,
+    check: str,
+    directory: str | Path,
+    *,
+    device: str = "npu",
+    rules: Rules | None = None,
+) -> Path | None:
+    """Runs a check of a case once more, and keeps those of its calls that are wrong on the device.
+
+    Args:
+        case: what failed.
+        check: of its checks the one that failed.
+        directory: where captures go: into a folder of the case's own, which is replaced.
+        device: that was judged.
+        rules: what the device wants of every case.
+
+    Returns:
+        The folder; None where no call shows the failure when it is made again alone, such as one
+        that raises, or whose result is right but lies otherwise in memory.
+    """
+    folder = Path(directory) / re.sub(r"[^\w.-]+", "_", f"{case.id}-{check}")
+    shutil.rmtree(folder, ignore_errors=True)
+    with OpCapture(folder, names=(), excluded=(), budget_bytes=_BUDGET_BYTES):
+        evaluate(case, check, device, adapt=(rules or Rules()).adapt)
+    if not folder.is_dir():
+        return None
+    wrong = 0
+    for replay in replay_directory(folder, device, run_times=0):
+        if replay.is_right:
+            shutil.rmtree(replay.folder)
+        else:
+            wrong += 1
+    if not wrong:
+        shutil.rmtree(folder)
+        return None
+    return folder

@@ -21,11 +21,8 @@ from npu_ops.op_conformance.cases.templates import interface_cases
 from npu_ops.op_conformance.cell import Cell
 from npu_ops.op_conformance.models import model_cases
 from npu_ops.op_conformance.rules import load_rules
-from npu_ops.op_conformance.running.captures import capture_case
-from npu_ops.op_conformance.running.cases import case_cells, case_records
-from npu_ops.op_conformance.torchs_tests.modules import module_cells
-from npu_ops.op_conformance.torchs_tests.operators import operator_cells
-from npu_ops.op_conformance.torchs_tests.optimizers import optimizer_cells
+from npu_ops.op_conformance.running.cases import capture_case, case_cells, case_records
+from npu_ops.op_conformance.torch_databases import module_cells, operator_cells, optimizer_cells
 
 __all__ = ["databases", "run_task"]
 

@@ -6,13 +6,13 @@ parameter's shape; `step` counts from 1, this step included.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import adadelta as _adadelta
 from torch.optim import adagrad as _adagrad
 from torch.optim import adam as _adam
-from torch.optim import adamw as _adamw
 from torch.optim import rmsprop as _rmsprop
 from torch.optim import sgd as _sgd
 
@@ -27,191 +27,79 @@ __all__ = [
     "sgd",
 ]
 
-
-def sgd(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    momentum_buffer: torch.Tensor,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    dampening: float = 0.0,
-    nesterov: bool = False,
-) -> torch.Tensor:
-    """A step of `torch.optim.SGD`."""
-    _sgd.sgd(
-        [param],
-        [grad],
-        [momentum_buffer],
-        foreach=False,
-        fused=False,
-        weight_decay=weight_decay,
-        momentum=momentum,
-        lr=lr,
-        dampening=dampening,
-        nesterov=nesterov,
-        maximize=False,
-    )
-    return param
+_ADAM_STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
+_ADAM_OPTIONS = {
+    "lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False,
+}  # fmt: skip
 
 
-def adam(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    max_exp_avg_sq: torch.Tensor,
-    step: int,
-    lr: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    amsgrad: bool = False,
-    *,
-    decouples: bool = False,
-    fused: bool = False,
-) -> torch.Tensor:
-    """A step of `torch.optim.Adam`.
+def _optimizer(
+    step_of: Callable[..., None], states: tuple[str, ...], options: dict[str, Any], **fixed: Any
+) -> Callable[..., torch.Tensor]:
+    """Returns a step `(param, grad, *states, *options) -> param` around torch's functional one.
 
-    `decouples` takes the weight's decay out of the gradient, as AdamW does; `fused` calls torch's
-    fused kernel.
+    Args:
+        step_of: torch's, which takes lists of tensors, one for each parameter.
+        states: names of the tensors after the gradient. `step` is a number, from which the tensor
+            that torch adds to is made.
+        options: names with defaults; None for an option that must be given.
+        fixed: further arguments of torch's function.
     """
-    # The step before this one, which the function adds to; a fused kernel wants it on the device.
-    steps = torch.tensor(float(step - 1), device=param.device if fused else "cpu")
-    (_adamw.adamw if decouples else _adam.adam)(
-        [param],
-        [grad],
-        [exp_avg],
-        [exp_avg_sq],
-        [max_exp_avg_sq] if amsgrad else [],
-        [steps],
-        foreach=False,
-        fused=fused,
-        amsgrad=amsgrad,
-        beta1=beta1,
-        beta2=beta2,
-        lr=lr,
-        weight_decay=weight_decay,
-        eps=eps,
-        maximize=False,
-    )
-    return param
+    names = [*states, *options]
+
+    def run(param: torch.Tensor, grad: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        if len(given) > len(names) or not named.keys() <= set(names[len(given) :]):
+            raise TypeError(f"expected param, grad, {', '.join(names)}; got {given}, {named}")
+        values = options | dict(zip(names, given, strict=False)) | named
+        lists = [[values.pop(state)] for state in states]
+        if "step" in states:
+            # The step before this one; a fused kernel wants it on the parameter's device.
+            device = param.device if fixed.get("fused") else "cpu"
+            (step,) = lists[states.index("step")]
+            lists[states.index("step")] = [torch.tensor(float(step - 1), device=device)]
+        elif step_of is not _sgd.sgd:
+            lists.append([torch.tensor(0.0)])
+        if "amsgrad" in options and not values["amsgrad"]:
+            lists[states.index("max_exp_avg_sq")] = []
+        step_of([param], [grad], *lists, foreach=False, maximize=False, **values, **fixed)
+        return param
+
+    return run
 
 
-def adamw(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    max_exp_avg_sq: torch.Tensor,
-    step: int,
-    lr: float,
-    *options: Any,
-) -> torch.Tensor:
-    """A step of `torch.optim.AdamW`; options as of `adam`."""
-    states = (exp_avg, exp_avg_sq, max_exp_avg_sq)
-    return adam(param, grad, *states, step, lr, *options, decouples=True)
-
-
-def fused_adamw(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    max_exp_avg_sq: torch.Tensor,
-    step: int,
-    lr: float,
-    *options: Any,
-) -> torch.Tensor:
-    """A step of `torch.optim.AdamW(fused=True)`; options as of `adam`."""
-    states = (exp_avg, exp_avg_sq, max_exp_avg_sq)
-    return adam(param, grad, *states, step, lr, *options, decouples=True, fused=True)
-
-
-def adadelta(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    square_avg: torch.Tensor,
-    acc_delta: torch.Tensor,
-    lr: float,
-    rho: float = 0.9,
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
-) -> torch.Tensor:
-    """A step of `torch.optim.Adadelta`."""
-    _adadelta.adadelta(
-        [param],
-        [grad],
-        [square_avg],
-        [acc_delta],
-        [torch.tensor(0.0)],
-        foreach=False,
-        lr=lr,
-        rho=rho,
-        eps=eps,
-        weight_decay=weight_decay,
-        maximize=False,
-    )
-    return param
-
-
-def adagrad(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    state_sum: torch.Tensor,
-    step: int,
-    lr: float,
-    eps: float = 1e-10,
-    weight_decay: float = 0.0,
-) -> torch.Tensor:
-    """A step of `torch.optim.Adagrad`."""
-    _adagrad.adagrad(
-        [param],
-        [grad],
-        [state_sum],
-        [torch.tensor(float(step - 1))],
-        foreach=False,
-        lr=lr,
-        weight_decay=weight_decay,
-        lr_decay=0.0,
-        eps=eps,
-        maximize=False,
-    )
-    return param
-
-
-def rmsprop(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    square_avg: torch.Tensor,
-    grad_avg: torch.Tensor,
-    momentum_buffer: torch.Tensor,
-    lr: float,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
-    centered: bool = False,
-) -> torch.Tensor:
-    """A step of `torch.optim.RMSprop`."""
-    _rmsprop.rmsprop(
-        [param],
-        [grad],
-        [square_avg],
-        [grad_avg],
-        [momentum_buffer],
-        [torch.tensor(0.0)],
-        foreach=False,
-        lr=lr,
-        alpha=alpha,
-        eps=eps,
-        weight_decay=weight_decay,
-        momentum=momentum,
-        centered=centered,
-        maximize=False,
-    )
-    return param
+sgd = _optimizer(
+    _sgd.sgd,
+    ("momentum_buffer",),
+    {"lr": None, "momentum": 0.0, "weight_decay": 0.0, "dampening": 0.0, "nesterov": False},
+    fused=False,
+)
+adam = _optimizer(_adam.adam, _ADAM_STATES, _ADAM_OPTIONS, fused=False)
+# AdamW takes the weight's decay out of the gradient.
+adamw = _optimizer(
+    _adam.adam, _ADAM_STATES, _ADAM_OPTIONS, fused=False, decoupled_weight_decay=True
+)
+fused_adamw = _optimizer(
+    _adam.adam, _ADAM_STATES, _ADAM_OPTIONS, fused=True, decoupled_weight_decay=True
+)
+adadelta = _optimizer(
+    _adadelta.adadelta,
+    ("square_avg", "acc_delta"),
+    {"lr": None, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.0},
+)
+adagrad = _optimizer(
+    _adagrad.adagrad,
+    ("state_sum", "step"),
+    {"lr": None, "eps": 1e-10, "weight_decay": 0.0},
+    lr_decay=0.0,
+)
+rmsprop = _optimizer(
+    _rmsprop.rmsprop,
+    ("square_avg", "grad_avg", "momentum_buffer"),
+    {
+        "lr": None, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0,
+        "centered": False,
+    },
+)  # fmt: skip
 
 
 def clip_grad_norm(

@@ -2,8 +2,14 @@ import pytest
 import torch
 
 from npu_ops.errors import OperatorInputError
-from npu_ops.op_conformance.cases.layouts import LAYOUTS, lay_out, restride
-from npu_ops.op_conformance.cases.tensors import TensorSpec, make_tensor, parse_tensor
+from npu_ops.op_conformance.cases.case import (
+    LAYOUTS,
+    TensorSpec,
+    lay_out,
+    make_tensor,
+    parse_tensor,
+    restride,
+)
 
 
 def made(line, dtype=torch.float32, seed=0):

@@ -1,6 +1,6 @@
 import torch
 
-from npu_ops.debugging.calls.snapshot import Snapshot
+from npu_ops.debugging.trial import Snapshot
 
 
 def test_restored_tensors_share_memory_as_the_originals_do() -> None:

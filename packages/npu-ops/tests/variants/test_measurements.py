@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 
 import forked_python
-from npu_ops.variants.records import Measurement, Records
+from npu_ops.variants.measurements import Measurement, Records
 
 ONE = Measurement(program_us=1.5, host_us=3.0, is_equal=True, largest_error=1e-7)
 
@@ -23,7 +23,7 @@ def test_a_second_process_reads_what_one_wrote(tmp_path: Path) -> None:
 
 ADD = """
 import pathlib, sys
-from npu_ops.variants.records import Measurement, Records
+from npu_ops.variants.measurements import Measurement, Records
 records = Records(pathlib.Path(sys.argv[1]))
 for index in range(10):
     one = Measurement(program_us=1.5, host_us=3.0, is_equal=True, largest_error=1e-7)

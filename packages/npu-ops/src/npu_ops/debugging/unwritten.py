@@ -16,12 +16,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.calls.call import Call
-from npu_ops.debugging.calls.snapshot import bytes_of, is_plain
-from npu_ops.debugging.calls.trial import Trial
-from npu_ops.debugging.judging.judge import is_undefined
+from npu_ops.debugging.comparator import is_undefined
+from npu_ops.debugging.tool import Call
+from npu_ops.debugging.trial import Trial, bytes_of, is_plain
 
 __all__ = ["Reading", "UnwrittenMemory"]
+
 
 # In-place ops that write all of their first argument without reading it.
 _OVERWRITING = frozenset(

@@ -1,7 +1,8 @@
-"""Checks of one entry of torch's OpInfo database, on npu against the CPU."""
+"""Checks of torch's OpInfo, ModuleInfo and optimizer databases, on npu against the CPU."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.incomparable_ops import is_undefined, stays_on_cpu
 from npu_ops.op_conformance.cell import Cell, Sample, cell_of
 from npu_ops.op_conformance.comparison import (
     copy_to,
@@ -20,8 +20,10 @@ from npu_ops.op_conformance.comparison import (
     placement,
     seed_devices,
 )
+from npu_ops.tolerances import is_undefined, stays_on_cpu
 
-__all__ = ["CHECKS", "DTYPES", "operator_cells"]
+__all__ = ["CHECKS", "DTYPES", "module_cells", "operator_cells", "optimizer_cells"]
+
 
 DTYPES = (
     torch.float32,
@@ -193,3 +195,112 @@ CHECKS: dict[str, Callable[[Any, torch.dtype], Iterator[Sample]]] = {
     "non-contiguous": _noncontiguous,
     "errors": _errors,
 }
+
+
+def module_cells(info: Any, dtype: torch.dtype, *, most_samples: int | None = None) -> list[Cell]:
+    """The cells of one module and dtype: in training and for inference, forward and backward."""
+    return [
+        cell_of(
+            info.name,
+            str(dtype).removeprefix("torch."),
+            "training" if training else "inference",
+            itertools.islice(_module_samples(info, dtype, training=training), most_samples),
+        )
+        for training in (True, False)
+    ]
+
+
+def _module_samples(info: Any, dtype: torch.dtype, *, training: bool) -> Iterator[Sample]:
+    seed_devices(0)
+    inputs = info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+    )
+    for given in inputs:
+        if given.forward_input is not None:
+            yield functools.partial(_compare_modules, info, given, dtype, training=training)
+
+
+def _compare_modules(info: Any, given: Any, dtype: torch.dtype, *, training: bool) -> str | None:
+    seed_devices(1)
+    build = given.constructor_input
+    here = info.module_cls(*build.args, **build.kwargs).to(dtype).train(training)
+    there = copy.deepcopy(here).to("npu")
+    call = (None, given.forward_input.args, given.forward_input.kwargs)
+    host, device = copy_to(call, "cpu"), copy_to(call, "npu")
+    expected = outcome(lambda _, *args, **kwargs: here(*args, **kwargs), host)
+    got = outcome(lambda _, *args, **kwargs: there(*args, **kwargs), device)
+    wrong = difference(got, expected)
+    if wrong is not None or isinstance(expected, type):
+        return wrong
+    return (
+        placement(["npu"], got)
+        or difference(
+            gradients([device, list(there.parameters())], got),
+            gradients([host, list(here.parameters())], expected),
+        )
+        or difference(dict(there.named_buffers()), dict(here.named_buffers()))
+    )
+
+
+_STEPS = 5
+
+
+def optimizer_cells(
+    info: Any, dtype: torch.dtype, *, most_samples: int | None = None
+) -> list[Cell]:
+    """The cells of one optimizer and dtype, one for each implementation (foreach, fused, ...)."""
+    implementations = [name for name in info.supported_impls if name != "capturable"]
+    return [
+        cell_of(
+            info.name,
+            str(dtype).removeprefix("torch."),
+            implementation,
+            itertools.islice(_optimizer_samples(info, dtype, implementation), most_samples),
+        )
+        for implementation in implementations
+    ]
+
+
+def _optimizer_samples(info: Any, dtype: torch.dtype, implementation: str) -> Iterator[Sample]:
+    for given in info.optim_inputs_func(device="cpu", dtype=dtype):
+        options = dict(given.kwargs)
+        if options.get("capturable"):
+            continue  # a capture of CUDA's
+        for name in ("foreach", "fused"):
+            if name in info.supported_impls:
+                options[name] = name == implementation
+        yield functools.partial(_compare_optimizers, info, dtype, options)
+
+
+def _compare_optimizers(info: Any, dtype: torch.dtype, options: dict[str, Any]) -> str | None:
+    return difference(_trained(info, dtype, options, "npu"), _trained(info, dtype, options, "cpu"))
+
+
+def _trained(info: Any, dtype: torch.dtype, options: dict[str, Any], device: str) -> Any:
+    """Weights after some steps, or the class of the error."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    try:
+        moved = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in options.items()
+        }
+        weights = [random(2, 3), random(2), random(4, 1, 2)]
+        for weight in weights:
+            weight.requires_grad_()
+        matrices = weights[:1] if info.optim_cls is torch.optim.Muon else weights
+        optimizer = info.optim_cls(matrices, **moved)
+        for _ in range(_STEPS):
+            for weight in matrices:
+                gradient = random(*weight.shape)
+                weight.grad = gradient.to_sparse() if info.only_supports_sparse_grads else gradient
+            if info.step_requires_closure:
+                optimizer.step(lambda: sum(weight.square().sum() for weight in matrices))
+            else:
+                optimizer.step()
+    except Exception as error:  # noqa: BLE001  # the class is compared
+        return type(error)
+    return [weight.detach() for weight in matrices]

@@ -1,4 +1,4 @@
-"""How far one tensor is from another: errors, outliers with their places, ULP distance."""
+"""Error metrics of tensors: absolute and relative errors, outliers with their places, ULPs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.testing._comparison import default_tolerances
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Comparison", "Outlier", "compare_tensors", "mismatch"]
+
 
 Number = bool | int | float | complex
 

@@ -1,34 +1,220 @@
-"""Whether what a device made of a call is right.
+"""Comparator: judges a call's results on a device against the same call in float64 on the CPU.
 
-The measure is the call in float64 on the CPU. A device that is off by more than the tolerance is
-still right if the CPU gives the same in the same dtype: then the dtype cannot do better.
+A device that is off by more than the tolerance is still right if the CPU is off as much in the
+same dtype: then the dtype cannot do better. Tolerances are torch's unless the user passes others.
+A call that a program served may differ by the shares of npu_ops.tolerances as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.testing._comparison import default_tolerances
 from torch.utils._pytree import tree_leaves
 
-from npu_ops.debugging.calls.trial import Outcome, Trial
-from npu_ops.debugging.judging.structure import changed_arguments, structural_problem
-from npu_ops.debugging.judging.tolerance import Tolerances
-from npu_ops.difference import Comparison
-from npu_ops.incomparable_ops import UNDEFINED
+from npu_ops.debugging.tool import describe_tensor
+from npu_ops.debugging.trial import Outcome, Trial, bytes_of, is_plain
+from npu_ops.error_metrics import Comparison
+from npu_ops.names import first_match
+from npu_ops.tolerances import NAMED, UNDEFINED, tolerance_of
 from npu_ops.verification import verify_correctness
 from npu_runtime.public_calls import public_call
 
 __all__ = [
+    "Tolerances",
     "Verdict",
+    "changed_arguments",
     "compare",
     "cosine_similarity",
     "is_partly_undefined",
     "is_undefined",
     "judge",
+    "structural_problem",
 ]
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Relative and absolute tolerances; the first that fits counts, ops before dtypes.
+
+    Attributes:
+        by_op: pattern of op names -> (rtol, atol).
+        by_dtype: dtype of a result -> (rtol, atol).
+    """
+
+    by_op: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_dtype: Mapping[torch.dtype, tuple[float, float]] = field(default_factory=dict)
+
+    def of(
+        self, name: str, dtype: torch.dtype, *, largest: float, programs: int
+    ) -> tuple[float, float]:
+        """The relative and the absolute tolerance of one result.
+
+        Args:
+            name: of the op, such as `aten.mm.default`.
+            dtype: of the result.
+            largest: the largest finite value that is expected.
+            programs: how many programs served the call.
+        """
+        pattern = first_match(name, self.by_op)
+        if pattern is not None:
+            return self.by_op[pattern]
+        if dtype in self.by_dtype:
+            return self.by_dtype[dtype]
+        rtol, atol = default_tolerances(dtype)
+        if programs:
+            share = tolerance_of(_subject(name)).of(dtype)
+            atol = max(atol, share * max(1.0, largest))
+        return rtol, atol
+
+
+def _subject(name: str) -> str:
+    """An op's name in torch's database, as far as it is among those with a tolerance of their own.
+
+    `aten._scaled_dot_product_attention_math.default` is what serves
+    `nn_functional_scaled_dot_product_attention`.
+    """
+    op = name.split(".")[1].strip("_")
+    return next(
+        (subject for subject in NAMED if op.startswith(subject.removeprefix("nn_functional_"))), op
+    )
+
+
+def structural_problem(trial: Trial, got: Outcome, host: Outcome) -> str:
+    """Says what differs in dtypes, shapes, strides, aliases or the random stream, or nothing.
+
+    Args:
+        trial: the call, with what its arguments were.
+        got: the device's outcome.
+        host: the CPU's, in the same dtypes.
+    """
+    ours, theirs = tree_leaves(got.results), tree_leaves(host.results)
+    if len(ours) != len(theirs):
+        return f"expected {len(theirs)} results, got {len(ours)}"
+    problems = [
+        _form(f"result {place}", mine, its)
+        for place, (mine, its) in enumerate(zip(ours, theirs, strict=True))
+        if isinstance(mine, torch.Tensor) and isinstance(its, torch.Tensor)
+    ]
+    problems += [
+        _form(f"argument {place}", mine, its)
+        for place, (mine, its) in enumerate(zip(got.tensors, host.tensors, strict=True))
+    ]
+    if not any(problems):
+        problems += [_aliases(got, host), _stray_write(trial, got, host)]
+    if got.state is not None and host.state is not None and not torch.equal(got.state, host.state):
+        problems.append("the device's random stream is not where the CPU's is after the call")
+    return "; ".join(filter(None, problems))
+
+
+def changed_arguments(trial: Trial, got: Outcome, host: Outcome) -> list[int]:
+    """The tensors among the arguments, by number, that the op writes or that came out unequal."""
+    written = {id(tensor) for tensor in trial.call.written}
+    apart = {number for number, (mine, its, _) in _memory(trial, got, host) if not mine.equal(its)}
+    homes = _storage_numbers(trial, got)
+    return [
+        place
+        for place, tensor in enumerate(got.tensors)
+        if id(tensor) in written or homes[place] in apart
+    ]
+
+
+def _form(name: str, got: torch.Tensor, expected: torch.Tensor) -> str:
+    if got.dtype is not expected.dtype or got.shape != expected.shape:
+        return f"{name}: expected {_plain(expected)}, got {_plain(got)}"
+    if not (is_plain(got) and is_plain(expected)) or got.numel() == 0:
+        return ""
+    steps = zip(got.shape, got.stride(), expected.stride(), strict=True)
+    if any(size > 1 and mine != its for size, mine, its in steps):
+        return (
+            f"{name}: expected strides {list(expected.stride())}, got {list(got.stride())} "
+            f"for shape {list(got.shape)}"
+        )
+    return ""
+
+
+def _plain(tensor: torch.Tensor) -> str:
+    return describe_tensor(tensor).split(" ")[0]
+
+
+def _aliases(got: Outcome, host: Outcome) -> str:
+    """Which results and arguments share memory after the call, if not the same as on the CPU."""
+    mine, its = _sharing(got), _sharing(host)
+    for name in its:
+        if mine[name] != its[name]:
+            return f"{name} {mine[name]}; on the CPU it {its[name]}"
+    return ""
+
+
+def _sharing(outcome: Outcome) -> dict[str, str]:
+    """For each result and argument, whose memory it lies in."""
+    owners: dict[int, str] = {}
+    for place, storage in enumerate(outcome.homes):
+        owners.setdefault(storage._cdata, f"the memory that argument {place} had")
+    found = {}
+    arguments = [leaf for leaf in outcome.tensors if is_plain(leaf)]
+    results = [leaf for leaf in tree_leaves(outcome.results) if is_plain(leaf)]
+    for kind, tensors in (("argument", arguments), ("result", results)):
+        for place, tensor in enumerate(tensors):
+            name = f"{kind} {place}"
+            owner = owners.setdefault(tensor.untyped_storage()._cdata, f"memory of {name} alone")
+            found[name] = f"lies in {owner}" if tensor.numel() else "is empty"
+    return found
+
+
+def _stray_write(trial: Trial, got: Outcome, host: Outcome) -> str:
+    """Whether memory changed that the call writes no element of."""
+    for number, (mine, its, before) in _memory(trial, got, host):
+        # Some schemas keep quiet about what they write; then the CPU has written it too.
+        is_quiet = not its.equal(before) and not trial.call.written
+        if mine.equal(its) or is_quiet:
+            continue
+        stray = (mine != before) & ~_written_bytes(trial, got, number, before.numel())
+        if stray.any():
+            place = _storage_numbers(trial, got).index(number)
+            return f"argument {place}: memory changed that the op does not write"
+    return ""
+
+
+def _written_bytes(trial: Trial, got: Outcome, number: int, count: int) -> torch.Tensor:
+    """Which bytes of a storage the call may write: (count,) bool."""
+    mask = torch.zeros(count, dtype=torch.bool)
+    written = {id(tensor) for tensor in trial.call.written}
+    plain = [tensor for tensor in got.tensors if is_plain(tensor)]
+    for image, tensor in zip(trial.before.images, plain, strict=True):
+        if image.storage == number and id(tensor) in written:
+            wide = image.dtype.itemsize
+            steps = (*(step * wide for step in image.stride), 1)
+            mask.as_strided((*image.size, wide), steps, image.offset * wide).fill_(True)
+    return mask
+
+
+def _memory(
+    trial: Trial, got: Outcome, host: Outcome
+) -> Iterable[tuple[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+    """For each storage below the arguments: its bytes on the device and on the CPU now, and before.
+
+    One that a side resized is left out; its tensors' shapes tell.
+    """
+    places = [image.storage for image in trial.before.images]
+    for number, image in enumerate(trial.before.storages):
+        count = image.data.numel()
+        twin = host.homes[places.index(number)]
+        mine = got.homes[places.index(number)]
+        if 0 < count <= min(twin.nbytes(), mine.nbytes() - image.start):
+            there = bytes_of(mine, image.start, count).cpu()
+            yield number, (there, bytes_of(twin, 0, count), image.data)
+
+
+def _storage_numbers(trial: Trial, outcome: Outcome) -> Sequence[int]:
+    """For each tensor among the arguments the number of its storage; -1 for one without."""
+    numbers = iter(trial.before.images)
+    return [next(numbers).storage if is_plain(leaf) else -1 for leaf in outcome.tensors]
+
 
 # Their values are whatever the memory held; torch's databases have the others.
 _UNDEFINED = UNDEFINED | {"resize", "resize_", "resize_as_"}

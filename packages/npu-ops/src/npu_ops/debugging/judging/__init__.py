@@ -1,1 +1,0 @@
-"""Whether the results of two runs of a call agree."""
