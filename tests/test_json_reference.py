@@ -31,7 +31,7 @@ READINESS = [
     f"{COMPILER}/npu_rules/finding.py:Finding",
     *COMPILED,
 ]
-MEASURED = f"{OPS}/variants/records.py:Measurement"
+MEASURED = f"{OPS}/variants/measurements.py:Measurement"
 SWEEP = [
     f"{PROFILER}/commands/sweep.py:document",
     f"{PROFILER}/sweeps/report.py:records",
@@ -137,7 +137,7 @@ SOURCES = {
     "npu-ops tune": [
         f"{OPS}/variants/commands/tune.py:document",
         MEASURED,
-        f"{OPS}/variants/policy.py:Decision",
+        f"{OPS}/variants/autotune.py:Decision",
     ],
     "npu-ops tune --list": [MEASURED],
 }

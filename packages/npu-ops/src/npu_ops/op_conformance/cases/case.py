@@ -273,8 +273,8 @@ class Case:
         suite: `interface` or `models`.
         op: name of the interface, or of aten with its overload.
         dtype: of the tensors that name no dtype of their own.
-        layout: of the tensors; see layouts.py. `recorded` where each has its strides.
-        arguments: by the signature's names. Tensors are lines as tensors.py reads them; dtypes and
+        layout: of the tensors, one of LAYOUTS. `recorded` where each has its strides.
+        arguments: by the signature's names. Tensors are lines such as `[2,3] float32`; dtypes and
             memory formats are text such as `torch.float32`.
         checks: of `CHECKS`; forward is always among them.
         tolerance: name in tolerances.toml; empty for the op's.
