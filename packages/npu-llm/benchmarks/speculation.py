@@ -19,7 +19,7 @@ from typing import Any
 
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.prompts.chat_prompt import encode_chat
+from npu_llm.tokenizer.tokenizer import encode_chat
 from npu_runtime import observe
 
 TEXT = (

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from npu_llm.bench import EnergyMeter, benchmark, find_meter, plot_records
+from npu_llm.engine.engine import Engine
 from npu_llm.errors import OptionError
 
 NO_METER = EnergyMeter("", reason="none here")
@@ -35,8 +36,8 @@ def test_figures_belong_together(records):
 def test_warm_up_and_repeats_are_answers_and_the_listener_hears_each_size(llama, monkeypatch):
     calls = []
     model = llama.ours()
-    generate = model.generate
-    monkeypatch.setattr(model, "generate", lambda **given: calls.append(given) or generate(**given))
+    submit = Engine.submit
+    monkeypatch.setattr(Engine, "submit", lambda *given: calls.append(given) or submit(*given))
     heard, answered = [], []
     found = benchmark(
         model, prompt_lengths=[4, 5], new_tokens=[2], repeats=3, warm_up=2, meter=NO_METER,

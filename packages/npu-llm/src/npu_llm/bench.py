@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npu_command.charts import Panel, check_matplotlib, draw_bars
+from npu_llm.engine.engine import Engine, EngineOptions
+from npu_llm.engine.sampler import Token
+from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.sequence import Event
 from npu_llm.errors import OptionError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
-    from npu_llm.generation.model import NPUModelForCausalLM
+    from npu_llm.generation.language_model import LanguageModel
 
 __all__ = [
     "BenchRecord",
@@ -60,7 +65,7 @@ class BenchRecord:
 
 @public_call
 def benchmark(
-    model: NPUModelForCausalLM,
+    model: LanguageModel,
     *,
     prompt_lengths: Sequence[int] = (32, 1024),
     new_tokens: Sequence[int] = (128,),
@@ -137,20 +142,6 @@ def process_memory_bytes() -> tuple[int, int]:
     return found["VmHWM"], found["RssAnon"]
 
 
-class _Clock:
-    """A streamer of transformers that notes when tokens come."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        """Takes the prompt, then the tokens."""
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        """No-op."""
-
-
 def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm_up: int) -> None:
     bound = model.context_length
     for batch, new, prompt in sizes:
@@ -180,8 +171,7 @@ def _measure(
     on_answer: Callable[[int], None],
 ) -> BenchRecord:
     batch, prompt = shape
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    ids = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(model.vocabulary, shape, generator=torch.Generator().manual_seed(0))
     for done in range(warm_up):
         _answer_times(model, ids, new_tokens)
         on_answer(done + 1)
@@ -208,18 +198,39 @@ def _measure(
 
 
 def _answer_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
-    """Returns the seconds to the first token, and from there to the last.
+    """Returns the seconds to the first token of all rows, and from there to the last."""
+    batch = len(ids)
+    if batch > 1 and model.block_pool is None:
+        return _batch_times(model, ids, new_tokens)
+    options = EngineOptions(
+        max_num_batched_tokens=None, max_num_seqs=batch, is_sequential=batch == 1,
+        cache_bytes=1 << 62,
+    )  # fmt: skip
+    engine = Engine(model, options)
+    params = SamplingParams(max_new_tokens=new_tokens, temperature=0.0)
+    times: list[list[float]] = [[] for _ in range(batch)]
 
-    A streamer takes only one row, so a batch is measured in two parts: an answer of one token, and
-    the whole answer.
-    """
+    def note(row: int, event: Event) -> None:
+        if isinstance(event, Token):
+            times[row].append(time.perf_counter())
+        elif event.error is not None:
+            raise event.error
+
+    prompts = ids.tolist()
+    started = time.perf_counter()
+    for row, prompt in enumerate(prompts):
+        engine.submit(prompt, params, partial(note, row))
+    while engine.step():
+        pass
+    engine.store.clear()
+    first = max(one[0] for one in times)
+    return first - started, max(one[-1] for one in times) - first
+
+
+def _batch_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
+    """Measures a batch in one program of OpenVINO's, by an answer of one token and a whole one."""
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if ids.shape[0] == 1:
-        clock = _Clock()
-        started = time.perf_counter()
-        model.generate(**inputs, streamer=clock, max_new_tokens=new_tokens, **options)
-        return clock.times[1] - started, clock.times[-1] - clock.times[1]
     started = time.perf_counter()
     model.generate(**inputs, max_new_tokens=1, **options)
     first = time.perf_counter() - started

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from npu_llm import ChatSession, NPUModelForCausalLM
-from npu_llm.prompts.chat_prompt import encode_chat
+from npu_llm.tokenizer.tokenizer import encode_chat
 from npu_runtime import observe
 
 # A thought ends at w9; of earlier answers the template shows what follows it alone.

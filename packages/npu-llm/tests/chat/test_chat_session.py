@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from npu_llm import ChatSession, ContextError, ModelError, NPUModelForCausalLM, OptionError
-from npu_llm.prompts.chat_prompt import encode_chat
+from npu_llm.tokenizer.tokenizer import encode_chat
 
 
 def tokens_of(model, messages):
@@ -59,7 +59,7 @@ def test_what_is_forgotten_does_not_pile_up(session):
     for turn in range(60):
         session.undo()
         session.ask(question(turn % 30))
-        assert session._read.cache.hidden_tokens <= 256 + 20
+        assert session._store._cache.hidden_tokens <= 256 + 20
 
 
 def test_reply_says_what_it_took(session):
@@ -234,7 +234,8 @@ def test_oldest_turns_go_and_the_system_message_stays(small, greedy, assert_code
 
 
 def test_model_without_a_tokenizer(model, monkeypatch, assert_code):
-    monkeypatch.setattr(NPUModelForCausalLM, "tokenizer", None)
+    monkeypatch.setattr(NPUModelForCausalLM, "has_tokenizer", False)
+    monkeypatch.delitem(vars(model), "text_tokenizer", raising=False)
     with pytest.raises(ModelError) as caught:
         ChatSession(model)
     assert_code(caught, "missing-tokenizer", "words")

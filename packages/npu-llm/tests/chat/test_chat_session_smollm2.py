@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import forked_python
 from npu_llm import ChatSession
-from npu_llm.prompts.chat_prompt import encode_chat
+from npu_llm.tokenizer.tokenizer import encode_chat
 
 GREEDY = {"do_sample": False, "max_new_tokens": 6}
 QUESTIONS = (

@@ -12,9 +12,11 @@ import pytest
 import forked_python
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
-from npu_llm.cli.chat import Chat
+from npu_llm.cli.arguments import SAMPLING
+from npu_llm.cli.chat import LocalModels
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
+from npu_llm.cli.turns import Chat
 from npu_llm.kv_cache.paged import PagedCache
 
 
@@ -30,10 +32,14 @@ def new_chat(model, tmp_path):
     def make(**changes):
         plain = {
             "system": None, "max_new_tokens": 12, "greedy": True, "temperature": None,
-            "session": None, "plain": False,
+            "stop": [], **dict.fromkeys(SAMPLING),
         }  # fmt: skip
         options = argparse.Namespace(**{**plain, **changes})
-        return Chat(model, options, Display(), LineReader(tmp_path / "history"))
+        display = Display()
+        models = LocalModels(options, display)
+        session = models.new_session(model)
+        session.system = options.system
+        return Chat(session, models, display, LineReader(tmp_path / "history"), is_plain=False)
 
     return make
 
@@ -50,6 +56,11 @@ def talk(checkpoint, cache_dir, monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+def take(chat, text):
+    """Types a line."""
+    (chat.command if text.startswith("/") else chat.ask)(text)
 
 
 def roles(chat):
@@ -86,8 +97,8 @@ def test_help_is_no_turn_and_exit_leaves(talk):
 
 def test_what_only_other_chats_have_is_said_to_be_so(new_chat, capsys):
     chat = new_chat()
-    chat.take("/image some.png")
-    chat.take("/nothing")
+    take(chat, "/image some.png")
+    take(chat, "/nothing")
     said = capsys.readouterr().err
     assert "takes no images" in said
     assert "There is no command /nothing" in said
@@ -132,32 +143,32 @@ def test_session_that_cannot_be_read_ends_the_start(talk, tmp_path):
 def test_undo_retry_and_edit(new_chat, capsys):
     chat = new_chat()
     for line in ("/undo", "/retry", "/edit", "the quick", "brown fox"):
-        chat.take(line)
+        take(chat, line)
     err = capsys.readouterr().err
     assert err.count("no question yet") == 2
     assert "/edit TEXT" in err
     before = contents(chat)
-    chat.take("/retry")
+    take(chat, "/retry")
     assert contents(chat) == before
-    chat.take("/edit lazy dog")
+    take(chat, "/edit lazy dog")
     assert contents(chat)[:3] == [*before[:2], "lazy dog"]
-    chat.take("/undo")
+    take(chat, "/undo")
     assert contents(chat) == before[:2]
     assert "Forgotten: lazy dog" in capsys.readouterr().err
 
 
 def test_edit_without_a_terminal_wants_the_text(new_chat, capsys):
     chat = new_chat()
-    chat.take("the quick")
-    chat.take("/edit")
+    take(chat, "the quick")
+    take(chat, "/edit")
     assert "/edit TEXT" in capsys.readouterr().err
     assert contents(chat)[:1] == ["the quick"]
 
 
 def test_system_message_is_shown_and_changed(new_chat, capsys):
     chat = new_chat(system="the fox")
-    chat.take("/system")
-    chat.take("/system the lazy dog")
+    take(chat, "/system")
+    take(chat, "/system the lazy dog")
     shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("system:")]
     assert shown == ["system: the fox", "system: the lazy dog"]
     assert chat.session.system == "the lazy dog"
@@ -166,23 +177,39 @@ def test_system_message_is_shown_and_changed(new_chat, capsys):
 def test_set_changes_the_next_answers(new_chat, capsys):
     chat = new_chat(greedy=False, temperature=5.0, max_new_tokens=12)
     for line in ("/set", "/set temperature 0", "/set max_new_tokens=3", "the quick", "/retry"):
-        chat.take(line)
+        take(chat, line)
     err = capsys.readouterr().err
     assert "set: nothing" in err
     assert "set: temperature 0, max_new_tokens 3" in err
     assert err.count(" and wrote 3, ") == 2
     first = contents(chat)[-1]
-    chat.take("/retry")
+    take(chat, "/retry")
     assert contents(chat)[-1] == first
+
+
+def test_settings_of_sampling_reach_the_answer(new_chat, model):
+    chat = new_chat(max_new_tokens=20, repetition_penalty=1.8)
+    take(chat, "the quick")
+    penalized = contents(chat)[-1]
+    chat = new_chat(max_new_tokens=20)
+    take(chat, "the quick")
+    plain = contents(chat)[-1]
+    assert penalized != plain
+    take(chat, "/set repetition_penalty 1.8")
+    take(chat, "/retry")
+    assert contents(chat)[-1] == penalized
+    chat = new_chat(max_new_tokens=20, stop=[plain[4:6]])
+    take(chat, "the quick")
+    assert contents(chat)[-1] == plain[: plain.index(plain[4:6]) + 2]
 
 
 def test_stats_show_the_figures_of_the_last_answer(new_chat, capsys):
     chat = new_chat()
-    chat.take("/stats")
+    take(chat, "/stats")
     assert "There is no answer yet." in capsys.readouterr().err
-    chat.take("the quick")
+    take(chat, "the quick")
     capsys.readouterr()
-    chat.take("/stats")
+    take(chat, "/stats")
     rows = capsys.readouterr().err
     assert f"{chat.session.cached_tokens} of 256 tokens" in rows
     assert "12 tokens" in rows
@@ -198,7 +225,7 @@ def test_another_model_goes_on_with_the_conversation(
     err = capsys.readouterr().err
     assert [line for line in err.splitlines() if line.startswith("model: ")] == [
         f"model: {checkpoint.name}, float32",
-        f"model: {wide.name}, float32",
+        *[f"model: {wide.name}, float32"] * 2,
     ]
     assert "[hub-failed]" in err or "[model-not-found]" in err
     last = err.rsplit("Read ", 1)[1]
@@ -208,9 +235,9 @@ def test_another_model_goes_on_with_the_conversation(
 
 def test_save_and_load(new_chat, capsys, tmp_path):
     chat = new_chat()
-    chat.take("the quick")
+    take(chat, "the quick")
     for line in ("/save", "/load", f"/save {tmp_path / 'a'}", "/reset", f"/load {tmp_path / 'a'}"):
-        chat.take(line)
+        take(chat, line)
     assert roles(chat) == ["user", "assistant"]
     err = capsys.readouterr().err
     assert "/save FILE" in err
@@ -233,7 +260,7 @@ def test_what_the_session_refuses_is_said_and_the_chat_goes_on(
 def test_oldest_turns_go_when_the_context_is_full(new_chat, capsys):
     chat = new_chat(max_new_tokens=30)
     for _ in range(6):
-        chat.take("the quick brown fox jumps over the lazy dog")
+        take(chat, "the quick brown fox jumps over the lazy dog")
     assert len(chat.session.messages) < 12
     assert "dropped" in capsys.readouterr().err
 
@@ -241,7 +268,7 @@ def test_oldest_turns_go_when_the_context_is_full(new_chat, capsys):
 def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
     chat = new_chat()
     steps = 0
-    step = PagedCache.step
+    step = PagedCache.append
 
     def interrupted(self, *arguments, **keywords):
         nonlocal steps
@@ -251,11 +278,11 @@ def test_interrupted_answer_stays_in_the_history(new_chat, monkeypatch, capsys):
         return step(self, *arguments, **keywords)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PagedCache, "step", interrupted)
-        chat.take("the quick")
+        patch.setattr(PagedCache, "append", interrupted)
+        take(chat, "the quick")
     assert "interrupted" in capsys.readouterr().err
     assert roles(chat) == ["user", "assistant"]
-    chat.take("brown fox")
+    take(chat, "brown fox")
     assert len(chat.session.messages) == 4
 
 

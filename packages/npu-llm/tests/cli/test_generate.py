@@ -4,7 +4,7 @@ import re
 import pytest
 
 from npu_llm.cli import session
-from npu_llm.prompts import chat_template
+from npu_llm.tokenizer import chat_template
 
 
 def test_answer_alone_goes_to_standard_output(command):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from contextlib import contextmanager
@@ -15,92 +14,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from npu_llm import NPUModelForCausalLM, NPUModelForFeatureExtraction
+from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.server import protocol_with_header_timeout
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder
-from npu_llm.serving.scheduling.engine import Engine, EngineOptions
-from npu_llm.serving.scheduling.request import Ended, Request, Sampling
-
-GREEDY = Sampling(temperature=0.0)
-
-
-class Answers:
-    """What an engine tells about some requests."""
-
-    def __init__(self, engine):
-        self.engine = engine
-        self.told = []
-
-    def ask(self, prompt, count, **options):
-        """Submits a request; returns its ticket."""
-        options.setdefault("sampling", GREEDY)
-        events = queue.SimpleQueue()
-        self.told.append(events)
-        request = Request(prompt=prompt, max_new_tokens=count, **options)
-        return self.engine.submit(request, events.put)
-
-    def wait(self, index=-1):
-        """Returns the tokens of one request, and its end."""
-        tokens = []
-        while not isinstance(event := self.told[index].get(timeout=60), Ended):
-            tokens.append(event)
-        return tokens, event
-
-    def ids(self, index=-1):
-        return [token.id for token in self.wait(index)[0]]
-
-
-@pytest.fixture
-def engine_of():
-    """engine_of(model, **options): Answers of an engine that ends with the test."""
-    engines = []
-
-    def start(model, **options):
-        engines.append(Engine(model, EngineOptions(**options)).start())
-        return Answers(engines[-1])
-
-    yield start
-    for engine in engines:
-        engine.close()
-
-
-@pytest.fixture
-def fresh(llama):
-    """fresh(): the small llama on kernels, with a pool of its own."""
-    llama.ours(pipeline="kernels")  # compiles it once
-
-    def make():
-        return NPUModelForCausalLM.from_pretrained(
-            llama.folder, dtype="float32", cache_dir=llama.cache_dir, pipeline="kernels"
-        )
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def talkative_model(saved_tiny, shared):
-    """A llama whose context holds answers of seconds."""
-    folder = saved_tiny("llama", max_position_embeddings=65536)
-    return shared.load(NPUModelForCausalLM, folder, dtype="float32")
-
-
-@pytest.fixture(scope="session")
-def generated():
-    """generated(model, prompt, count): the tokens that the model's generate adds, greedily."""
-
-    def generate(model, prompt, count, **options):
-        ids = torch.tensor([prompt])
-        output = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=count,
-            do_sample=False, **options,
-        )  # fmt: skip
-        return output[0, len(prompt) :].tolist()
-
-    return generate
-
 
 SHOWS_TOOLS = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
 

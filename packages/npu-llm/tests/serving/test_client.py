@@ -15,7 +15,7 @@ def test_a_chat_is_the_same_as_by_other_clients(server, client):
         model="plain", messages=ASKED, temperature=0, max_tokens=11
     )
     assert answer.text == other.choices[0].message.content == "".join(pieces)
-    assert (answer.tokens, answer.finish) == (11, "length")
+    assert (answer.answer_tokens, answer.finish) == (11, "length")
     assert answer.prompt_tokens == other.usage.prompt_tokens
     assert 0 < answer.time_to_first_token_s < answer.ended_s - answer.started_s + 1e-9
     assert answer.time_per_token_s > 0
@@ -65,7 +65,7 @@ def test_all_questions_are_answered_and_counted(server):
 
 
 def test_refusals_are_counted_by_what_was_said(serve):
-    with serve("plain", engine={"most_running": 1, "most_waiting": 1}) as running:
+    with serve("plain", engine={"max_num_seqs": 1, "max_waiting": 1}) as running:
         work = Work(clients=8, requests=24, prompt_words=(2, 4), new_tokens=(30, 40))
         report = measure(Connection(running.url), work)
     (text,) = report.refusals

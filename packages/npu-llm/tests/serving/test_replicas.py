@@ -3,12 +3,12 @@ import json
 
 import pytest
 
+from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.replicas import prefix_key, relay, run_in_process, sent_scope
-from npu_llm.serving.scheduling.engine import EngineOptions
 
 SYSTEM = {"role": "system", "content": "be brief"}
 

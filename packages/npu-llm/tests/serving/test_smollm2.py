@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.scheduling.engine import EngineOptions
 
 CLIENTS = 32
 SYSTEM = "You are a helpful assistant who answers each question in one short and simple sentence."
@@ -24,7 +24,7 @@ def server(smollm, serve_loaders):
         # A cache for a third of what is asked at once: sequences are put back meanwhile, and
         # beginnings have to go.
         cache_bytes = 48 * model.block_pool.store.block_bytes
-        options = EngineOptions(most_running=CLIENTS, cache_bytes=cache_bytes)
+        options = EngineOptions(max_num_seqs=CLIENTS, cache_bytes=cache_bytes)
         return ServedModel("smollm2", model, options)
 
     with serve_loaders({"smollm2": load}) as running:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from transformers.generation.streamers import BaseStreamer
 
-from npu_llm.chat.answer_streamer import AnswerRecorder, AnswerText
-from npu_llm.chat.read_tokens import ReadTokens
-from npu_llm.chat.reply import Finish, Reply, ReplyStream
+from npu_llm.chat.reply import Finish, InterruptGuard, Reply, ReplyStream
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
-from npu_llm.chat.stop_request import InterruptGuard, StopWhenSet
-from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
-from npu_llm.prompts.chat_prompt import Message, encode_chat
+from npu_llm.chat.tool_calls import Call, read_calls, style_of
+from npu_llm.engine.engine import Engine, EngineOptions
+from npu_llm.engine.generation_options import to_params
+from npu_llm.engine.kv_store import SequentialStore
+from npu_llm.engine.sampler import Token
+from npu_llm.engine.sequence import Event, Finished, FinishReason
+from npu_llm.errors import ContextError, OptionError, SessionError
+from npu_llm.structured_output import given_form
+from npu_llm.tokenizer.detokenizer import Detokenizer
+from npu_llm.tokenizer.tokenizer import Message
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
-    from npu_llm.generation.model import NPUModelForCausalLM
+    from npu_llm.generation.language_model import LanguageModel
 
 __all__ = ["ChatSession", "Overflow"]
 
@@ -53,7 +61,7 @@ class ChatSession:
     @public_call
     def __init__(
         self,
-        model: NPUModelForCausalLM,
+        model: LanguageModel,
         system: str | None = None,
         *,
         tools: Sequence[Any] | None = None,
@@ -70,16 +78,16 @@ class ChatSession:
             template_options: options of the chat template, such as `{"enable_thinking": False}`.
             overflow: what to do when the conversation outgrows the model's context: "error", or
                 "drop_oldest" to drop the oldest turns, but not the system message.
-            generation: default arguments of `generate` for each answer. Without max_new_tokens an
-                answer ends after 512 tokens.
+            generation: default arguments of `generate` for each answer, and those of
+                npu_llm.engine.generation_options. Without max_new_tokens an answer ends after 512
+                tokens. Arguments that only transformers supports, such as logits processors, are
+                passed to its `generate`.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
             OptionError: [overflow-policy] for an unknown overflow, [session-option] for an option
                 that a session sets itself.
         """
-        if model.tokenizer is None:
-            raise missing_tokenizer(model.name)
         if overflow not in _OVERFLOWS:
             raise OptionError(
                 f"overflow: must be one of {', '.join(_OVERFLOWS)}; got {overflow!r}. Omit it "
@@ -89,13 +97,14 @@ class ChatSession:
         _check_options(generation)
         self.last_reply: Reply | None = None
         self._model = model
-        self._tokenizer: Any = model.tokenizer
+        self._tokenizer = model.text_tokenizer
+        options = EngineOptions(max_num_batched_tokens=None, is_sequential=True)
+        self._engine = Engine(model, options)
         self._tools = tools
         self._template_options = dict(template_options or {})
         self._overflow = overflow
         self._generation = generation
         self._messages: list[dict[str, Any]] = []
-        self._read = ReadTokens(model)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.system = system
@@ -121,7 +130,12 @@ class ChatSession:
     @property
     def cached_tokens(self) -> int:
         """How many tokens the model has read and does not have to read again."""
-        return len(self._read.tokens)
+        return len(self._store.cached_tokens)
+
+    @property
+    def model(self) -> LanguageModel:
+        """The model that answers."""
+        return self._model
 
     def append(self, message: str | Message) -> None:
         """Adds a message before the next question: the user's, or a mapping with another role.
@@ -182,7 +196,7 @@ class ChatSession:
         self,
         message: str | Message,
         *,
-        streamer: BaseStreamer | None = None,
+        streamer: Any | None = None,
         cancel: threading.Event | None = None,
         **generation: Any,
     ) -> Reply:
@@ -193,7 +207,7 @@ class ChatSession:
             streamer: a streamer of transformers, which receives the tokens as they come.
             cancel: setting it, from any thread, stops the answer after the current step.
             generation: arguments of `generate` for this answer, among them `schema`, `regex` or
-                `grammar` to hold it to a form.
+                `grammar` for structured output.
 
         Returns:
             The answer. If it was stopped before its first token, the question is dropped as well.
@@ -207,9 +221,15 @@ class ChatSession:
             KeyboardInterrupt: after Ctrl-C. What was generated is in `last_reply` and in the
                 conversation, as after a cancel.
         """
+        question = _as_message(message)
         _check_listeners(streamer, cancel)
-        events = () if cancel is None else (cancel,)
-        return self._ask(_as_message(message), streamer, events, generation)
+        replies: list[Reply] = []
+        with InterruptGuard(self._stop) as guard:
+            for _ in self._answer(question, streamer, cancel, generation, replies):
+                pass
+        if guard.was_interrupted:
+            raise KeyboardInterrupt
+        return replies[0]
 
     def stream(
         self,
@@ -225,13 +245,9 @@ class ChatSession:
         """
         question = _as_message(message)
         _check_listeners(None, cancel)
-        given = () if cancel is None else (cancel,)
-
-        def answer(on_text: Any, stop: threading.Event) -> Reply:
-            text = AnswerText(self._tokenizer, on_text)
-            return self._ask(question, text, (*given, stop), generation)
-
-        return ReplyStream(answer)
+        replies: list[Reply] = []
+        pieces = self._answer(question, None, cancel, generation, replies)
+        return ReplyStream(pieces, replies, self._stop)
 
     def cancel(self) -> None:
         """Stops the current answer, if there is one; to be called from another thread."""
@@ -254,14 +270,14 @@ class ChatSession:
             saved = SavedSession(
                 messages=self._messages,
                 model=ModelIdentity.of(self._model),
-                tokens=self._read.tokens,
-                cache=self._read.tensors(),
+                tokens=self._store.cached_tokens,
+                cache=self._store.tensors(),
             )
             write_session(Path(path).absolute(), saved)
 
     @classmethod
     @public_call
-    def restore(cls, model: NPUModelForCausalLM, path: str | Path, **options: Any) -> ChatSession:
+    def restore(cls, model: LanguageModel, path: str | Path, **options: Any) -> ChatSession:
         """Reads what `save` wrote, and continues the conversation where it was.
 
         Args:
@@ -276,88 +292,163 @@ class ChatSession:
         saved = read_session(Path(path), ModelIdentity.of(model))
         session = cls(model, **options)
         session._messages = [dict(message) for message in saved.messages]
-        session._read.restore(saved.tokens, saved.cache)
+        session._store.restore(saved.tokens, saved.cache)
         return session
 
     # Inside
 
-    def _ask(
-        self,
-        message: dict[str, Any],
-        streamer: BaseStreamer | None,
-        cancel: Sequence[threading.Event],
-        generation: Mapping[str, Any],
-    ) -> Reply:
-        recorder = AnswerRecorder(streamer)
-        with self._claimed():
-            options = self._options(generation)
-            before = list(self._messages)
-            self._messages.append(message)
-            reply = None
-            self._stop.clear()
-            with InterruptGuard(self._stop) as guard:
-                try:
-                    reply = self._answer(recorder, StopWhenSet(self._stop, *cancel), guard, options)
-                finally:
-                    if reply is None or not reply.tokens:
-                        self._messages = before
-                if reply.tokens:
-                    self._messages.append({"role": "assistant", "content": reply.text})
-                self.last_reply = reply
-        if guard.was_interrupted:
-            raise KeyboardInterrupt
-        return reply
+    @property
+    def _store(self) -> SequentialStore:
+        store = self._engine.store
+        assert isinstance(store, SequentialStore), "the options ask for one"
+        return store
 
     def _answer(
         self,
-        recorder: AnswerRecorder,
-        stop: StopWhenSet,
-        guard: InterruptGuard,
-        options: dict[str, Any],
-    ) -> Reply:
-        """Answers the messages as they are."""
-        prompt, dropped = self._prompt(options["max_new_tokens"])
-        cache, reused = self._read.prepare(prompt)
-        tokens = torch.tensor([prompt])
-        try:
-            self._model.generate(
-                input_ids=tokens,
-                attention_mask=torch.ones_like(tokens),
-                past_key_values=cache,
-                streamer=recorder,
-                **{**options, "stopping_criteria": [*options["stopping_criteria"], stop]},
-            )
-        except KeyboardInterrupt:
-            # Not the guard's: a second Ctrl-C, or a handler that is not ours.
-            guard.was_interrupted = True
-        finally:
-            self._read.settle(prompt, recorder.tokens)
-        is_stopped = stop.has_stopped or guard.was_interrupted
+        message: dict[str, Any],
+        streamer: Any | None,
+        cancel: threading.Event | None,
+        generation: Mapping[str, Any],
+        replies: list[Reply],
+    ) -> Generator[str, None, None]:
+        """Yields the pieces of the answer to a message, and adds the whole one to `replies`."""
+        draft = _Draft(Detokenizer(self._tokenizer))
+        interrupt: BaseException | None = None
+        with self._claimed():
+            self._stop.clear()
+            before = list(self._messages)
+            self._messages.append(message)
+            try:
+                options = self._options(generation)
+                draft.prompt, draft.dropped = self._prompt(options["max_new_tokens"])
+                events, draft.text = self._start(draft.prompt, options)
+                with closing(events):
+                    if streamer is not None:
+                        streamer.put(torch.tensor([draft.prompt]))
+                    for event in events:
+                        if isinstance(event, Finished):
+                            draft.finish = _finish(event)
+                            break
+                        piece = draft.add(event)
+                        if streamer is not None:
+                            streamer.put(torch.tensor([event.id]))
+                        if piece:
+                            yield piece
+                        if draft.ends(self._stop, cancel):
+                            break
+                if piece := draft.text.end():
+                    yield piece
+                if streamer is not None:
+                    streamer.end()
+            except (KeyboardInterrupt, GeneratorExit) as raised:
+                # Ctrl-C without the guard or for a second time; or a loop that was left.
+                interrupt, draft.finish = raised, "cancelled"
+                draft.text.end()
+            except BaseException:
+                self._messages = before
+                raise
+            reply = self._reply(draft)
+            if reply.tokens:
+                self._messages.append({"role": "assistant", "content": reply.text})
+            else:
+                self._messages = before
+            self.last_reply = reply
+            replies.append(reply)
+        if interrupt is not None:
+            raise interrupt
+
+    def _reply(self, draft: _Draft) -> Reply:
+        times, ids = draft.times, tuple(token.id for token in draft.tokens)
+        passed_s = times[-1] - times[0] if times else 0.0
         return Reply(
-            text=self._decode(recorder.tokens),
-            tokens=tuple(recorder.tokens),
-            prompt_tokens=len(prompt),
-            prefilled_tokens=len(prompt) - reused,
-            time_to_first_token_s=recorder.time_to_first_token_s,
-            tokens_per_s=recorder.tokens_per_s,
-            finish="cancelled" if is_stopped else self._finish(len(prompt), recorder, options),
-            dropped_messages=dropped,
+            text=draft.text.text,
+            tokens=ids,
+            prompt_tokens=len(draft.prompt),
+            prefilled_tokens=len(draft.prompt) - self._store.num_reused,
+            time_to_first_token_s=times[0] - draft.started_s if times else None,
+            tokens_per_s=(len(times) - 1) / passed_s if passed_s > 0 else None,
+            finish=draft.finish or "cancelled",
+            dropped_messages=draft.dropped,
             verification=str(self._model.verification),
+            logprobs=tuple(token for token in draft.tokens if token.logprob is not None),
+            tool_calls=self._calls(ids),
         )
+
+    def _calls(self, tokens: Sequence[int]) -> tuple[Call, ...]:
+        """Returns the calls of tools that an answer consists of."""
+        style = style_of(self._tokenizer.chat_template) if self._tools else None
+        if style is None:
+            return ()
+        ends = self._model.end_tokens
+        text = self._tokenizer.decode([token for token in tokens if token not in ends])
+        return tuple(read_calls(text, style, [_name_of(tool) for tool in self._tools or ()]))
 
     def _options(self, generation: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments of generate for one answer."""
         _check_options(generation)
         options = {**self._generation, **generation}
-        config = options.get("generation_config") or self._model.generation_config
         if options.get("max_new_tokens") is None:
-            options["max_new_tokens"] = config.max_new_tokens or _DEFAULT_NEW_TOKENS
-        if options.get("pad_token_id") is None and config.pad_token_id is None:
-            options["pad_token_id"] = self._tokenizer.pad_token_id
-        if options.get("stop_strings") is not None:
-            options["tokenizer"] = self._tokenizer
-        options["stopping_criteria"] = list(options.get("stopping_criteria") or ())
+            default = self._config(options).get("max_new_tokens")
+            options["max_new_tokens"] = default or _DEFAULT_NEW_TOKENS
         return options
+
+    def _config(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the generation config that the arguments of generate take the place of."""
+        given: Any = options.get("generation_config")
+        found: Mapping[str, Any] = (
+            self._model.generation_defaults if given is None else given.to_diff_dict()
+        )
+        return found
+
+    def _start(
+        self, prompt: list[int], options: Mapping[str, Any]
+    ) -> tuple[Generator[Event, None, None], Detokenizer]:
+        """Returns the events of an answer, and what decodes its tokens."""
+        plain = {name: value for name, value in options.items() if name != "generation_config"}
+        form = given_form(plain)
+        params = to_params({**self._config(options), **plain})
+        if params is None:
+            return self._by_transformers(prompt, options), Detokenizer(self._tokenizer)
+        if params.seed is None and params.temperature:
+            # Random numbers follow torch.manual_seed.
+            params = replace(params, seed=int(torch.randint(1 << 62, ())))
+        constraint = None if form is None else self._model.constraints.make(form)
+        text = Detokenizer(self._tokenizer, params.stop, includes_stop=True)
+        return self._engine.generate(prompt, params, constraint=constraint), text
+
+    def _by_transformers(
+        self, prompt: list[int], options: Mapping[str, Any]
+    ) -> Generator[Event, None, None]:
+        """Yields the tokens of transformers' generate, which another thread calls."""
+        cache = self._store.lend(prompt)
+        answer = _Streamed()
+        tokens: list[int] = []
+        ids = torch.tensor([prompt])
+        model: Any = self._model
+        arguments = {
+            "pad_token_id": self._tokenizer.pad_token_id,
+            **options,
+            "stopping_criteria": [*(options.get("stopping_criteria") or ()), answer.must_stop],
+        }
+        if options.get("stop_strings") is not None:
+            arguments["tokenizer"] = model.tokenizer
+        with ThreadPoolExecutor(1, thread_name_prefix="npu-llm answer") as thread:
+            running = thread.submit(
+                model.generate, input_ids=ids, attention_mask=torch.ones_like(ids),
+                past_key_values=cache, streamer=answer, **arguments,
+            )  # fmt: skip
+            running.add_done_callback(lambda _: answer.tokens.put(None))
+            try:
+                while (token := answer.tokens.get()) is not None:
+                    tokens.append(token)
+                    yield Token(token)
+            finally:
+                answer.is_stopped = True
+                wait([running])
+                # The last token has not been read; a wrong guess may be in its place.
+                self._store.give_back([*prompt, *tokens[:-1]])
+        running.result()
+        yield Finished(self._reason(len(prompt), tokens, options))
 
     def _prompt(self, max_new_tokens: int) -> tuple[list[int], int]:
         """Returns the conversation's tokens, and how many messages were dropped to make it fit."""
@@ -367,13 +458,9 @@ class ChatSession:
             room -= min(max_new_tokens, room // 2)
         dropped = 0
         while True:
-            inputs = encode_chat(
-                self._tokenizer,
-                self._messages,
-                tools=self._tools,
-                template_options=self._template_options,
+            prompt = self._tokenizer.encode_chat(
+                self._messages, tools=self._tools, template_options=self._template_options
             )
-            prompt: list[int] = inputs["input_ids"][0].tolist()
             if context is None or len(prompt) < room:
                 return prompt, dropped
             oldest = self._oldest_turn() if self._overflow == "drop_oldest" else range(0)
@@ -397,21 +484,16 @@ class ChatSession:
                 return range(first, index)
         return range(0)
 
-    def _finish(self, prompt: int, answer: AnswerRecorder, options: Mapping[str, Any]) -> Finish:
-        config = options.get("generation_config") or self._model.generation_config
-        ends = options.get("eos_token_id", config.eos_token_id)
+    def _reason(
+        self, num_prompt: int, tokens: Sequence[int], options: Mapping[str, Any]
+    ) -> FinishReason:
+        ends = options.get("eos_token_id", self._config(options).get("eos_token_id"))
         ends = {ends} if isinstance(ends, int) else set(ends or ())
-        if answer.tokens[-1] in ends:
+        if tokens and tokens[-1] in ends:
             return "stop"
         context = self._model.context_length
-        is_full = context is not None and prompt + len(answer.tokens) >= context
-        return "length" if is_full or len(answer.tokens) >= options["max_new_tokens"] else "stop"
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+        is_full = context is not None and num_prompt + len(tokens) >= context
+        return "length" if is_full or len(tokens) >= options["max_new_tokens"] else "stop"
 
     def _first_turn(self) -> int:
         """Index of the first message that is not the system message."""
@@ -454,7 +536,71 @@ def _as_message(message: str | Message) -> dict[str, Any]:
     )
 
 
-def _check_listeners(streamer: BaseStreamer | None, cancel: threading.Event | None) -> None:
+@dataclass
+class _Draft:
+    """An answer on its way."""
+
+    text: Detokenizer
+    prompt: list[int] = field(default_factory=list)
+    dropped: int = 0
+    tokens: list[Token] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    started_s: float = field(default_factory=time.perf_counter)
+    finish: Finish | None = None
+
+    def add(self, token: Token) -> str:
+        """Adds a token; returns the text that it completes."""
+        self.tokens.append(token)
+        self.times.append(time.perf_counter())
+        return self.text.put([token.id])
+
+    def ends(self, *stops: threading.Event | None) -> bool:
+        """Whether a stop string or one of some events ends it; sets `finish`."""
+        if self.text.has_stopped:
+            self.finish = "stop"
+        elif any(stop is not None and stop.is_set() for stop in stops):
+            self.finish = "cancelled"
+        return self.finish is not None
+
+
+def _finish(end: Finished) -> Finish:
+    """Returns why an answer ended; raises the failure if it did so by one."""
+    if end.error is not None:
+        raise end.error
+    assert end.reason != "error", "it has an error"
+    return end.reason
+
+
+def _name_of(tool: Any) -> str:
+    if callable(tool):
+        return str(tool.__name__)
+    return str(tool.get("function", tool).get("name"))
+
+
+class _Streamed:
+    """Passes tokens from a streamer of transformers to another thread, and stops generation."""
+
+    def __init__(self) -> None:
+        self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.is_stopped = False
+        self._saw_prompt = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt first, then tokens: one at a time, or several after right guesses."""
+        if self._saw_prompt:
+            for token in value.flatten().tolist():
+                self.tokens.put(token)
+        self._saw_prompt = True
+
+    def end(self) -> None:
+        """No-op."""
+
+    def must_stop(self, input_ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
+        """A stopping criterion: True for each row, (batch,) bool, once is_stopped is."""
+        return torch.full((input_ids.shape[0],), self.is_stopped)
+
+
+def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> None:
     """Accepts whatever has the methods of a streamer or an event."""
     for name, given, methods in (
         ("streamer", streamer, ("put", "end")),

@@ -49,9 +49,10 @@ class ModelIdentity:
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
         """Returns the identity of a loaded model."""
+        saved = json.loads((model.entry.folder / "config.json").read_text())
         config = {
             key: value
-            for key, value in model.config.to_dict().items()
+            for key, value in saved.items()
             # A checkpoint's place and what wrote it do not make it another model.
             if key not in ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
         }

@@ -19,10 +19,12 @@ from npu_llm.choices import (
     parse_pipeline,
     parse_verify,
 )
+from npu_llm.cli.answer_settings import option_type
 from npu_llm.errors import OptionError
-from npu_llm.prompts.unicode_text import check_text, read_text
+from npu_llm.tokenizer.unicode_text import check_text, read_text
 
 __all__ = [
+    "SAMPLING",
     "add_adapters",
     "add_checkpoint",
     "add_generation",
@@ -35,6 +37,16 @@ __all__ = [
     "positive",
     "scaled_path",
 ]
+
+# Options of sampling besides the temperature.
+SAMPLING = {
+    "top_p": "sample from the most likely tokens that have this probability together",
+    "top_k": "sample from so many of the most likely tokens; 0 for all",
+    "min_p": "least probability of a token, as a share of the most likely one's",
+    "repetition_penalty": "lower the score of tokens in prompt and answer, if above 1",
+    "presence_penalty": "lower the score of tokens in the answer",
+    "frequency_penalty": "lower the score of tokens by how often the answer has them",
+}
 
 
 def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -> None:
@@ -149,13 +161,24 @@ def check_model(options: argparse.Namespace) -> None:
 
 
 def add_generation(parser: argparse.ArgumentParser) -> None:
-    """Adds --max-new-tokens, --greedy, --temperature, --seed and --system: how to answer."""
+    """Adds the options of an answer: its length, sampling, stop strings and the system message."""
     parser.add_argument(
         "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
     )
     parser.add_argument("--greedy", action="store_true", help="always choose the most likely token")
     parser.add_argument(
         "--temperature", metavar="T", type=float, help="how freely to sample (default: 0.2)"
+    )
+    for name, summary in SAMPLING.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", metavar="X", type=option_type(name), help=summary
+        )
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="end the answer after TEXT; may be repeated",
     )
     parser.add_argument("--seed", metavar="N", type=int, help="make sampling repeatable")
     parser.add_argument("--system", metavar="TEXT", help="the system message")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception
-from npu_llm.cli.answer_settings import as_generate
-from npu_llm.cli.arguments import add_generation, add_model, add_server, check_model
+from npu_llm.cli.arguments import SAMPLING, add_generation, add_model, add_server, check_model
 from npu_llm.cli.lines import LineReader, unechoed
-from npu_llm.cli.turns import Turns, status_of
 from npu_llm.errors import OptionError
 
 if TYPE_CHECKING:
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply
     from npu_llm.cli.display import Display
-    from npu_llm.generation.model import NPUModelForCausalLM
+    from npu_llm.generation.language_model import LanguageModel
 
-__all__ = ["Chat", "chat", "main"]
+__all__ = ["LocalModels", "main"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,11 +43,30 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_server(parser, "talk to a running server at URL")
     options = parser.parse_args(arguments)
-    if options.server is None:
-        return chat(options)
-    from npu_llm.cli.serving.remote_chat import chat_with_server
+    # Late: a mistyped command should not wait for these.
+    from npu_llm.cli.display import Display
+    from npu_llm.cli.tasks.describe import reads_images
+    from npu_llm.config import read_settings
 
-    return chat_with_server(options)
+    display = Display()
+    lines = LineReader((options.cache_dir or read_settings().cache_dir) / "chat-history")
+    if options.server is None and options.model is not None and reads_images(options.model):
+        from npu_llm.cli.tasks.image_chat import chat_about_images
+
+        return chat_about_images(options, lines)
+    session, models = _remote(options, display) if options.server else _local(options, display)
+    from npu_llm.cli.turns import Chat
+
+    with as_exception():  # from here on Ctrl-C stops an answer
+        display.line("/help lists the commands.", style="dim")
+        talk = Chat(session, models, display, lines, is_plain=options.plain)
+        try:
+            talk.run()
+        finally:
+            if options.session is not None:
+                talk.session.save(options.session)
+                display.line(f"saved in {options.session}", style="dim")
+    return 0
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -62,151 +79,102 @@ def _check(options: argparse.Namespace) -> None:
     check_model(options)
 
 
-def chat(options: argparse.Namespace) -> int:
-    """Reads turns from standard input until it ends, and writes answers to standard output.
+def _remote(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
+    """Returns a session with a server's model, and the server's models."""
+    from npu_llm.serving.client import Connection
+    from npu_llm.serving.remote_session import RemoteModels, RemoteSession
 
-    Returns:
-        The exit code.
+    connection = Connection(options.server, key=options.api_key)
+    model = options.model or connection.models()[0]
+    display.line(f"server: {connection.url}, model {model}")
+    settings = {"max_new_tokens": options.max_new_tokens, "seed": options.seed}
+    settings |= {name: getattr(options, name) for name in SAMPLING}
+    settings |= {"temperature": 0 if options.greedy else options.temperature}
+    settings |= {"stop": options.stop or None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    session = RemoteSession(connection, model=model, system=options.system, **given)
+    return session, RemoteModels(connection)
 
-    Raises:
-        NpuError: if the model cannot start, or the session cannot be saved.
-    """
-    from npu_llm.cli.display import Display
-    from npu_llm.cli.tasks.describe import reads_images
-    from npu_llm.config import read_settings
 
-    display = Display()
-    history = (options.cache_dir or read_settings().cache_dir) / "chat-history"
-    lines = LineReader(history)
-    if options.model is not None and reads_images(options.model):
-        from npu_llm.cli.tasks.image_chat import chat_about_images
-
-        return chat_about_images(options, lines)
+def _local(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
+    """Returns a session with a model on this machine, and what starts others."""
     with unechoed():
         with import_notice():
             from npu_llm.cli.session import start
         model = start(options, display)
-    with as_exception():  # from here on Ctrl-C stops an answer
-        talk = Chat(model, options, display, lines)
-        display.line("/help lists the commands.", style="dim")
-        try:
-            talk.run()
-        finally:
-            if options.session is not None:
-                talk.session.save(options.session)
-                display.line(f"saved in {options.session}", style="dim")
-    return 0
+    models = LocalModels(options, display)
+    session = models.new_session(model)
+    if options.session is not None and options.session.exists():
+        session = models.restore(session, options.session)
+    if options.system:
+        session.system = options.system
+    return session, models
 
 
-class Chat(Turns):
-    """The turns of a chat with a model, and its commands."""
+class LocalModels:
+    """Starts models on this machine for a chat; see npu_llm.cli.turns.Models."""
 
-    def __init__(
-        self,
-        model: NPUModelForCausalLM,
-        options: argparse.Namespace,
-        display: Display,
-        lines: LineReader,
-    ) -> None:
-        from npu_llm.cli.session import generation_options
+    def __init__(self, options: argparse.Namespace, display: Display) -> None:
+        self._options = options
+        self._display = display
 
-        self._model = model
-        self._started_with = options
-        self._options = {**generation_options(options, model), "overflow": "drop_oldest"}
-        super().__init__(
-            self._session_class()(model, **self._options), display, lines, is_plain=options.plain
-        )
-        if options.session is not None and options.session.exists():
-            self.session = self._restored(options.session)
-        if options.system:
-            self.session.system = options.system
-        self._commands |= {"/load": self._load, "/save": self._save}
+    def new_session(self, model: LanguageModel) -> ChatSession:
+        """Returns an empty session with a model."""
+        from npu_llm.chat.chat_session import ChatSession
 
-    def ask(self, text: str) -> None:
-        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
-        from npu_llm.cli.answer_text.streamer import AnswerStreamer
-        from npu_llm.cli.session import figures
+        return ChatSession(model, **self._settings(model))
 
-        is_whole = True
-        with self._answering() as write:
-            streamer = AnswerStreamer(self._model.tokenizer, write)
-            try:
-                reply = self.session.ask(text, streamer=streamer, **as_generate(self._chosen))
-            except KeyboardInterrupt:
-                is_whole = False
-                last = self.session.last_reply
-                assert last is not None, "an answer that was stopped is an answer"
-                reply = last
-        if not is_whole:
-            self._display.line("(interrupted)", style="dim")
-        read = f"{self.session.cached_tokens:,}"
-        bound = self._model.context_length
-        self._last = {
-            "model": self._model.name,
-            "messages": f"{len(self.session.messages):,}",
-            "context": read if bound is None else f"{read} of {bound:,} tokens",
-            **figures(self._model, reply.prompt_tokens, streamer),
-        }
-        if reply.dropped_messages:
-            note = f"(context full: the {reply.dropped_messages} oldest messages were dropped)"
-            self._display.line(note, style="dim")
-        self._display.line(_status_of(reply), style="dim")
+    def describe(self, session: ChatSession) -> str:
+        """Returns the model's name and precision."""
+        return f"model: {session.model.name}, {session.model.precision.name}"
 
-    def _model_named(self, name: str) -> None:
-        from npu_llm.cli.session import generation_options, start
+    def switch(self, session: ChatSession, name: str) -> ChatSession:
+        """Starts another model, which continues the conversation.
+
+        Raises:
+            OptionError: [chat-model] for a model of images and text.
+            NpuError: if it cannot start.
+        """
+        from npu_llm.cli.session import start
         from npu_llm.cli.tasks.describe import reads_images
 
-        if not name:
-            self._display.reply(f"model: {self._model.name}, {self._model.precision.name}")
-            return
         if reads_images(name):
             raise OptionError(
                 f"/model: must be a model of text here; got {name}, which reads images. Start "
                 f"npu-llm chat --model {name}.",
                 code="chat-model",
             )
-        options = argparse.Namespace(**{**vars(self._started_with), "model": name})
         with unechoed():
-            model = start(options, self._display)
-        chosen = {**generation_options(options, model), "overflow": "drop_oldest"}
-        session = self._session_class()(model, **chosen)
-        for message in self.session.messages:
-            session.append(message)
-        self._model, self._options, self.session = model, chosen, session
+            model = start(
+                argparse.Namespace(**{**vars(self._options), "model": name}), self._display
+            )
+        new = self.new_session(model)
+        for message in session.messages:
+            new.append(message)
+        return new
 
-    def _save(self, name: str) -> None:
-        if not name:
-            self._display.reply("Say where to: /save FILE")
-            return
-        self.session.save(Path(name).expanduser())
-        self._display.line(f"saved in {name}", style="dim")
-
-    def _load(self, name: str) -> None:
-        if not name:
-            self._display.reply("Say where from: /load FILE")
-            return
-        self.session = self._restored(Path(name).expanduser())
-
-    def _restored(self, path: Path) -> ChatSession:
-        session = self._session_class().restore(self._model, path, **self._options)
-        count = len(session.messages)
+    def restore(self, session: ChatSession, path: Path) -> ChatSession:
+        """Returns a saved session, with the model of a session; raises as its restore does."""
+        model = session.model
+        restored = type(session).restore(model, path, **self._settings(model))
+        count = len(restored.messages)
         self._display.line(f"continuing with {count} messages from {path}", style="dim")
-        return session
+        return restored
 
-    @staticmethod
-    def _session_class() -> type[ChatSession]:
-        # Heavy: a mistyped command should not wait for this.
-        from npu_llm.chat.chat_session import ChatSession
+    def figures(self, session: ChatSession, reply: Reply) -> Mapping[str, str]:
+        """Returns the figures of an answer."""
+        from npu_llm.cli.session import figures
 
-        return ChatSession
+        model = session.model
+        read, bound = f"{session.cached_tokens:,}", model.context_length
+        return {
+            "model": model.name,
+            "messages": f"{len(session.messages):,}",
+            "context": read if bound is None else f"{read} of {bound:,} tokens",
+            **figures(model, reply),
+        }
 
+    def _settings(self, model: LanguageModel) -> dict[str, Any]:
+        from npu_llm.cli.session import generation_options
 
-def _status_of(reply: Reply) -> str:
-    said = status_of(
-        written=len(reply.tokens),
-        time_to_first_token_s=reply.time_to_first_token_s,
-        tokens_per_s=reply.tokens_per_s,
-        read=reply.prefilled_tokens,
-        prompt=reply.prompt_tokens,
-    )
-    return f"{said} Program: {reply.verification}." if reply.verification else said
+        return {**generation_options(self._options, model), "overflow": "drop_oldest"}

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
@@ -20,11 +20,7 @@ from npu_llm.cli.arguments import (
     given_text,
 )
 from npu_llm.errors import OptionError
-from npu_llm.prompts.unicode_text import check_text
-
-if TYPE_CHECKING:
-    from npu_llm.cli.answer_text.streamer import AnswerStreamer
-    from npu_llm.generation.light_answer import Sampling
+from npu_llm.tokenizer.unicode_text import check_text
 
 __all__ = ["generate", "main"]
 
@@ -71,43 +67,44 @@ def generate(options: argparse.Namespace) -> int:
     prompt = given_text("PROMPT", options.prompt)
     schema = None if options.json_schema is None else _schema(options.json_schema)
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.prompts.chat_template import start_early
+    from npu_llm.tokenizer.chat_template import start_early
 
     start_early()  # it takes a tenth of a second on a core that has nothing to do
     from npu_llm.cli.display import Display
 
     display = Display()
     with import_notice():
-        from npu_llm.cli.session import figures, light_sampling, start
+        from npu_llm.chat.chat_session import ChatSession
+        from npu_llm.cli.answer_text.word_wrap import writer_beside_json
+        from npu_llm.cli.session import figures, generation_options, start
     model = start(options, display)
     if options.adapter:
         names = [model.load_adapter(path) for path, _ in options.adapter]
         model.set_adapter(dict(zip(names, (scale for _, scale in options.adapter), strict=True)))
         display.line(f"adapters: {', '.join(names)}")
-    messages = [{"role": "user", "content": prompt}]
-    if options.system:
-        messages.insert(0, {"role": "system", "content": options.system})
-    sampling = None if schema is not None else light_sampling(options, model)
-    if sampling is None:
-        count, streamer = _answer(options, model, messages, schema)
-    else:
-        count, streamer = _answer_lightly(options, model, messages, sampling)
+    session = ChatSession(model, options.system, **generation_options(options, model))
+    stream = session.stream(prompt, schema=schema)
+    write = writer_beside_json(options.json)
+    for piece in stream:
+        write(piece)
+    reply = stream.reply
+    assert reply is not None, "the stream has ended"
     give_answer(
         options.json,
         {
-            "answer": streamer.text,
+            "answer": reply.text,
             "model": model.name,
             "precision": model.precision.name,
             "pipeline": str(model.pipeline),
             "device": model.report.device,
-            "prompt_tokens": count,
-            "answer_tokens": len(streamer.tokens),
-            "time_to_first_token_s": streamer.time_to_first_token_s,
-            "tokens_per_s": streamer.tokens_per_s,
+            "prompt_tokens": reply.prompt_tokens,
+            "answer_tokens": reply.answer_tokens,
+            "time_to_first_token_s": reply.time_to_first_token_s,
+            "tokens_per_s": reply.tokens_per_s,
         },
         lambda: print(flush=True),  # the answer came piece by piece
     )
-    display.table(figures(model, count, streamer))
+    display.table(figures(model, reply))
     return 0
 
 
@@ -131,35 +128,3 @@ def _schema(file: Path) -> Any:
             code="schema-file",
         )
     return found
-
-
-def _answer(
-    options: argparse.Namespace, model: Any, messages: list[dict[str, str]], schema: Any
-) -> tuple[int, AnswerStreamer]:
-    """Answers with transformers' generate; returns the tokens of the prompt, and the answer."""
-    from npu_llm.cli.answer_text.streamer import AnswerStreamer
-    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
-    from npu_llm.cli.session import generation_options
-    from npu_llm.prompts.chat_prompt import encode_chat
-
-    inputs = encode_chat(model.tokenizer, messages)
-    streamer = AnswerStreamer(model.tokenizer, writer_beside_json(options.json))
-    model.generate(**inputs, streamer=streamer, schema=schema, **generation_options(options, model))
-    return inputs["input_ids"].shape[1], streamer
-
-
-def _answer_lightly(
-    options: argparse.Namespace, model: Any, messages: list[dict[str, str]], sampling: Sampling
-) -> tuple[int, AnswerStreamer]:
-    """Does what `_answer` does, without transformers."""
-    from npu_llm.cli.answer_text.streamer import AnswerStreamer
-    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
-    from npu_llm.generation.light_answer import answer
-    from npu_llm.prompts.chat_prompt import encode_lightly
-    from npu_llm.prompts.light_tokenizer import LightTokenizer
-
-    tokenizer = LightTokenizer(model.entry.folder / "tokenizer")
-    prompt = encode_lightly(tokenizer, messages)
-    streamer = AnswerStreamer(tokenizer, writer_beside_json(options.json))
-    answer(model, prompt, sampling, max_new_tokens=options.max_new_tokens, streamer=streamer)
-    return len(prompt), streamer

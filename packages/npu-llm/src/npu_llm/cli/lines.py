@@ -8,7 +8,7 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
-from npu_llm.prompts.unicode_text import read_text
+from npu_llm.tokenizer.unicode_text import read_text
 
 __all__ = ["LineReader", "unechoed"]
 

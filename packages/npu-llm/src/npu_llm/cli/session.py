@@ -5,23 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import npu_runtime
 from npu_command.import_notice import import_notice
 from npu_llm.bench import process_memory_bytes
+from npu_llm.chat.reply import Reply
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
-from npu_llm.cli.answer_text.streamer import AnswerStreamer
+from npu_llm.cli.arguments import SAMPLING
 from npu_llm.cli.display import Display
 from npu_llm.errors import missing_tokenizer
-from npu_llm.generation.light_answer import Sampling, read_sampling
+from npu_llm.generation.language_model import LanguageModel
 from npu_llm.generation.loading import load
 from npu_llm.models.entry import is_exported
 from npu_llm.models.load_options import LoadOptions
 
-__all__ = ["be_quiet", "figures", "generation_options", "light_sampling", "start"]
+__all__ = ["be_quiet", "figures", "generation_options", "start"]
 
 _QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # SmolLM2's card recommends these; sampled more freely, a model of its size loses the thread.
@@ -32,7 +32,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     """Starts the model that the options name.
 
     Returns:
-        An NPUModelForCausalLM, with a tokenizer if that is needed.
+        A LazyModel, with a tokenizer if that is needed.
 
     Raises:
         NpuError: if it cannot start.
@@ -77,42 +77,29 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     return model
 
 
-def generation_options(options: argparse.Namespace, model: Any) -> dict[str, Any]:
-    """Returns the arguments of generate for the command's options."""
+def generation_options(options: argparse.Namespace, model: LanguageModel) -> dict[str, Any]:
+    """Returns the arguments of ChatSession for the command's options."""
     chosen: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
-    tokenizer = model.tokenizer
-    if tokenizer.pad_token_id is not None:
-        chosen["pad_token_id"] = tokenizer.pad_token_id
+    chosen |= {
+        name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None
+    }
+    if options.stop:
+        chosen["stop_strings"] = options.stop
     if options.greedy:
-        return chosen | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    return chosen | _drawing(options, recommends=bool(model.generation_config.do_sample))
-
-
-def light_sampling(options: argparse.Namespace, model: Any) -> Sampling | None:
-    """Returns what generation_options asks for; None if transformers is needed for it."""
-    entry = model.entry
-    if not entry.has_light_tokenizer or entry.vocabulary is None:
-        return None
-    found = read_sampling(entry.folder)
-    if found is None or options.greedy:
-        return None if found is None else replace(found, do_sample=False)
-    return replace(found, **_drawing(options, recommends=found.do_sample))
-
-
-def _drawing(options: argparse.Namespace, *, recommends: bool) -> dict[str, Any]:
-    """Returns how tokens are drawn, where the model's own config recommends it or does not."""
+        return chosen | {"do_sample": False}
+    chosen["do_sample"] = True
     if options.temperature is not None:
-        return {"do_sample": True, "temperature": options.temperature}
-    if recommends:
-        return {"do_sample": True}
-    return {"do_sample": True, "temperature": _TEMPERATURE, "top_p": _TOP_P}
+        chosen["temperature"] = options.temperature
+    elif not model.generation_defaults.get("do_sample"):
+        chosen = {"temperature": _TEMPERATURE, "top_p": _TOP_P} | chosen
+    return chosen
 
 
-def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str, str]:
+def figures(model: LanguageModel, reply: Reply) -> dict[str, str]:
     """Returns the rows of the table that follows an answer."""
     peak, _ = process_memory_bytes()
     report = model.report
-    first, rate = answer.time_to_first_token_s, answer.tokens_per_s
+    first, rate = reply.time_to_first_token_s, reply.tokens_per_s
     compiled = f"{report.compile_time_s:.2f} s"
     if report.from_cache:
         compiled = f"from cache, loaded in {compiled}"
@@ -123,8 +110,8 @@ def figures(model: Any, prompt_tokens: int, answer: AnswerStreamer) -> dict[str,
         **_attention(model),
         "program": str(model.verification),
         "compile time": compiled,
-        "prompt": f"{prompt_tokens:,} tokens",
-        "answer": f"{len(answer.tokens):,} tokens",
+        "prompt": f"{reply.prompt_tokens:,} tokens",
+        "answer": f"{reply.answer_tokens:,} tokens",
         "time to first token": "none came" if first is None else f"{first:.3f} s",
         "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
         "peak memory": f"{peak / 1e6:,.0f} MB",

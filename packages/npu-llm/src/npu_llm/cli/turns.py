@@ -1,21 +1,21 @@
-"""Turns: what is typed in a chat, as questions and as commands; who answers is its subclasses'."""
+"""Chat: the turns of a conversation in the terminal, and its commands."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from npu_command.errors import NpuError
 from npu_command.text_table import aligned
-from npu_llm.cli.answer_settings import read_markdown, read_setting
+from npu_llm.cli.answer_settings import as_generate, read_markdown, read_setting
 from npu_llm.cli.answer_text.word_wrap import can_render, text_writer
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader, unechoed
 from npu_llm.errors import OptionError
 
-__all__ = ["Turns", "status_of"]
+__all__ = ["Chat", "Models", "status_of"]
 
 _COMMANDS = (
     ("/help", "show this list"),
@@ -25,7 +25,7 @@ _COMMANDS = (
     ("/image PATH", "show an image with the next question"),
     (
         "/set [NAME VALUE]",
-        "change temperature, top_p, max_new_tokens or markdown (on, off); alone, show them",
+        "change temperature, top_p, a penalty, max_new_tokens, ...; alone, show them",
     ),
     ("/model [NAME]", "go on with another model; without NAME, show which one answers"),
     ("/stats", "show the figures of the last answer"),
@@ -48,57 +48,71 @@ _ABSENT = {
 }
 
 
-def status_of(
-    *,
-    written: int,
-    time_to_first_token_s: float | None,
-    tokens_per_s: float | None,
-    read: int = 0,
-    prompt: int = 0,
-) -> str:
-    """Returns what an answer took, as a sentence.
-
-    Args:
-        written: tokens of the answer.
-        time_to_first_token_s: from the question; None if none came.
-        tokens_per_s: after the first; None if there is no second.
-        read: tokens of the conversation that were read for it.
-        prompt: those of the whole conversation; 0 if nobody counted them.
-    """
+def status_of(reply: Any) -> str:
+    """Returns the figures of a Reply, or of another object with its attributes, as a sentence."""
+    written = reply.answer_tokens
     parts = [f"Wrote {written:,} {'token' if written == 1 else 'tokens'}"]
-    if prompt:
-        parts = [f"Read {read:,} of {prompt:,} tokens and wrote {written:,}"]
-    if time_to_first_token_s is not None:
-        parts.append(f"the first after {time_to_first_token_s:.2f} s")
-    if tokens_per_s is not None:
-        parts.append(f"then {tokens_per_s:,.1f} per second")
-    return f"{', '.join(parts)}."
+    if reply.prompt_tokens:
+        read = f"{reply.prefilled_tokens:,} of {reply.prompt_tokens:,}"
+        parts = [f"Read {read} tokens and wrote {written:,}"]
+    if reply.time_to_first_token_s is not None:
+        parts.append(f"the first after {reply.time_to_first_token_s:.2f} s")
+    if reply.tokens_per_s is not None:
+        parts.append(f"then {reply.tokens_per_s:,.1f} per second")
+    said = f"{', '.join(parts)}."
+    verification = getattr(reply, "verification", "")
+    return f"{said} Program: {verification}." if verification else said
 
 
-class Turns:
+class Models(Protocol):
+    """The models that a chat can continue with.
+
+    With `restore(path, session)`, which returns a saved session, the chat has /save and /load.
+    """
+
+    def describe(self, session: Any) -> str:
+        """Returns a line about the session's model."""
+
+    def switch(self, session: Any, name: str) -> Any:
+        """Returns a session with the same messages and another model."""
+
+    def figures(self, session: Any, reply: Any) -> Mapping[str, str]:
+        """Returns the rows of /stats."""
+
+
+class Chat:
     """The turns of a chat and its commands.
 
     Attributes:
-        session: the conversation: messages, system, undo() and reset().
+        session: the conversation: messages, system, undo(), reset() and stream(), as ChatSession
+            has them.
     """
 
     def __init__(
-        self, session: Any, display: Display, lines: LineReader, *, is_plain: bool
+        self,
+        session: Any,
+        models: Models,
+        display: Display,
+        lines: LineReader,
+        *,
+        is_plain: bool,
     ) -> None:
-        """Begins with a session, and the commands that need nothing else.
+        """Begins with a session.
 
         Args:
             session: as above.
-            display: for what is no answer.
-            lines: for what is typed.
+            models: for /model and /stats.
+            display: for everything but answers.
+            lines: reads the input.
             is_plain: whether Markdown is shown as it was written.
         """
         self.session = session
+        self._models = models
         self._display = display
         self._lines = lines
         self._chosen: dict[str, int | float] = {}
         self._renders_markdown = not is_plain
-        self._last: dict[str, str] = {}
+        self._last: Mapping[str, str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/edit": self._edit,
             "/help": lambda _: display.reply(self._help()),
@@ -110,6 +124,8 @@ class Turns:
             "/system": self._system,
             "/undo": self._undo,
         }
+        if hasattr(models, "restore"):
+            self._commands |= {"/load": self._load, "/save": self._save}
 
     def _help(self) -> str:
         """Returns the list of commands that there are."""
@@ -134,35 +150,49 @@ class Turns:
             if text is None or text.strip() in ("/exit", "/quit"):
                 return
             try:
-                self.take(text.strip())
+                if text.startswith("/"):
+                    self.command(text.strip())
+                elif text.strip():
+                    self.ask(text.strip())
             except NpuError as error:
                 self._display.reply(str(error))
             except KeyboardInterrupt:  # not during an answer, which handles it
                 self._display.line("\n(interrupted)", style="dim")
 
-    def take(self, text: str) -> None:
-        """Answers a line, or runs the command in it.
+    def command(self, text: str) -> None:
+        """Runs a command.
 
         Raises:
             NpuError: if the session refuses it.
         """
         name, _, rest = text.partition(" ")
-        if not text.startswith("/"):
-            if text:
-                self._answer(text)
-        elif name in self._commands:
+        if name in self._commands:
             self._commands[name](rest.strip())
         else:
             said = _ABSENT.get(name, f"There is no command {name}; /help lists them.")
             self._display.reply(said)
 
-    @abstractmethod
     def ask(self, text: str) -> None:
-        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
+        """Answers one turn; Ctrl-C stops the answer, and what was generated stays.
 
-    def _answer(self, text: str) -> None:
-        with unechoed():
-            self.ask(text)
+        Raises:
+            NpuError: if the session refuses it.
+        """
+        stream = self.session.stream(text, **as_generate(self._chosen))
+        with unechoed(), self._answering() as write:
+            try:
+                for piece in stream:
+                    write(piece)
+            except KeyboardInterrupt:
+                stream.close()
+        reply = stream.reply
+        if reply.finish == "cancelled":
+            self._display.line("(interrupted)", style="dim")
+        self._last = self._models.figures(self.session, reply)
+        if dropped := getattr(reply, "dropped_messages", 0):
+            note = f"(context full: the {dropped} oldest messages were dropped)"
+            self._display.line(note, style="dim")
+        self._display.line(status_of(reply), style="dim")
 
     @contextmanager
     def _answering(self) -> Iterator[Callable[[str], object]]:
@@ -180,9 +210,24 @@ class Turns:
         finally:  # an error stands on a line of its own
             writer.end()
 
-    @abstractmethod
     def _model_named(self, name: str) -> None:
-        """Says which model answers, or goes on with another."""
+        if name:
+            self.session = self._models.switch(self.session, name)
+        self._display.reply(self._models.describe(self.session))
+
+    def _save(self, name: str) -> None:
+        if not name:
+            self._display.reply("Say where to: /save FILE")
+            return
+        self.session.save(Path(name).expanduser())
+        self._display.line(f"saved in {name}", style="dim")
+
+    def _load(self, name: str) -> None:
+        if not name:
+            self._display.reply("Say where from: /load FILE")
+            return
+        models: Any = self._models
+        self.session = models.restore(self.session, Path(name).expanduser())
 
     def _set(self, text: str) -> None:
         renders = read_markdown(text)
@@ -211,14 +256,14 @@ class Turns:
             self._display.reply("Say what to ask instead: /edit TEXT")
             return
         self.session.undo()
-        self._answer(text)
+        self.ask(text)
 
     def _retry(self, _: str) -> None:
         text = self.session.undo()
         if text is None:
             self._display.reply("There is no question yet.")
         else:
-            self._answer(text)
+            self.ask(text)
 
     def _undo(self, _: str) -> None:
         text = self.session.undo()

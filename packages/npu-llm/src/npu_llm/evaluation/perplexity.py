@@ -86,14 +86,14 @@ def evaluate(
             nothing of a window to score, or nothing by sparse attention;
             [foreign-model] for a model without its tokenizer.
     """
-    if getattr(model, "tokenizer", None) is None:
+    if not getattr(model, "has_tokenizer", False):
         raise OptionError(
             "model: must be one that npu_llm.load returned, with its tokenizer; got a "
             f"{type(model).__name__} without one. Load it from a folder that holds the tokenizer.",
             code="foreign-model",
         )
     step = window if stride is None else stride
-    tokens = model.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
+    tokens = torch.tensor(model.text_tokenizer.encode(text))
     bound = model.context_length
     fits = bound is None or window <= bound
     if window < 2 or not 1 <= step <= window or len(tokens) < window or not fits:

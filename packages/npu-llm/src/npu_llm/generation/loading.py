@@ -1,29 +1,26 @@
-"""Starts a model of any kind."""
+"""Loads a model without transformers, which is imported when its interface is first used."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from npu_llm.generation.step_model import LightModel
-from npu_llm.models.build import Prepared, prepare
-from npu_llm.models.entry import is_exported
-from npu_llm.models.export import prepare_exported
+from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.models.load_options import LoadOptions
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from npu_llm.generation.model import NPUModelForCausalLM
 
-__all__ = ["load", "make_ready"]
+__all__ = ["LazyModel", "load"]
 
 
 @public_call
-def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
+def load(name_or_path: str | Path, **arguments: Any) -> LazyModel:
     """Loads a model as NPUModelForCausalLM.from_pretrained does, but faster in a new process.
 
     From the compile cache or an exported folder a model starts without transformers, which is
-    imported when something of it is first used, such as `generate` or `config`. An exported folder
+    imported when its interface is first used, such as `generate` or `config`. An exported folder
     starts, on the device and driver that it was exported with, without compiling anything.
 
     Args:
@@ -33,15 +30,25 @@ def load(name_or_path: str | Path, **arguments: Any) -> NPUModelForCausalLM:
     Raises:
         NpuError: as from_pretrained does.
     """
-    ready = make_ready(name_or_path, LoadOptions(**arguments))
-    # Until something of transformers is asked of it, it is this.
-    light: Any = LightModel(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
-    return cast("NPUModelForCausalLM", light)
+    return LazyModel(make_ready(name_or_path, LoadOptions(**arguments)))
 
 
-def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
-    """Prepares a model to run; raises what from_pretrained does."""
-    path = Path(name_or_path).expanduser()
-    if is_exported(path):
-        return prepare_exported(path, options)
-    return prepare(name_or_path, options)
+class LazyModel(LanguageModel):
+    """A LanguageModel with all of NPUModelForCausalLM's methods and attributes."""
+
+    @property
+    def full(self) -> NPUModelForCausalLM:
+        """The same model as an NPUModelForCausalLM, with the same state."""
+        from npu_llm.generation.model import NPUModelForCausalLM  # takes more than a second
+
+        return NPUModelForCausalLM.sharing(self)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for attributes that LanguageModel does not have.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.full, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See NPUModelForCausalLM.forward."""
+        return self.full(*args, **kwargs)

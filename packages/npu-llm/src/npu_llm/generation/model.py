@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.decoding.loop import can_decode, decode
-from npu_llm.errors import OptionError, missing_tokenizer
-from npu_llm.generation.adapted_model import AdaptedModel
-from npu_llm.generation.adapters import Choice, parse_choice
-from npu_llm.generation.loading import make_ready
-from npu_llm.generation.step_model import StepModel
+from npu_llm.errors import OptionError
+from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
-from npu_llm.models.build import LoadReport, Prepared
-from npu_llm.models.entry import Entry
+from npu_llm.models.build import Prepared
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.runners import Pipeline
 from npu_llm.older_transformers import allow_host_tokens
-from npu_llm.precision import Precision
 from npu_llm.progress import ProgressListener
-from npu_llm.structured_output import ConstraintMaker, FormProcessor, given_form
+from npu_llm.structured_output import FormProcessor, given_form
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.public_calls import public_call
 
@@ -57,7 +51,7 @@ class _Assisted:
 _assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
 
 
-class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
+class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
     """A decoder-only language model, compiled for the npu device.
 
     Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
@@ -74,19 +68,24 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
     input_modalities = ("text",)
     base_model_prefix = ""
 
-    def __init__(
-        self, entry: Entry, pipeline: Pipeline, precision: Precision, report: LoadReport
-    ) -> None:
-        super().__init__(entry, pipeline, precision, report)
-        self.complete()
+    def __init__(self, ready: Prepared) -> None:
+        super().__init__(ready)
+        self._complete()
 
-    def complete(self) -> None:
-        """Adds what transformers' generate needs to what a StepModel has."""
+    @classmethod
+    def sharing(cls, model: LanguageModel) -> NPUModelForCausalLM:
+        """Returns a model with transformers' interface, and the same state as the given one."""
+        full = cls.__new__(cls)
+        full.__dict__ = model.__dict__
+        if "config" not in full.__dict__:
+            full._complete()
+        return full
+
+    def _complete(self) -> None:
+        """Adds what transformers' generate needs to a LanguageModel."""
         self.config = AutoConfig.from_pretrained(self._entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(self._entry.folder)
         self._tokenizer: Any = None
-        self._forms: ConstraintMaker | None = None
-        self._adapters = AdaptedModel(self._entry, self._pipeline)
 
     @classmethod
     def from_pretrained(
@@ -161,78 +160,7 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
             token=token,
             on_progress=on_progress,
         )
-        return cls.from_ready(make_ready(pretrained_model_name_or_path, options))
-
-    @classmethod
-    @public_call
-    def from_ready(cls, ready: Prepared) -> NPUModelForCausalLM:
-        """Returns the model for a program that npu_llm.generation.loading prepared."""
-        return cls(ready.entry, ready.pipeline, ready.entry.precision, ready.report)
-
-    # Adapters
-
-    def load_adapter(self, path: str | Path, name: str | None = None) -> str:
-        """Loads a LoRA adapter that PEFT saved; see set_adapter to use it.
-
-        The first one, and one that changes layers which no other does, compiles a program of the
-        dynamic pipeline, or programs of the static one, that take adapters as inputs, or loads them
-        from the compile cache.
-
-        Args:
-            path: the adapter's folder.
-            name: what to call it; the folder's name by default.
-
-        Returns:
-            The name.
-
-        Raises:
-            ModelError: [adapter-unreadable], [adapter-kind] for one that can only be merged,
-                [adapter-base] for one of another model.
-            CaptureError: [adapter-module] for a layer that is no linear one.
-            OptionError: [adapter-source] if the model's own files are not there, [adapter-name]
-                for a name that is taken.
-        """
-        return self._adapters.load(path, name)
-
-    def set_adapter(
-        self,
-        adapters: Choice = None,
-        *,
-        scale: float = 1.0,
-        rows: Sequence[Choice] | None = None,
-    ) -> None:
-        """Chooses which adapters later calls use.
-
-        The dynamic pipeline compiles nothing for it; the static one, programs for adapters of a
-        larger rank together: 16, 32, 64 and so on.
-
-        A cache, and a session's, keeps those with which it was made; a session begins a new one.
-
-        Args:
-            adapters: a name, several, or a scale for each name; None for the model alone.
-            scale: what the scales are multiplied by.
-            rows: such a choice for each row of a batch, instead of `adapters`.
-
-        Raises:
-            OptionError: [adapter-name] for a name that was not loaded.
-        """
-        choices = [adapters] if rows is None else rows
-        self._entry, self._pipeline = self._adapters.choose(
-            [parse_choice(one, scale) for one in choices]
-        )
-
-    @property
-    def why_not_kernels(self) -> str | None:
-        """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
-        plain = self._adapters.plain_entry
-        if self._entry is not plain and plain.pipeline == "kernels":
-            return "adapters are in use, which only OpenVINO's programs take"
-        return super().why_not_kernels
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters that are loaded."""
-        return self._adapters.names
+        return cls(make_ready(pretrained_model_name_or_path, options))
 
     # What transformers asks a model for
 
@@ -397,20 +325,8 @@ class NPUModelForCausalLM(StepModel, GenerationMixin):  # type: ignore[misc]
                 f"form: must be asked of greedy search or sampling; got {unfit[0]} too. Omit one.",
                 code="answer-form",
             )
-        if self.tokenizer is None:
-            raise missing_tokenizer(self.name)
-        if self._forms is None:
-            ends = self.generation_config.eos_token_id
-            ends = [ends] if isinstance(ends, int) else ends
-            if not ends:
-                raise OptionError(
-                    "form: must be asked of a model with an end token, by which the answer ends; "
-                    "got none. Set generation_config.eos_token_id.",
-                    code="answer-form",
-                )
-            self._forms = ConstraintMaker(self.tokenizer, vocabulary=self.vocabulary, ends=ends)
         given = options.get("logits_processor") or ()
-        options["logits_processor"] = [*given, FormProcessor(self._forms, form)]
+        options["logits_processor"] = [*given, FormProcessor(self.constraints, form)]
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         try:

@@ -15,6 +15,7 @@ import torch
 from npu_llm.cache_names import CACHE
 from npu_llm.decoding.loop import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.generation.loading import LazyModel
 from npu_llm.generation.model import NPUModelForCausalLM
 from npu_llm.kv_cache.cache import StepCache, check_prompt
 
@@ -53,7 +54,7 @@ def generate_with_static_shape(
             other searches that yield no token until they end, [step-shape] or [step-dtype] for
             tokens or a mask that do not fit.
     """
-    _check_model(model)
+    model = _full(model)
     check_prompt(input_ids, attention_mask, past=0)
     length = input_ids.shape[-1]
     context = model.context_length
@@ -108,7 +109,7 @@ def warm_up_decoder_model(
         ContextError: [context-overflow] when the model's context is shorter than that.
         OptionError: [foreign-model] for a model of another class.
     """
-    _check_model(model)
+    model = _full(model)
     ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
     half = max(model_seq_length // 2, 1)
     prompt = ids.repeat(1, -(-half // ids.shape[1]))[:, :half]
@@ -179,10 +180,14 @@ class _Forgetful(StepCache):
         raise AssertionError("a cache without tokens is not cut")
 
 
-def _check_model(model: Any) -> None:
+def _full(model: Any) -> NPUModelForCausalLM:
+    """Returns the model with transformers' interface, which one from npu_llm.load gets here."""
+    if isinstance(model, LazyModel):
+        return model.full
     if not isinstance(model, NPUModelForCausalLM):
         raise OptionError(
             "model: must come from NPUModelForCausalLM.from_pretrained; got a "
             f"{type(model).__name__}. Load it with that class.",
             code="foreign-model",
         )
+    return model

@@ -12,8 +12,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from npu_llm.errors import ContextError
@@ -35,11 +37,16 @@ __all__ = [
     "BlockPool",
     "BlockStore",
     "BlockTable",
+    "as_matrix",
     "block_layout",
+    "build_rows",
+    "run_rows",
 ]
 
 # How many blocks are added at once: as many as npu_ops.kernel_programs.execution has in a piece.
 _GROWTH = 16
+# How many rows run at once. More gain nothing, and an interrupt is noticed between two pieces.
+_PIECE = 512
 
 
 class BlockStore(Protocol):
@@ -214,6 +221,77 @@ class BlockTable:
         self.blocks[index] = own
         self._pool.release([shared])
         return True
+
+
+def build_rows(
+    tables: Sequence[BlockTable],
+    counts: Sequence[int],
+    tokens: torch.Tensor,
+    *,
+    kept: torch.Tensor,
+    positions: torch.Tensor | None = None,
+    block_tables: torch.Tensor | None = None,
+) -> Rows:
+    """Returns the batch of a step that appends tokens to several sequences.
+
+    Args:
+        tables: one for each sequence, with room for its tokens.
+        counts: number of new tokens of each sequence.
+        tokens: (sum of counts,) int64, sequence by sequence.
+        kept: (kept,) int64, ascending indices of the tokens whose logits are wanted.
+        positions: (sum of counts,) int64; None to use the slots.
+        block_tables: (sequences, most blocks) int32 of the same tables; None to compute it.
+    """
+    if len(tables) == 1:
+        sequences = np.zeros(counts[0], np.int32)
+        slots = np.arange(tables[0].slots, tables[0].slots + counts[0], dtype=np.int32)
+    else:
+        sequences = np.repeat(np.arange(len(tables), dtype=np.int32), counts)
+        starts = np.array([table.slots for table in tables], np.int32)
+        within = np.arange(len(tokens), dtype=np.int32) - np.repeat(
+            np.cumsum(counts, dtype=np.int32) - np.array(counts, np.int32), counts
+        )
+        slots = np.repeat(starts, counts) + within
+    # numpy: each call of torch.tensor would let other threads have Python's lock.
+    flat_slots = torch.from_numpy(slots)
+    return Rows(
+        tokens=tokens,
+        positions=flat_slots.long() if positions is None else positions,
+        sequences=torch.from_numpy(sequences),
+        slots=flat_slots,
+        block_tables=as_matrix([table.blocks for table in tables])
+        if block_tables is None
+        else block_tables,
+        kept=kept,
+        is_decode=all(count <= 1 for count in counts),
+    )
+
+
+def run_rows(store: BlockStore, rows: Rows) -> torch.Tensor:
+    """Runs a step in pieces of at most 512 tokens; returns logits (kept, vocabulary) float32."""
+    total = len(rows.tokens)
+    if total <= _PIECE:
+        return store.step(rows)
+    found = []
+    for start in range(0, total, _PIECE):
+        end = min(start + _PIECE, total)
+        piece = replace(
+            rows,
+            tokens=rows.tokens[start:end],
+            positions=rows.positions[start:end],
+            sequences=rows.sequences[start:end],
+            slots=rows.slots[start:end],
+            kept=rows.kept[(rows.kept >= start) & (rows.kept < end)] - start,
+        )
+        found.append(store.step(piece))
+    return torch.cat(found)
+
+
+def as_matrix(tables: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Returns lists of blocks as (sequences, most blocks) int32, padded with block 0."""
+    most = max((len(table) for table in tables), default=0)
+    filled = [[*table, *[0] * (most - len(table))] for table in tables]
+    return torch.from_numpy(np.array(filled, np.int32).reshape(len(tables), most))
 
 
 def _exhausted(held: int, reason: str) -> ContextError:

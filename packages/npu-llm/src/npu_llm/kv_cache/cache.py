@@ -7,7 +7,7 @@ so all inputs are checked here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "join_transformers",
     "run_step",
     "step_inputs",
+    "token_range",
 ]
 
 
@@ -63,6 +64,21 @@ class StepCache(_Base):
         Returns:
             logits (batch, kept, vocabulary) float32.
         """
+
+    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Runs a step on new tokens of a single sequence, which has no padding.
+
+        Returns:
+            logits (1, vocabulary) float32 of the last token, on cpu.
+        """
+        past, count = self.get_seq_length(), len(tokens)
+        values = {
+            "input_ids": torch.tensor([list(tokens)]),
+            "attention_mask": torch.ones(1, past + count, dtype=torch.int64),
+            "position_ids": torch.arange(past, past + count)[None],
+            "logits_to_keep": torch.tensor([count - 1]),
+        }
+        return self.step(values, "cpu")[0]
 
     @property
     @abstractmethod
@@ -339,11 +355,7 @@ def step_inputs(
     batch, tokens = input_ids.shape
     low, high = (int(bound) for bound in torch.aminmax(input_ids))
     if low < 0 or high >= vocabulary:
-        raise OptionError(
-            f"input_ids: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
-            "Encode the text with the model's own tokenizer.",
-            code="token-range",
-        )
+        raise token_range(low if low < 0 else high, vocabulary)
     if attention_mask is None:
         attention_mask = torch.ones(batch, past + tokens, dtype=torch.int64)
     _check_shape("attention_mask", attention_mask, [(batch, past + tokens)])
@@ -357,6 +369,15 @@ def step_inputs(
         "position_ids": position_ids.to(torch.int64).expand(batch, tokens).contiguous(),
         "logits_to_keep": _kept(logits_to_keep, tokens),
     }
+
+
+def token_range(token: int, vocabulary: int) -> OptionError:
+    """Returns the error for a token that the model does not have."""
+    return OptionError(
+        f"input_ids: must lie between 0 and {vocabulary - 1}; got {token}. "
+        "Encode the text with the model's own tokenizer.",
+        code="token-range",
+    )
 
 
 def check_prompt(input_ids: Any, attention_mask: Any, *, past: int) -> None:

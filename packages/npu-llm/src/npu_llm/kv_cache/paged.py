@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from npu_llm.errors import OptionError
-from npu_llm.kv_cache.blocks import BlockPool, BlockTable
+from npu_llm.kv_cache.blocks import BlockPool, BlockTable, as_matrix, build_rows, run_rows
 from npu_llm.kv_cache.cache import StepCache
-from npu_ops.kernel_programs.program import BLOCK_SLOTS, Rows
+from npu_ops.kernel_programs.program import BLOCK_SLOTS
 
 __all__ = [
     "PagedCache",
@@ -55,6 +55,11 @@ class PagedCache(StepCache):
             raise
         return logits if device == "cpu" else logits.to(device)
 
+    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Runs a step on new tokens of a single sequence; see StepCache.append."""
+        self._batch = 1
+        return self._content.append(tokens)
+
     @property
     def is_croppable(self) -> bool:
         """True: what comes after the tokens that are kept is overwritten."""
@@ -79,10 +84,6 @@ class PagedCache(StepCache):
 
     def _keep(self, length: int) -> None:
         self._content.crop(length)
-
-
-# How many rows run at once. More gain nothing, and an interrupt is noticed between two pieces.
-_PIECE = 512
 
 
 class PagedRows:
@@ -174,6 +175,36 @@ class PagedRows:
         self._real = real
         return logits
 
+    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Runs a step on new tokens of the only sequence, which has no padding.
+
+        A step that fails or is interrupted changes nothing.
+
+        Returns:
+            logits (1, vocabulary) float32 of the last token.
+
+        Raises:
+            ContextError, OptionError: as `step` does.
+        """
+        self.arrange([0])
+        (table,) = self._tables
+        count = len(tokens)
+        self._check_positions(0, table.slots + count - 1)
+        try:
+            self._make_room([count])
+            rows = build_rows(
+                self._tables, [count], torch.tensor(tokens),
+                kept=torch.tensor([count - 1]), block_tables=self._block_tables,
+            )  # fmt: skip
+            logits = run_rows(self._pool.store, rows)
+        except BaseException:
+            table.crop(table.slots)
+            self._block_tables = None
+            raise
+        table.slots += count
+        self.columns += count
+        return logits
+
     def crop(self, columns: int) -> None:
         """Keeps the first columns."""
         real = None if self._real is None else self._real[:, :columns]
@@ -205,7 +236,7 @@ class PagedRows:
         tables = [[places[block] for block in blocks] for blocks in held]
         found = {
             "blocks": self._pool.store.read_blocks(ids),
-            "tables": _as_matrix(tables),
+            "tables": as_matrix(tables),
             "slots": torch.tensor([self._tables[row].slots for row in chosen]),
             "columns": torch.tensor([self.columns]),
         }
@@ -271,12 +302,12 @@ class PagedRows:
             if table.make_room(count):
                 self._block_tables = None
         if self._block_tables is None:
-            self._block_tables = _as_matrix([table.blocks for table in self._tables])
+            self._block_tables = as_matrix([table.blocks for table in self._tables])
 
     def _run(
         self, values: Mapping[str, torch.Tensor], new: torch.Tensor | None, counts: Sequence[int]
     ) -> torch.Tensor:
-        """Runs the step's rows, sequence by sequence, in pieces."""
+        """Runs the step's rows, sequence by sequence; returns (batch, kept, vocabulary)."""
         ids, positions, kept = (
             values[name] for name in ("input_ids", "position_ids", "logits_to_keep")
         )
@@ -288,66 +319,31 @@ class PagedRows:
         else:
             places = torch.where(new, new.reshape(-1).cumsum(0).view(batch, tokens) - 1, -1)
             flat_ids, flat_positions = ids[new], positions[new]
-        self._check_positions(flat_positions)
-        sequences = torch.arange(batch, dtype=torch.int32)
-        if batch > 1 or counts[0] != 1:
-            sequences = sequences.repeat_interleave(torch.tensor(counts))
-        slots = [
-            torch.arange(table.slots, table.slots + count, dtype=torch.int32)
-            for table, count in zip(self._tables, counts, strict=True)
-        ]
-        flat_slots = slots[0] if batch == 1 else torch.cat(slots)
+        if len(flat_positions):
+            self._check_positions(*(int(bound) for bound in torch.aminmax(flat_positions)))
         wanted = places[:, kept].reshape(-1)  # (batch * kept,) rows, -1 for padding
-        pieces = []
-        assert self._block_tables is not None, "they are made with the room"
-        rows = len(flat_ids)
         # Ascending, each once; one token of each sequence is so already.
-        order = wanted if new is None and len(kept) == 1 else torch.unique(wanted[wanted >= 0])
-        for start in range(0, rows, _PIECE):
-            end = min(start + _PIECE, rows)
-            here = order if rows <= _PIECE else order[(order >= start) & (order < end)] - start
-            logits = self._pool.store.step(
-                Rows(
-                    tokens=flat_ids[start:end],
-                    positions=flat_positions[start:end],
-                    sequences=sequences[start:end],
-                    slots=flat_slots[start:end],
-                    block_tables=self._block_tables,
-                    kept=here,
-                    is_decode=tokens == 1,
-                )
-            )
-            if len(here):
-                pieces.append(logits)
-        return self._spread(pieces, order, wanted).view(batch, len(kept), self._vocabulary)
+        is_plain = new is None and len(kept) == 1
+        order = wanted if is_plain else torch.unique(wanted[wanted >= 0])
+        rows = build_rows(
+            self._tables, counts, flat_ids,
+            kept=order, positions=flat_positions, block_tables=self._block_tables,
+        )  # fmt: skip
+        if len(flat_ids):
+            logits = run_rows(self._pool.store, rows)
+        else:  # padding alone
+            logits = torch.zeros(0, self._vocabulary)
+        if not (is_plain or torch.equal(order, wanted)):
+            is_real = wanted >= 0
+            computed = logits[torch.searchsorted(order, wanted[is_real])]
+            logits = torch.zeros(len(wanted), self._vocabulary)
+            logits[is_real] = computed
+        return logits.view(batch, len(kept), self._vocabulary)
 
-    def _spread(
-        self, pieces: Sequence[torch.Tensor], order: torch.Tensor, wanted: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns the logits of the rows asked for, in the order asked for, from those computed."""
-        if len(pieces) == 1 and (order is wanted or torch.equal(order, wanted)):
-            return pieces[0]
-        result = torch.zeros(len(wanted), self._vocabulary)
-        is_real = wanted >= 0
-        if pieces:
-            computed = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
-            result[is_real] = computed[torch.searchsorted(order, wanted[is_real])]
-        return result
-
-    def _check_positions(self, positions: torch.Tensor) -> None:
-        if self._positions is None or not len(positions):
-            return
-        low, high = (int(bound) for bound in torch.aminmax(positions))
-        if low < 0 or high >= self._positions:
+    def _check_positions(self, low: int, high: int) -> None:
+        if self._positions is not None and (low < 0 or high >= self._positions):
             raise OptionError(
                 f"position_ids: must lie between 0 and {self._positions - 1}, which are those that "
                 f"the model has; got {low if low < 0 else high}. Omit them to count the tokens.",
                 code="position-range",
             )
-
-
-def _as_matrix(tables: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Returns (rows, most blocks) int32, filled up with block 0."""
-    most = max((len(table) for table in tables), default=0)
-    filled = [list(table) + [0] * (most - len(table)) for table in tables]
-    return torch.tensor(filled, dtype=torch.int32).view(len(tables), most)

@@ -270,7 +270,7 @@ def fill_entry(
         from npu_llm.checkpoint.gguf_weights import read_gguf_once
         from npu_llm.checkpoint.loading import load_model, load_tokenizer
         from npu_llm.models.kernel_step import save_kernel_step, why_not
-        from npu_llm.prompts.light_tokenizer import agrees
+        from npu_llm.tokenizer.tokenizer import agrees
 
     with read_gguf_once():
         with progress.stage("weights"):
@@ -294,7 +294,7 @@ def fill_entry(
         "architecture": type(model).__name__,
         "context_length": context,
         "has_tokenizer": tokenizer is not None,
-        "has_light_tokenizer": tokenizer is not None and agrees(tokenizer, folder / "tokenizer"),
+        "has_fast_tokenizer": tokenizer is not None and agrees(tokenizer, folder / "tokenizer"),
         "facts": facts.as_dict(),
     }
     with progress.stage("capture"):

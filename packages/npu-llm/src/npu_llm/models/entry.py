@@ -196,9 +196,9 @@ class Entry:
         return self.about.get("vocabulary")
 
     @property
-    def has_light_tokenizer(self) -> bool:
-        """Whether npu_llm.prompts.light_tokenizer was seen to do what the model's own does."""
-        return bool(self.about.get("has_light_tokenizer"))
+    def has_fast_tokenizer(self) -> bool:
+        """Whether the saved files suffice for npu_llm.tokenizer.tokenizer.Tokenizer."""
+        return bool(self.about.get("has_fast_tokenizer"))
 
     @property
     def facts(self) -> ModelFacts:

@@ -10,8 +10,8 @@ import threading
 import time
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class RemoteAnswer:
 
     Attributes:
         text: all of it.
-        prompt_tokens, cached_tokens, tokens: as the server counts them; 0 if it does not.
+        prompt_tokens, cached_tokens, answer_tokens: as the server counts them; 0 if it does not.
         finish: why it ended; "cancelled" if it was stopped.
         started_s, first_s, ended_s: by time.perf_counter; first_s is None if nothing came.
     """
@@ -34,7 +34,7 @@ class RemoteAnswer:
     text: str
     prompt_tokens: int
     cached_tokens: int
-    tokens: int
+    answer_tokens: int
     finish: str
     started_s: float
     first_s: float | None
@@ -46,11 +46,21 @@ class RemoteAnswer:
         return None if self.first_s is None else self.first_s - self.started_s
 
     @property
+    def prefilled_tokens(self) -> int:
+        """Number of the prompt's tokens that were not in the cache."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Rate after the first token; None if there is no second."""
+        return 1 / self.time_per_token_s if self.time_per_token_s else None
+
+    @property
     def time_per_token_s(self) -> float | None:
         """Mean seconds for each token after the first; None if there is no second."""
-        if self.first_s is None or self.tokens < 2:
+        if self.first_s is None or self.answer_tokens < 2:
             return None
-        return (self.ended_s - self.first_s) / (self.tokens - 1)
+        return (self.ended_s - self.first_s) / (self.answer_tokens - 1)
 
 
 class Connection:
@@ -101,7 +111,7 @@ class Connection:
         on_text: Callable[[str], object] = lambda _: None,
         **fields: Any,
     ) -> RemoteAnswer:
-        """Asks, and waits for the answer.
+        """Sends a conversation, and waits for the answer.
 
         Args:
             messages: the conversation.
@@ -111,6 +121,19 @@ class Connection:
 
         Raises:
             ServerError: [server-unreachable], [server-refused].
+        """
+        answers: list[RemoteAnswer] = []
+        with suppress(KeyboardInterrupt):
+            for text in self.stream(messages, answers, **fields):
+                on_text(text)
+        return answers[0]
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], answers: list[RemoteAnswer], **fields: Any
+    ) -> Generator[str, None, None]:
+        """Yields the pieces of an answer, and adds the whole one to `answers` at its end.
+
+        Closing the iterator stops the answer. Takes and raises what `chat` does.
         """
         body = {
             "messages": list(messages),
@@ -130,22 +153,26 @@ class Connection:
                     if text:
                         first_s = first_s or time.perf_counter()
                         pieces.append(text)
-                        on_text(text)
+                        yield text
                     finish = choice.get("finish_reason") or finish
                     usage = event.get("usage") or usage
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             finish = "cancelled"
-        details = usage.get("prompt_tokens_details") or {}
-        return RemoteAnswer(
-            text="".join(pieces),
-            prompt_tokens=int(usage.get("prompt_tokens", 0)),
-            cached_tokens=int(details.get("cached_tokens") or 0),
-            tokens=int(usage.get("completion_tokens", len(pieces))),
-            finish=finish,
-            started_s=started_s,
-            first_s=first_s,
-            ended_s=time.perf_counter(),
-        )
+            raise
+        finally:
+            details = usage.get("prompt_tokens_details") or {}
+            answers.append(
+                RemoteAnswer(
+                    text="".join(pieces),
+                    prompt_tokens=int(usage.get("prompt_tokens", 0)),
+                    cached_tokens=int(details.get("cached_tokens") or 0),
+                    answer_tokens=int(usage.get("completion_tokens", len(pieces))),
+                    finish=finish,
+                    started_s=started_s,
+                    first_s=first_s,
+                    ended_s=time.perf_counter(),
+                )
+            )
 
     @contextmanager
     def _asked(self, method: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
@@ -366,7 +393,7 @@ def measure(
         refusals=dict(refusals),
         prompt_tokens=sum(one.prompt_tokens for one in answers),
         cached_tokens=sum(one.cached_tokens for one in answers),
-        tokens=sum(one.tokens for one in answers),
+        tokens=sum(one.answer_tokens for one in answers),
         time_to_first_token=Percentiles.of([time for time in first if time is not None]),
         time_per_token=Percentiles.of([time for time in between if time is not None]),
         whole=Percentiles.of([one.ended_s - one.started_s for one in answers]),

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
+from npu_llm.engine.engine import EngineOptions
 from npu_llm.errors import OptionError
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.errors import error_response
@@ -26,7 +27,6 @@ from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.replicas import prefix_key, relay, run_in_process, sent_scope
-from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_runtime.errors import NpuError
 
 __all__ = ["Arguments", "app"]
@@ -96,9 +96,9 @@ class Replica:
             for name in ("dtype", "pipeline", "max_context", "kv_cache", "cache_dir")
         }
         engine = EngineOptions(
-            most_step_tokens=arguments.max_step_tokens,
-            most_running=arguments.max_running,
-            most_waiting=arguments.max_queue,
+            max_num_batched_tokens=arguments.max_step_tokens,
+            max_num_seqs=arguments.max_running,
+            max_waiting=arguments.max_queue,
             cache_bytes=None if arguments.cache_memory is None else arguments.cache_memory << 20,
         )
         self._served = ServedModel(arguments.name, load(path, **asked), engine)

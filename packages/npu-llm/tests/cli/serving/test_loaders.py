@@ -8,11 +8,12 @@ from npu_llm import NPUModelForCausalLM, NPUModelForSpeechSeq2Seq
 from npu_llm.cli.display import Display
 from npu_llm.cli.serving.loaders import make_registry
 from npu_llm.cli.serving.serve import make_parser
+from npu_llm.engine.engine import EngineOptions
+from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.sequence import Finished
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedSpeech
-from npu_llm.serving.scheduling.engine import EngineOptions
-from npu_llm.serving.scheduling.request import Ended, Request, Sampling
 
 PROMPT = [5, 9, 14, 20]
 
@@ -33,10 +34,10 @@ def registry(checkpoint, shared):
 async def answer(registry, name, count=12):
     told = queue.SimpleQueue()
     async with registry.use(name, ServedModel) as served:
-        asked = Request(prompt=PROMPT, max_new_tokens=count, sampling=Sampling(temperature=0.0))
-        served.engine.submit(asked, told.put)
+        params = SamplingParams(max_new_tokens=count, temperature=0.0)
+        served.engine.submit(PROMPT, params, told.put)
         tokens = []
-        while not isinstance(event := await asyncio.to_thread(told.get), Ended):
+        while not isinstance(event := await asyncio.to_thread(told.get), Finished):
             tokens.append(event.id)
         assert event.error is None
         return tokens

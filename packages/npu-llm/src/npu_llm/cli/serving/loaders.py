@@ -16,6 +16,7 @@ from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import weights_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.display import Display
+from npu_llm.engine.engine import CACHE_BYTES, EngineOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
 from npu_llm.models.entry import is_exported
@@ -23,7 +24,6 @@ from npu_llm.models.load_options import LoadOptions
 from npu_llm.serving.models.registry import Kind, ModelRegistry, Served, kind_of
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
-from npu_llm.serving.scheduling.engine import CACHE_BYTES, EngineOptions
 
 __all__ = ["make_registry"]
 

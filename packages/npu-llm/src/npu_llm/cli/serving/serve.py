@@ -164,9 +164,9 @@ def _check(options: argparse.Namespace) -> None:
 def _serve(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for these.
     from npu_llm.cli.serving.loaders import make_registry
+    from npu_llm.engine.engine import EngineOptions
     from npu_llm.serving.http.server import run
     from npu_llm.serving.http.settings import Settings
-    from npu_llm.serving.scheduling.engine import EngineOptions
 
     settings = Settings(
         host=options.host,
@@ -180,9 +180,9 @@ def _serve(options: argparse.Namespace) -> int:
         traces_to=options.otlp_traces_endpoint,
     )
     engine = EngineOptions(
-        most_step_tokens=options.max_step_tokens,
-        most_running=options.max_running,
-        most_waiting=options.max_queue,
+        max_num_batched_tokens=options.max_step_tokens,
+        max_num_seqs=options.max_running,
+        max_waiting=options.max_queue,
         cache_bytes=None if options.cache_memory is None else options.cache_memory << 20,
     )
     display = Display()

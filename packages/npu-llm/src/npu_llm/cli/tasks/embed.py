@@ -16,7 +16,7 @@ from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.errors import OptionError
-from npu_llm.prompts.unicode_text import read_text
+from npu_llm.tokenizer.unicode_text import read_text
 
 __all__ = ["check_lines", "give_lines", "main", "read_lines"]
 

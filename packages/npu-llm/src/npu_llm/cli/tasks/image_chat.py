@@ -13,7 +13,7 @@ from npu_llm.cli.answer_text.streamer import AnswerStreamer
 from npu_llm.cli.display import Display
 from npu_llm.cli.lines import LineReader
 from npu_llm.cli.tasks.describe import read_image, start_image_model
-from npu_llm.cli.turns import Turns, status_of
+from npu_llm.cli.turns import Chat, status_of
 from npu_llm.errors import OptionError
 from npu_llm.vision_language.prompting import prompt_inputs
 
@@ -126,7 +126,7 @@ class ImageSession:
         return [{"role": "system", "content": content}, *self._turns]
 
 
-class ImageChat(Turns):
+class ImageChat(Chat):
     """The turns of a chat about images: the same commands, without files, and /image."""
 
     session: ImageSession
@@ -134,7 +134,7 @@ class ImageChat(Turns):
     def __init__(
         self, session: ImageSession, display: Display, lines: LineReader, *, is_plain: bool
     ) -> None:
-        super().__init__(session, display, lines, is_plain=is_plain)
+        super().__init__(session, self, display, lines, is_plain=is_plain)
         self._commands |= {"/image": self._image}
 
     def ask(self, text: str) -> None:
@@ -148,22 +148,25 @@ class ImageChat(Turns):
                 is_whole = False
         if not is_whole:
             self._display.line("(interrupted)", style="dim")
-        said = status_of(
-            written=len(streamer.tokens),
-            time_to_first_token_s=streamer.time_to_first_token_s,
-            tokens_per_s=streamer.tokens_per_s,
-        )
-        self._last = {"model": self.session.model, "answer": said}
+        said = status_of(streamer)
+        self._last = self.figures(self.session, streamer)
         self._display.line(said, style="dim")
 
-    def _model_named(self, name: str) -> None:
-        if name:
-            raise OptionError(
-                f"/model: must be omitted in a chat about images; got {name}. Start npu-llm chat "
-                f"--model {name}.",
-                code="chat-model",
-            )
-        self._display.reply(f"model: {self.session.model}")
+    def describe(self, session: ImageSession) -> str:
+        """Returns the model's name."""
+        return f"model: {session.model}"
+
+    def switch(self, session: ImageSession, name: str) -> ImageSession:
+        """Raises OptionError [chat-model]."""
+        raise OptionError(
+            f"/model: must be omitted in a chat about images; got {name}. Start npu-llm chat "
+            f"--model {name}.",
+            code="chat-model",
+        )
+
+    def figures(self, session: ImageSession, reply: AnswerStreamer) -> Mapping[str, str]:
+        """Returns the figures of an answer."""
+        return {"model": session.model, "answer": status_of(reply)}
 
     def _image(self, name: str) -> None:
         if not name:

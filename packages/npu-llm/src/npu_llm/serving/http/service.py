@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from npu_llm.serving.answers.answer import Answer
+from npu_llm.serving.answer import Answer
 from npu_llm.serving.http.errors import error_content, status_of
 from npu_llm.serving.http.middleware import LOG, log_fields
 from npu_llm.serving.http.request_body import read_body, read_form
@@ -268,5 +268,5 @@ class _Engines:
             running.add_metric([name], state.running)
             waiting.add_metric([name], state.waiting)
             usage.add_metric([name], state.usage.used)
-            put_back.add_metric([name], state.preemptions)
+            put_back.add_metric([name], state.num_preemptions)
         yield from (running, waiting, usage, put_back)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from npu_llm.serving.answers.answer import Answer, Piece
+from npu_llm.serving.answer import Answer, Piece
 
 __all__ = ["ClientLeftError", "EventStream", "event", "gather_pieces", "until_disconnect"]
 

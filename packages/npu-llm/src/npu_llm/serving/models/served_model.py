@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npu_llm.errors import missing_tokenizer
-from npu_llm.prompts.chat_prompt import Message, encode_chat
-from npu_llm.prompts.unicode_text import check_text
-from npu_llm.serving.scheduling.engine import Engine, EngineOptions
-from npu_llm.serving.scheduling.request import Sampling
+from npu_llm.engine.engine import Engine, EngineOptions
+from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
+from npu_llm.tokenizer.tokenizer import Message
+from npu_llm.tokenizer.unicode_text import check_text
 
 if TYPE_CHECKING:
-    from npu_llm.generation.model import NPUModelForCausalLM
+    from npu_llm.generation.language_model import LanguageModel
 
 __all__ = ["ServedModel"]
 
@@ -40,22 +37,20 @@ class ServedModel:
         context_length: how many tokens prompt and answer have at most; None for no bound.
     """
 
-    def __init__(self, name: str, model: NPUModelForCausalLM, options: EngineOptions) -> None:
+    def __init__(self, name: str, model: LanguageModel, options: EngineOptions) -> None:
         """Starts the engine.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
         """
-        if model.tokenizer is None:
-            raise missing_tokenizer(name)
         self.name = name
         self.model = model
         self.context_length = model.context_length
-        self.sampling, self.ends = _read_config(model)
+        # Encoding a long text takes long, and changes settings of some tokenizers meanwhile.
+        self._encoder = model.text_tokenizer
+        self.tokenizer = copy.deepcopy(self._encoder)
+        self.sampling, self.ends = _recommended(model), model.end_tokens
         self.engine = Engine(model, options).start()
-        # Encoding a long text takes long, and changes settings of the tokenizer meanwhile.
-        self._encoder: Any = model.tokenizer
-        self.tokenizer: Any = copy.deepcopy(model.tokenizer)
         self._forms = ConstraintMaker(
             self._encoder, vocabulary=model.vocabulary, ends=sorted(self.ends)
         )
@@ -79,8 +74,7 @@ class ServedModel:
         check_text("prompt", text)
 
         def work() -> list[int]:
-            ids: list[int] = self._encoder(text, add_special_tokens=special)["input_ids"]
-            return ids
+            return self._encoder.encode(text, special=special)
 
         return await self._elsewhere(work)
 
@@ -94,11 +88,9 @@ class ServedModel:
         """Returns the tokens of a conversation; takes and raises what encode_chat does."""
 
         def work() -> list[int]:
-            encoded = encode_chat(
-                self._encoder, messages, tools=tools, template_options=template_options
+            return self._encoder.encode_chat(
+                messages, tools=tools, template_options=template_options
             )
-            ids: list[int] = encoded["input_ids"][0].tolist()
-            return ids
 
         return await self._elsewhere(work)
 
@@ -122,13 +114,10 @@ class ServedModel:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _read_config(model: NPUModelForCausalLM) -> tuple[Sampling, frozenset[int]]:
-    """Returns how a model's makers recommend to draw tokens, and which tokens end an answer."""
-    file = model.entry.folder / "generation_config.json"
-    config = json.loads(file.read_text())
-    ends = config.get("eos_token_id")
-    ends = frozenset([ends] if isinstance(ends, int) else ends or ())
+def _recommended(model: LanguageModel) -> SamplingParams:
+    """Returns the sampling parameters that a model's makers recommend."""
+    config = model.generation_defaults
     if not config.get("do_sample"):
-        return Sampling(), ends
+        return SamplingParams()
     known = {name: config[name] for name in _RECOMMENDED if config.get(name) is not None}
-    return replace(Sampling(), **known), ends
+    return SamplingParams(**known)

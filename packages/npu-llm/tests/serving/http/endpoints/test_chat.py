@@ -257,7 +257,7 @@ def test_a_model_that_is_not_there(client):
 
 
 def test_a_full_queue_asks_to_come_again(serve):
-    with serve("long", engine={"most_running": 1, "most_waiting": 1}) as server:
+    with serve("long", engine={"max_num_seqs": 1, "max_waiting": 1}) as server:
         client = server.client()
         asked = {"model": "long", "messages": ASKED, "max_tokens": 30_000, "stream": True,
                  "logit_bias": {"2": -100}}  # fmt: skip

@@ -17,9 +17,9 @@ from transformers import AutoFeatureExtractor, AutoTokenizer
 from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
 from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
 from npu_llm.encoder_decoders.static_cross_cache import StaticCrossCache
+from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedSpeech
-from npu_llm.serving.scheduling.engine import EngineOptions
 from npu_llm.speech.transcriber import Transcriber
 from npu_llm.speech.transcript import TranscriptOptions
 from npu_llm.speech.wave_file import read_samples

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npu_llm.serving.answers.tool_calls import (
+from npu_llm.chat.tool_calls import (
     Call,
     CallReader,
     CallStyle,
@@ -17,13 +17,13 @@ from npu_llm.serving.answers.tool_calls import (
     read_calls,
     style_of,
 )
+from npu_llm.engine.sampler import Token
 from npu_llm.serving.http.endpoints.sampling import chat_logprobs, form_of, messages_of, submit
 from npu_llm.serving.http.errors import RequestError
 from npu_llm.serving.http.schemas import ChatBody, ChosenTool, ResponsesBody, SamplingBody
 from npu_llm.serving.http.service import PendingAnswers, service_of
 from npu_llm.serving.http.streaming import event, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.scheduling.request import Token
 from npu_llm.structured_output import Form
 
 __all__ = ["chat_completions", "responses"]

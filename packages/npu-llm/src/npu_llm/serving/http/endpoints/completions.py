@@ -8,14 +8,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npu_llm.serving.answers.answer import Answer
+from npu_llm.engine.sampler import Token
+from npu_llm.serving.answer import Answer
 from npu_llm.serving.http.endpoints.sampling import completion_logprobs, form_of, inputs_of, submit
 from npu_llm.serving.http.errors import RequestError
 from npu_llm.serving.http.schemas import CompletionBody
 from npu_llm.serving.http.service import PendingAnswers, service_of
 from npu_llm.serving.http.streaming import event, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.scheduling.request import Token
 
 __all__ = ["completions"]
 

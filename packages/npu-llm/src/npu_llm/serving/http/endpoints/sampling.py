@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from npu_llm.serving.answers.answer import Answer
+from npu_llm.engine.sampler import Token
+from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.serving.answer import Answer
 from npu_llm.serving.http.errors import RequestError
 from npu_llm.serving.http.schemas import ChatMessage, SamplingBody
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.scheduling.request import Request, Sampling, Token
 from npu_llm.structured_output import Form
 
 __all__ = [
@@ -52,30 +53,31 @@ def submit(
         body: how to choose.
         max_tokens: of each answer; None for as many as the context has room for.
         constraints: one for each answer; empty for none.
-        logprobs: as in Request.
+        logprobs: as in SamplingParams.
         tokenizer: decodes.
         count: how many answers.
 
     Raises:
         NpuError: as Engine.submit does.
     """
-    sampling = sampling_of(served, body)
+    params = sampling_of(served, body)
     if max_tokens is None:
         context = served.context_length
         max_tokens = _MAX_TOKENS if context is None else max(context - len(prompt), 1)
     answers: list[Answer] = []
     try:
         for index in range(count):
-            seed = None if sampling.seed is None else sampling.seed + index
-            request = Request(
-                prompt=prompt,
+            seed = None if params.seed is None else params.seed + index
+            asked = replace(
+                params,
                 max_new_tokens=max_tokens,
-                sampling=replace(sampling, seed=_as_seed(seed)),
-                ends=frozenset() if body.ignore_eos else served.ends,
+                seed=_as_seed(seed),
+                stop=tuple(stops_of(body)),
+                stop_token_ids=frozenset() if body.ignore_eos else served.ends,
                 logprobs=logprobs,
-                constraint=constraints[index] if constraints else None,
             )
-            answers.append(Answer(served.engine, request, tokenizer, stops=stops_of(body)))
+            constraint = constraints[index] if constraints else None
+            answers.append(Answer(served.engine, prompt, asked, tokenizer, constraint=constraint))
     except BaseException:
         for answer in answers:
             answer.close()
@@ -83,7 +85,7 @@ def submit(
     return answers
 
 
-def sampling_of(served: ServedModel, body: SamplingBody) -> Sampling:
+def sampling_of(served: ServedModel, body: SamplingBody) -> SamplingParams:
     """Returns how a request wants tokens to be chosen.
 
     Raises:

@@ -1,0 +1,1 @@
+"""The engine: continuous batching, prefix caching and sampling for language models."""

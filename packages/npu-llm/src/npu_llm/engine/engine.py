@@ -1,0 +1,371 @@
+"""Engine: answers many requests in the same steps, in a thread or step by step in the caller's."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npu_llm.engine.kv_store import CacheUsage, KVStore, PagedStore, SequentialStore
+from npu_llm.engine.sampler import sample
+from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.scheduler import Scheduler
+from npu_llm.engine.sequence import Event, Finished, FinishReason, OnEvent, Sequence
+from npu_llm.errors import ContextError, OptionError, ServerError
+from npu_ops.kernel_programs.program import BLOCK_SLOTS
+from npu_runtime import observe
+
+if TYPE_CHECKING:
+    from npu_llm.generation.language_model import LanguageModel
+    from npu_llm.structured_output import TokenConstraint
+
+__all__ = ["CACHE_BYTES", "Engine", "EngineOptions", "EngineState", "RequestHandle"]
+
+CACHE_BYTES = 2 << 30  # of keys and values by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Limits of an engine.
+
+    Attributes:
+        max_num_batched_tokens: maximum number of tokens of a step; None for no limit.
+        max_num_seqs: maximum number of running requests.
+        max_waiting: maximum number of waiting requests.
+        cache_bytes: memory for keys and values; None for 2 GiB. There is always room for one
+            sequence as long as the context, if the machine has the memory.
+        is_sequential: whether requests run one at a time, and each reuses the cache of the last
+            one up to the first token that differs; else prefixes of all are shared in whole blocks.
+    """
+
+    max_num_batched_tokens: int | None = 256
+    max_num_seqs: int = 64
+    max_waiting: int = 256
+    cache_bytes: int | None = None
+    is_sequential: bool = False
+
+    def __post_init__(self) -> None:
+        budget = self.max_num_batched_tokens
+        if budget is not None and budget <= self.max_num_seqs:
+            raise OptionError(
+                f"max_step_tokens: must be above the {self.max_num_seqs} requests that run at "
+                f"once, so that prompts have a share; got {budget}. Raise it, or "
+                "let fewer requests run.",
+                code="step-tokens",
+            )
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """The current work of an engine.
+
+    Attributes:
+        running, waiting: numbers of requests.
+        num_preemptions: preemptions since the start.
+        num_steps, num_tokens: steps, and tokens that they read, since the start.
+        usage: of the cache.
+    """
+
+    running: int
+    waiting: int
+    num_preemptions: int
+    num_steps: int
+    num_tokens: int
+    usage: CacheUsage
+
+
+class RequestHandle:
+    """A submitted request."""
+
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+
+    def cancel(self) -> None:
+        """Ends the request before the next step; a finished one is not affected."""
+        self._engine._cancel(self._sequence)
+
+
+class Engine:
+    """Answers requests with one model.
+
+    A server calls `start`, and submits from any thread. A program that waits for its answers
+    iterates `generate`, or calls `step`, which runs in its own thread. No one else may run steps of
+    the model meanwhile.
+    """
+
+    def __init__(self, model: LanguageModel, options: EngineOptions | None = None) -> None:
+        self.options = options or EngineOptions()
+        self._model = model
+        self._store = _store_of(model, self.options)
+        budget = self.options.max_num_batched_tokens
+        self._scheduler = Scheduler(
+            self._store,
+            max_num_batched_tokens=1 << 62 if budget is None else budget,
+            max_num_seqs=self.options.max_num_seqs,
+        )
+        self._seq_ids = itertools.count()
+        self._changed = threading.Condition()
+        self._arrived: deque[Sequence] = deque()
+        self._cancelled: deque[Sequence] = deque()
+        self._unfinished = 0
+        self._is_closing = False
+        self._num_steps = self._num_tokens = 0
+        self._thread = threading.Thread(target=self._serve, name="npu-llm engine", daemon=True)
+
+    @property
+    def store(self) -> KVStore:
+        """The keys and values."""
+        return self._store
+
+    def start(self) -> Engine:
+        """Starts a thread that runs the steps; returns the engine."""
+        self._thread.start()
+        return self
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs; a failure of it has ended all requests with its error."""
+        return self._thread.is_alive()
+
+    def submit(
+        self,
+        prompt: Several[int],
+        params: SamplingParams,
+        on_event: OnEvent,
+        *,
+        constraint: TokenConstraint | None = None,
+    ) -> RequestHandle:
+        """Adds a request.
+
+        Args:
+            prompt: tokens to continue.
+            params: how to continue them.
+            on_event: called by the thread that runs the steps, with each Token and a last Finished.
+            constraint: allows the tokens of a structured output; None for all.
+
+        Raises:
+            ContextError: [context-overflow] if prompt and one more token do not fit into the
+                model's context, [cache-blocks] if they do not fit into the cache.
+            OptionError: [empty-prompt] for a prompt without tokens, [token-range] for a token that
+                the model does not have.
+            ServerError: [server-busy] if too many wait, [server-stopping] after `close`.
+        """
+        length = len(prompt)
+        if length == 0:
+            raise OptionError(
+                "prompt: must have at least one token; got none. Pass some text.",
+                code="empty-prompt",
+            )
+        self._model.check_tokens(prompt)
+        self._model.check_context(length + 1)
+        if not self._store.fits(length + 1):
+            raise _no_room(length)
+        if self._model.context_length is not None:
+            room = self._model.context_length - length
+            params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
+        sequence = Sequence(next(self._seq_ids), prompt, params, on_event, constraint)
+        with self._changed:
+            if self._is_closing:
+                raise ServerError(
+                    "server: must be running to take a request; got one while it stops. Ask again "
+                    "when it has started.",
+                    code="server-stopping",
+                )
+            limit = self.options.max_num_seqs + self.options.max_waiting
+            if self._unfinished >= limit:
+                raise ServerError(
+                    f"server: takes {limit} requests at once; got one more. Ask again later.",
+                    code="server-busy",
+                )
+            self._unfinished += 1
+            self._arrived.append(sequence)
+            self._changed.notify()
+        return RequestHandle(self, sequence)
+
+    def generate(
+        self,
+        prompt: Several[int],
+        params: SamplingParams,
+        *,
+        constraint: TokenConstraint | None = None,
+    ) -> Generator[Event, None, None]:
+        """Answers a request in the caller's thread; takes and raises what `submit` does.
+
+        Closing the iterator, or an exception such as KeyboardInterrupt in a step, cancels the
+        request.
+
+        Yields:
+            Each Token, and a last Finished.
+        """
+        events: deque[Event] = deque()
+        handle = self.submit(prompt, params, events.append, constraint=constraint)
+        try:
+            while not (events and isinstance(events[-1], Finished)):
+                self.step()
+                while len(events) > 1 or (events and not isinstance(events[0], Finished)):
+                    yield events.popleft()
+            yield events.popleft()
+        finally:
+            handle.cancel()
+            self._update_queues()
+
+    def step(self) -> bool:
+        """Runs one step in the caller's thread; returns whether there was anything to do."""
+        self._update_queues()
+        chunks = self._scheduler.schedule()
+        if not chunks:
+            stuck = self._scheduler.stuck
+            if stuck is not None:
+                self._finish_without_room(stuck)
+            return stuck is not None
+        count = sum(chunk.num_tokens for chunk in chunks)
+        try:
+            with (
+                torch.inference_mode(),
+                observe.span("serving", f"step {count} rows", rows=count, sequences=len(chunks)),
+            ):
+                logits = self._store.run(chunks)
+        except Exception as failure:  # noqa: BLE001  # reported to its requests; others go on
+            for chunk in chunks:
+                self._finish(chunk.sequence, "error", failure)
+            return True
+        self._num_steps += 1
+        self._num_tokens += count
+        for chunk in chunks:
+            chunk.sequence.num_computed += chunk.num_tokens
+        self._sample([one.sequence for one in chunks if not one.sequence.num_pending], logits)
+        return True
+
+    def state(self) -> EngineState:
+        """Returns the current work, approximately if a thread runs the steps."""
+        scheduler = self._scheduler
+        with self._changed:
+            running = len(scheduler.running)
+            waiting = max(self._unfinished - running, 0)
+            return EngineState(
+                running, waiting, scheduler.num_preemptions, self._num_steps, self._num_tokens,
+                self._store.usage(),
+            )  # fmt: skip
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Refuses further requests, waits for the present ones, cancels the rest, and ends.
+
+        Args:
+            grace_s: seconds to wait.
+        """
+        deadline = time.perf_counter() + grace_s
+        with self._changed:
+            self._is_closing = True
+            while self._unfinished and (left := deadline - time.perf_counter()) > 0:
+                self._changed.wait(min(left, 0.05))
+            self._unfinished = -1  # the thread ends
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _cancel(self, sequence: Sequence) -> None:
+        sequence.is_cancelled = True
+        with self._changed:
+            self._cancelled.append(sequence)
+            self._changed.notify()
+
+    # In the thread that runs the steps
+
+    def _serve(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while self._wait():
+                self.step()
+        except BaseException as broken:  # noqa: BLE001  # reported to all requests, and is_alive
+            failure = broken
+            with self._changed:
+                self._is_closing, self._unfinished = True, -1
+        scheduler = self._scheduler
+        for sequence in [*scheduler.running, *scheduler.waiting, *self._arrived]:
+            scheduler.remove(sequence)
+            sequence.finish("cancelled" if failure is None else "error", failure)
+        self._store.clear()
+
+    def _wait(self) -> bool:
+        """Waits for something to do; returns False when the thread must end."""
+        with self._changed:
+            while not (self._is_closing and self._unfinished < 0):
+                scheduler = self._scheduler
+                if self._arrived or self._cancelled or scheduler.running or scheduler.waiting:
+                    return True
+                self._changed.wait()
+            return False
+
+    def _update_queues(self) -> None:
+        """Passes submitted requests to the scheduler, and ends cancelled ones."""
+        with self._changed:
+            while self._arrived:
+                self._scheduler.add(self._arrived.popleft())
+            cancelled = list(self._cancelled)
+            self._cancelled.clear()
+        for sequence in cancelled:
+            if sequence in self._scheduler.running or sequence in self._scheduler.waiting:
+                self._finish(sequence, "cancelled")
+
+    def _finish_without_room(self, sequence: Sequence) -> None:
+        """Ends a sequence where the cache ends; without an answer so far, by an error."""
+        if sequence.num_answer_tokens:
+            self._finish(sequence, "length")
+        else:
+            self._finish(sequence, "error", _no_room(sequence.num_pending))
+
+    def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> None:
+        """Appends a token to each sequence without pending tokens."""
+        # A cancelled sequence ends before the next step.
+        active = [index for index, one in enumerate(sequences) if not one.is_cancelled]
+        if len(active) < len(sequences):
+            sequences, logits = [sequences[index] for index in active], logits[active]
+        tokens = sample([sequence.sampler for sequence in sequences], logits)
+        for sequence, token in zip(sequences, tokens, strict=True):
+            if isinstance(token, Exception):
+                self._finish(sequence, "error", token)
+                continue
+            try:
+                reason = sequence.append(token)
+            except Exception as failure:  # noqa: BLE001  # reported to its request
+                self._finish(sequence, "error", failure)
+                continue
+            if reason is not None:
+                self._finish(sequence, reason)
+
+    def _finish(
+        self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None
+    ) -> None:
+        self._scheduler.remove(sequence)
+        sequence.finish(reason, error)
+        with self._changed:
+            if self._unfinished > 0:
+                self._unfinished -= 1
+            self._changed.notify_all()
+
+
+def _no_room(num_tokens: int) -> ContextError:
+    return ContextError(
+        f"cache: must have room for the prompt; got {num_tokens:,} tokens, which are more than it "
+        "holds. Shorten the prompt, or start the server with more cache memory.",
+        code="cache-blocks",
+    )
+
+
+def _store_of(model: LanguageModel, options: EngineOptions) -> KVStore:
+    pool = model.block_pool
+    if pool is None or options.is_sequential:
+        return SequentialStore(model)
+    room = CACHE_BYTES if options.cache_bytes is None else options.cache_bytes
+    blocks = max(room // max(pool.store.block_bytes, 1), 1)
+    if options.cache_bytes is None and model.context_length is not None:
+        blocks = max(blocks, -(-model.context_length // BLOCK_SLOTS) + 1)
+    return PagedStore(pool, max_blocks=blocks)

@@ -1,0 +1,132 @@
+"""Sampler: chooses the next token of each answer by its logits and sampling parameters."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from npu_llm.engine.sampling_params import SamplingParams
+from npu_ops.kernel_programs.sampler import argmax
+from npu_ops.kernel_programs.sampler import sample as sample_rows
+
+if TYPE_CHECKING:
+    from npu_llm.structured_output import TokenConstraint
+
+__all__ = ["Sampler", "Token", "sample"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of an answer.
+
+    Attributes:
+        id: its number.
+        logprob: its log probability before sampling parameters; None if not requested.
+        top: the most likely tokens and their log probabilities.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def sample(samplers: Sequence[Sampler], logits: torch.Tensor) -> list[Token | Exception]:
+    """Samples the next token of each answer.
+
+    Args:
+        samplers: one for each answer.
+        logits: (answers, vocabulary) float32; not changed.
+
+    Returns:
+        For each answer the token, or the failure of its own constraint or logits.
+    """
+    found: list[Token | Exception] = []
+    # Row by row: torch would copy rows together with its threads, on the cores of the next step.
+    for sampler, row in zip(samplers, logits.unbind(), strict=True):
+        try:
+            found.append(sampler.next(row))
+        except Exception as failure:  # noqa: BLE001  # a constraint may raise anything
+            found.append(failure)
+    return found
+
+
+class Sampler:
+    """The sampling state of one answer: random numbers, token counts and constraint."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        constraint: TokenConstraint | None = None,
+    ) -> None:
+        self._params = params
+        self._constraint = constraint
+        self._generator = random.Random(params.seed)
+        self._repeats = params.repetition_penalty != 1.0
+        self._penalizes = bool(params.frequency_penalty or params.presence_penalty or self._repeats)
+        self._counts: Counter[int] = Counter()  # of the answer's tokens
+        self._seen: set[int] = set(prompt) if self._repeats else set()
+        self._bias = (
+            torch.tensor(list(params.logit_bias)),
+            torch.tensor(list(params.logit_bias.values()), dtype=torch.float32),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the constraint allows no further token."""
+        return self._constraint is not None and self._constraint.is_over
+
+    def next(self, logits: torch.Tensor) -> Token:
+        """Samples a token, and updates the state with it.
+
+        Args:
+            logits: (vocabulary,) float32; not changed.
+
+        Raises:
+            ArithmeticError: if no token can be sampled.
+        """
+        params = self._params
+        scores = self._penalized(logits)
+        if self._constraint is not None:
+            scores = self._constraint.mask(scores)
+        if params.temperature == 0.0:
+            token: int | None = int(argmax(scores[None]))
+        else:
+            (token,) = sample_rows(scores[None], [params], [self._generator.random()])
+        if token is None:
+            raise ArithmeticError("no token can be drawn: its scores are NaN, or all are -inf")
+        if self._penalizes:
+            self._counts[token] += 1
+            self._seen.add(token)
+        if self._constraint is not None:
+            self._constraint.advance(token)
+        if params.logprobs is None:
+            return Token(token)
+        logprobs = torch.log_softmax(logits, -1)
+        values, ids = torch.topk(logprobs, min(params.logprobs, len(logprobs)))
+        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+        return Token(token, float(logprobs[token]), top)
+
+    def _penalized(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the logits with penalties and bias."""
+        params = self._params
+        if not params.logit_bias and not self._penalizes:
+            return logits
+        scores = logits.clone()
+        if self._repeats and self._seen:
+            ids = torch.tensor(sorted(self._seen))
+            found, penalty = scores[ids], params.repetition_penalty
+            scores[ids] = torch.where(found > 0, found / penalty, found * penalty)
+        if self._counts:
+            ids = torch.tensor(list(self._counts))
+            counts = torch.tensor(list(self._counts.values()), dtype=torch.float32)
+            scores[ids] -= counts * params.frequency_penalty + params.presence_penalty
+        if params.logit_bias:
+            ids, values = self._bias
+            scores[ids] += values
+        return scores

@@ -1,0 +1,309 @@
+"""LanguageModel: a loaded model that runs steps and has adapters, without transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npu_compiler.verification.verdict import Verdict
+from npu_llm.choices import KvCache, PipelineName
+from npu_llm.errors import ContextError, OptionError, missing_tokenizer
+from npu_llm.generation.adapted_model import AdaptedModel
+from npu_llm.generation.adapters import Choice, parse_choice
+from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs, token_range
+from npu_llm.models.build import LoadReport, Prepared, prepare
+from npu_llm.models.entry import Entry, is_exported
+from npu_llm.models.export import prepare_exported
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.runners import KernelPipeline
+from npu_llm.precision import kernels_cache
+from npu_llm.structured_output import ConstraintMaker
+from npu_llm.tokenizer.tokenizer import Tokenizer
+from npu_ops.kernel_programs.sparse_attention import SparseAttention
+from npu_runtime.errors import KindError
+
+if TYPE_CHECKING:
+    from npu_llm.kv_cache.blocks import BlockPool
+
+__all__ = ["LanguageModel", "make_ready"]
+
+
+def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
+    """Prepares a model to run; raises what NPUModelForCausalLM.from_pretrained does."""
+    path = Path(name_or_path).expanduser()
+    if is_exported(path):
+        return prepare_exported(path, options)
+    return prepare(name_or_path, options)
+
+
+class LanguageModel:
+    """A model's programs, tokenizer and adapters.
+
+    Attributes:
+        precision: how weights are stored and arithmetic is done.
+        report: how this start went: times, and whether it came from the cache.
+    """
+
+    def __init__(self, ready: Prepared) -> None:
+        self.precision = ready.entry.precision
+        self.report: LoadReport = ready.report
+        self._entry = ready.entry
+        self._pipeline = ready.pipeline
+        self._device = torch.device("npu")
+        self._adapters = AdaptedModel(ready.entry, ready.pipeline)
+
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether the cache cannot drop tokens, which assisted generation has to."""
+        is_kept = self._entry.relocation is not None or bool(self._entry.states)
+        return self.pipeline == "dynamic" and not is_kept
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._entry.name
+
+    @property
+    def cache_kind(self) -> str:
+        """Which saved caches this model can load: those of equal weights, pipeline and layout."""
+        entry = self._entry
+        layout = str(entry.static_layout)
+        if self.pipeline == "kernels":
+            # Late: needed when a session is saved or restored.
+            from npu_llm.kv_cache.blocks import block_layout
+
+            stored = kernels_cache(entry.precision, entry.kv_cache)
+            layout = block_layout(stored, entry.sparse_attention)
+        kind = f"{entry.weights_digest} {self.pipeline} {layout} {entry.kv_cache}"
+        chosen = entry.sparse_attention
+        return kind if chosen is None else f"{kind} {chosen.top_k} {chosen.dense_up_to}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the weights; for int4 it is int8, the nearest that torch has."""
+        return self.precision.torch_dtype
+
+    @property
+    def pipeline(self) -> PipelineName:
+        """How its steps run: "kernels", "dynamic" or "static"."""
+        return self._pipeline.name
+
+    @property
+    def block_pool(self) -> BlockPool | None:
+        """The blocks of a model whose steps take rows of any sequences; None for other models."""
+        return self._pipeline.pool if isinstance(self._pipeline, KernelPipeline) else None
+
+    @property
+    def why_not_kernels(self) -> str | None:
+        """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
+        plain = self._adapters.plain_entry
+        if self._entry is not plain and plain.pipeline == "kernels":
+            return "adapters are in use, which only OpenVINO's programs take"
+        return self._entry.why_not_kernels
+
+    @property
+    def verification(self) -> Verdict:
+        """The outcome of comparing the programs loaded so far with torch."""
+        return self._pipeline.verdict
+
+    @property
+    def kv_cache(self) -> KvCache | None:
+        """What keys and values are stored as; None for the dtype of the arithmetic."""
+        return self._entry.kv_cache
+
+    @property
+    def sparse_attention(self) -> SparseAttention | None:
+        """Which keys a token of a long sequence attends to; None for all."""
+        return self._entry.sparse_attention
+
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens prompt and answer may have together; None if the model sets no limit."""
+        return self._entry.context_length
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer came with the model."""
+        return self._entry.has_tokenizer
+
+    @cached_property
+    def text_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, without transformers if its files suffice.
+
+        Raises:
+            ModelError: [missing-tokenizer] if the model came without one.
+        """
+        if not self.has_tokenizer:
+            raise missing_tokenizer(self.name)
+        return Tokenizer(
+            self._entry.folder / "tokenizer", needs_transformers=not self._entry.has_fast_tokenizer
+        )
+
+    @cached_property
+    def generation_defaults(self) -> dict[str, Any]:
+        """The model's generation config, as it was saved."""
+        found: dict[str, Any] = json.loads(
+            (self._entry.folder / "generation_config.json").read_text()
+        )
+        return found
+
+    @cached_property
+    def constraints(self) -> ConstraintMaker:
+        """Makes the constraints of structured outputs.
+
+        Raises:
+            ModelError: [missing-tokenizer].
+            OptionError: [answer-form] for a model without an end token.
+        """
+        if not self.end_tokens:
+            raise OptionError(
+                "form: must be asked of a model with an end token, by which the answer ends; "
+                "got none. Set generation_config.eos_token_id.",
+                code="answer-form",
+            )
+        ends = sorted(self.end_tokens)
+        return ConstraintMaker(self.text_tokenizer, vocabulary=self.vocabulary, ends=ends)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        ends = self.generation_defaults.get("eos_token_id")
+        return frozenset([ends] if isinstance(ends, int) else ends or ())
+
+    @property
+    def entry(self) -> Entry:
+        """The folder that it was started from."""
+        return self._entry
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        known = self._entry.vocabulary
+        if known is not None:
+            return known
+        from transformers import AutoConfig  # for entries of former versions
+
+        config = AutoConfig.from_pretrained(self._entry.folder)
+        return int(config.get_text_config().vocab_size)
+
+    def new_cache(self) -> StepCache:
+        """An empty cache, for `past_key_values` of forward and generate."""
+        cache = self._pipeline.new_cache()
+        cache.made_by = self._pipeline
+        return cache
+
+    def continues(self, cache: StepCache) -> bool:
+        """Whether a cache holds what the adapters in use make of its tokens; another thing, no."""
+        return getattr(cache, "made_by", None) is self._pipeline
+
+    def step(
+        self,
+        input_ids: torch.Tensor,
+        cache: StepCache,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+    ) -> torch.Tensor:
+        """Runs a step; see NPUModelForCausalLM.forward.
+
+        Returns:
+            logits (batch, kept, vocabulary) float32 on the device of input_ids.
+
+        Raises:
+            KindError: [argument-kind] for a cache that no model made.
+        """
+        if not isinstance(cache, StepCache):
+            raise KindError(
+                f"cache: must be what new_cache() returned; got {type(cache).__name__}. Keep one "
+                "for each sequence.",
+                code="argument-kind",
+            )
+        past = cache.get_seq_length()
+        values = step_inputs(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            logits_to_keep=logits_to_keep,
+            past=past,
+            vocabulary=self.vocabulary,
+        )
+        self.check_context(past + input_ids.shape[1])
+        return run_step(cache, values, past=past, device=input_ids.device.type)
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raises OptionError [token-range] for a token that the model does not have."""
+        low, high = min(tokens), max(tokens)
+        if low < 0 or high >= self.vocabulary:
+            raise token_range(low if low < 0 else high, self.vocabulary)
+
+    def check_context(self, length: int) -> None:
+        """Raises ContextError [context-overflow] if so many tokens do not fit."""
+        if self.context_length is not None and length > self.context_length:
+            raise ContextError(
+                f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
+                f"{length:,}. Shorten the prompt, or ask for fewer new tokens.",
+                code="context-overflow",
+            )
+
+    # Adapters
+
+    def load_adapter(self, path: str | Path, name: str | None = None) -> str:
+        """Loads a LoRA adapter that PEFT saved; see set_adapter to use it.
+
+        The first one, and one that changes layers which no other does, compiles a program of the
+        dynamic pipeline, or programs of the static one, that take adapters as inputs, or loads them
+        from the compile cache.
+
+        Args:
+            path: the adapter's folder.
+            name: what to call it; the folder's name by default.
+
+        Returns:
+            The name.
+
+        Raises:
+            ModelError: [adapter-unreadable], [adapter-kind] for one that can only be merged,
+                [adapter-base] for one of another model.
+            CaptureError: [adapter-module] for a layer that is no linear one.
+            OptionError: [adapter-source] if the model's own files are not there, [adapter-name]
+                for a name that is taken.
+        """
+        return self._adapters.load(path, name)
+
+    def set_adapter(
+        self,
+        adapters: Choice = None,
+        *,
+        scale: float = 1.0,
+        rows: Sequence[Choice] | None = None,
+    ) -> None:
+        """Chooses which adapters later calls use.
+
+        The dynamic pipeline compiles nothing for it; the static one, programs for adapters of a
+        larger rank together: 16, 32, 64 and so on.
+
+        A cache, and a session's, keeps those with which it was made; a session begins a new one.
+
+        Args:
+            adapters: a name, several, or a scale for each name; None for the model alone.
+            scale: what the scales are multiplied by.
+            rows: such a choice for each row of a batch, instead of `adapters`.
+
+        Raises:
+            OptionError: [adapter-name] for a name that was not loaded.
+        """
+        choices = [adapters] if rows is None else rows
+        self._entry, self._pipeline = self._adapters.choose(
+            [parse_choice(one, scale) for one in choices]
+        )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that are loaded."""
+        return self._adapters.names

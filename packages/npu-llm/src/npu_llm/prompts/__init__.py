@@ -1,1 +1,0 @@
-"""From messages to tokens and back: chat templates, and tokenizers without transformers."""

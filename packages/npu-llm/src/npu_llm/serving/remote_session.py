@@ -1,0 +1,143 @@
+"""RemoteSession: a conversation with a server's model, with the interface of ChatSession."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from npu_llm.errors import OptionError
+from npu_llm.serving.client import Connection, RemoteAnswer
+
+__all__ = ["RemoteModels", "RemoteSession", "RemoteStream"]
+
+_NAMES = {"max_new_tokens": "max_tokens"}  # fields of requests that have other names
+
+
+class RemoteSession:
+    """A conversation whose messages are kept on this side.
+
+    Attributes:
+        model: name of the model that answers.
+        system: the system message; None for none.
+    """
+
+    def __init__(
+        self, connection: Connection, *, model: str, system: str | None = None, **settings: Any
+    ) -> None:
+        """Starts a conversation.
+
+        Args:
+            connection: the server.
+            model: one of its models.
+            system: the system message.
+            settings: sampling settings of each answer, as in SamplingParams.
+        """
+        self.model = model
+        self.system = system
+        self._connection = connection
+        self._settings = settings
+        self._turns: list[dict[str, str]] = []
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The messages, oldest first."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self._turns]
+
+    def stream(self, text: str, **settings: Any) -> RemoteStream:
+        """Answers a question piece by piece; one without an answer is not kept.
+
+        Args:
+            text: the question.
+            settings: settings of this answer.
+
+        Raises:
+            ServerError: in the loop, as Connection.chat does.
+        """
+        answers: list[RemoteAnswer] = []
+        return RemoteStream(self._pieces(text, settings, answers), answers)
+
+    def undo(self) -> str | None:
+        """Forgets the last question and its answer; returns the question, None if there is none."""
+        if not self._turns:
+            return None
+        question, _ = self._turns[-2:]
+        del self._turns[-2:]
+        return question["content"]
+
+    def reset(self) -> None:
+        """Forgets all messages except the system message."""
+        self._turns.clear()
+
+    def _pieces(
+        self, text: str, settings: Mapping[str, Any], answers: list[RemoteAnswer]
+    ) -> Generator[str, None, None]:
+        question = {"role": "user", "content": text}
+        given = {**self._settings, **settings}
+        if given.pop("do_sample", True) is False:
+            given["temperature"] = 0
+        fields = {
+            _NAMES.get(name, name): value for name, value in given.items() if value is not None
+        }
+        messages = [*self.messages, question]
+        try:
+            yield from self._connection.stream(messages, answers, model=self.model, **fields)
+        finally:
+            if answers and answers[0].text:
+                self._turns += [question, {"role": "assistant", "content": answers[0].text}]
+
+
+class RemoteStream:
+    """An iterator over the pieces of an answer; see npu_llm.chat.reply.ReplyStream."""
+
+    def __init__(self, pieces: Generator[str, None, None], answers: list[RemoteAnswer]) -> None:
+        self._pieces = pieces
+        self._answers = answers
+
+    @property
+    def reply(self) -> RemoteAnswer | None:
+        """The whole answer, once the stream has ended; None before."""
+        return self._answers[0] if self._answers else None
+
+    def __iter__(self) -> Iterator[str]:
+        return self._pieces
+
+    def close(self) -> None:
+        """Stops the answer."""
+        self._pieces.close()
+
+
+class RemoteModels:
+    """A server's models; see npu_llm.cli.turns.Models."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def describe(self, session: RemoteSession) -> str:
+        """Returns the name of the session's model, and those of the others."""
+        others = ", ".join(one for one in self._connection.models() if one != session.model)
+        said = f"model: {session.model}"
+        return f"{said}; others: {others}" if others else said
+
+    def switch(self, session: RemoteSession, name: str) -> RemoteSession:
+        """Makes another model answer; raises OptionError [chat-model] if the server has it not."""
+        names = self._connection.models()
+        if name not in names:
+            raise OptionError(
+                f"/model: must be one that the server has; got {name!r}. It has "
+                f"{', '.join(names)}.",
+                code="chat-model",
+            )
+        session.model = name
+        return session
+
+    def figures(self, session: RemoteSession, reply: RemoteAnswer) -> Mapping[str, str]:
+        """Returns the figures of an answer."""
+        first, rate = reply.time_to_first_token_s, reply.tokens_per_s
+        return {
+            "model": session.model,
+            "prompt": f"{reply.prompt_tokens:,} tokens",
+            "answer": f"{reply.answer_tokens:,} tokens",
+            "time to first token": "none came" if first is None else f"{first:.3f} s",
+            "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
+        }

@@ -1,0 +1,1 @@
+"""From text and messages to tokens, and from tokens to text."""

@@ -1,0 +1,124 @@
+"""Detokenizer: decodes an answer incrementally, up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Detokenizer", "StopStrings"]
+
+_MOST_OPEN = 16  # tokens that are decoded again with each that comes
+_STILL_OPEN = 4  # of which so many stay open
+_INCOMPLETE = "�"  # what a decoder returns for bytes that are not yet a whole character
+
+
+class Detokenizer:
+    """The text of an answer, decoded token by token.
+
+    Attributes:
+        text: the text returned so far.
+    """
+
+    def __init__(
+        self, tokenizer: Any, stop: Sequence[str] = (), *, includes_stop: bool = False
+    ) -> None:
+        """Starts with an empty answer.
+
+        Args:
+            tokenizer: has decode, as npu_llm.tokenizer.tokenizer.Tokenizer or transformers' do.
+            stop: strings that end the text.
+            includes_stop: whether the text ends with the stop string, or before it.
+        """
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._stops = StopStrings(stop, includes_stop=includes_stop)
+        self._tokens: list[int] = []
+        self._decoded = ""  # text passed to _stops
+        self._num_settled = 0  # tokens whose text is in _settled_text
+        self._settled_text = ""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the text contains a stop string; further tokens are ignored."""
+        return self._stops.has_stopped
+
+    def put(self, tokens: Sequence[int]) -> str:
+        """Adds tokens; returns the text that they complete."""
+        self._tokens += tokens
+        text = self._decode_open()
+        return "" if text.endswith(_INCOMPLETE) else self._pass_on(text)
+
+    def end(self) -> str:
+        """Returns the text that was held back, once the answer has ended."""
+        return self._pass_on(self._decode_open(), is_last=True)
+
+    def _decode_open(self) -> str:
+        """Returns the text of all tokens; all but the latest are not decoded again.
+
+        A token's text may depend on its neighbours: some decoders drop a space at the start, and
+        bytes of several tokens make one character. So tokens are settled only if the text of the
+        latest few alone is the end of the text of all.
+        """
+        open_tokens = self._tokens[self._num_settled :]
+        text = self._settled_text + self._decode(open_tokens)
+        if len(open_tokens) >= _MOST_OPEN and not text.endswith(_INCOMPLETE):
+            last = self._decode(open_tokens[-_STILL_OPEN:])
+            if last and text.endswith(last):
+                self._num_settled = len(self._tokens) - _STILL_OPEN
+                self._settled_text = text.removesuffix(last)
+        return text
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _pass_on(self, text: str, *, is_last: bool = False) -> str:
+        piece = self._stops.take(text[len(self._decoded) :])
+        self._decoded = max(text, self._decoded, key=len)
+        if is_last:
+            piece += self._stops.rest()
+        self.text += piece
+        return piece
+
+
+class StopStrings:
+    """Passes on a text until it contains a stop string.
+
+    The end of the text is held back while it may be the beginning of one.
+
+    Attributes:
+        has_stopped: whether one was found; further text is ignored.
+    """
+
+    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
+        self.has_stopped = False
+        self._stops = [stop for stop in stops if stop]
+        self._includes_stop = includes_stop
+        self._held = ""
+
+    def take(self, piece: str) -> str:
+        """Adds a piece of text; returns the text that can be passed on."""
+        if self.has_stopped:
+            return ""
+        text = self._held + piece
+        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.has_stopped, self._held = True, ""
+            place, stop = min(found)
+            return text[: place + len(stop) if self._includes_stop else place]
+        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def rest(self) -> str:
+        """Returns the text that was held back, once the text has ended."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Returns the length of the longest end of the text that the stop string begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,251 @@
+"""Tokenizer: text, tokens and conversations of a model, by its saved files.
+
+Where the whole work of a tokenizer is in tokenizer.json, transformers is not imported. `agrees`
+checks that when the files are saved; for others the class uses transformers' tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+from jinja2 import TemplateError
+
+from npu_llm.errors import OptionError
+from npu_llm.tokenizer.chat_template import bounded_templates, render
+from npu_llm.tokenizer.unicode_text import check_text
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Message", "Tokenizer", "agrees", "encode_chat"]
+
+# Role, content, and whatever else a template uses: tool_calls, name, ...
+Message = Mapping[str, Any]
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+_TEXTS = (
+    "Hello, world!  Two  spaces,\na line\tand a tab. ",
+    " naïve façade, 你好，世界 🙂 1234567 ...'s don't <|im_start|> </s> [INST] x\r\n\n  y",
+    "",
+)
+_CHATS: tuple[tuple[dict[str, str], ...], ...] = (
+    ({"role": "user", "content": _TEXTS[0]},),
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": _TEXTS[1]}),
+)
+
+
+class Tokenizer:
+    """A model's tokenizer."""
+
+    def __init__(self, folder: Path, *, needs_transformers: bool = False) -> None:
+        """Reads the files that transformers saved.
+
+        Args:
+            folder: the files.
+            needs_transformers: whether transformers' class does more than tokenizer.json.
+
+        Raises:
+            OSError, ValueError: for a folder without tokenizer.json, or with several templates.
+        """
+        self._folder = folder
+        self._needs_transformers = needs_transformers
+        if needs_transformers:
+            self.chat_template: str | None = getattr(self._wrapped, "chat_template", None)
+            return
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        self._fast = tokenizers.Tokenizer.from_str((folder / "tokenizer.json").read_text())
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        named = {name: config.get(name) for name in _SPECIAL}
+        self._special = {name: _text(one) for name, one in named.items() if one is not None}
+        template = folder / "chat_template.jinja"
+        found = template.read_text() if template.is_file() else config.get("chat_template")
+        if found is not None and not isinstance(found, str):
+            raise ValueError("several chat templates")
+        self.chat_template = found
+
+    @cached_property
+    def _wrapped(self) -> Any:
+        from transformers import AutoTokenizer  # takes a second
+
+        return AutoTokenizer.from_pretrained(self._folder)
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The tokenizer of the library tokenizers; None for one in Python."""
+        if self._needs_transformers:
+            return getattr(self._wrapped, "backend_tokenizer", None)
+        return self._fast
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The token that fills rows; None if there is none."""
+        if self._needs_transformers:
+            found: int | None = self._wrapped.pad_token_id
+            return found
+        text = self._special.get("pad_token")
+        return None if text is None else self._fast.token_to_id(text)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Returns the tokens of a text.
+
+        Args:
+            text: any text.
+            special: whether to add the tokens that the tokenizer puts around a text.
+        """
+        ids: list[int]
+        if self._needs_transformers:
+            ids = self._wrapped(text, add_special_tokens=special)["input_ids"]
+        else:
+            ids = self._fast.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
+        """Returns the text of tokens; spaces are never cleaned up."""
+        if self._needs_transformers:
+            text: str = self._wrapped.decode(
+                tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            )
+        else:
+            text = self._fast.decode(list(tokens), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Returns the tokens of a conversation, so that an answer follows.
+
+        Without a chat template the contents are joined, one per line.
+
+        Args:
+            messages: oldest first.
+            tools: functions or JSON schemas that the template describes to the model.
+            template_options: other options of the template, such as `enable_thinking`.
+
+        Raises:
+            OptionError: [chat-template] when the template rejects the messages, [template-limit]
+                when it takes too long or too much memory, [text-encoding] for text that is not
+                Unicode.
+        """
+        if self._needs_transformers:
+            inputs = encode_chat(
+                self._wrapped, messages, tools=tools, template_options=template_options
+            )
+            ids: list[int] = inputs["input_ids"][0].tolist()
+            return ids
+        _check(messages)
+        if not self.chat_template:
+            return self.encode(_joined(messages))
+        variables = {
+            "messages": [dict(message) for message in messages],
+            "tools": None if tools is None else [_schema(tool) for tool in tools],
+            "documents": None,
+            "add_generation_prompt": True,
+            **self._special,
+            **(template_options or {}),
+        }
+        with _named_refusals(messages):
+            return self.encode(render(self.chat_template, variables), special=False)
+
+
+def encode_chat(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Any] | None = None,
+    template_options: Mapping[str, Any] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Does what Tokenizer.encode_chat does, with a tokenizer of transformers.
+
+    Returns:
+        input_ids and attention_mask, each (1, tokens) int64.
+    """
+    _check(messages)
+    if getattr(tokenizer, "chat_template", None):
+        with _named_refusals(messages), bounded_templates():
+            encoded = tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=None if tools is None else list(tools),
+                add_generation_prompt=True,
+                return_tensors="pt",
+                return_dict=True,
+                **(template_options or {}),
+            )
+    else:
+        encoded = tokenizer(_joined(messages), return_tensors="pt")
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def agrees(tokenizer: Any, folder: Path) -> bool:
+    """Whether the saved files suffice to do what a tokenizer of transformers does.
+
+    Args:
+        tokenizer: transformers'.
+        folder: the place where it was saved.
+    """
+    try:
+        ours = Tokenizer(folder)
+        template = getattr(tokenizer, "chat_template", None)
+        if ours.chat_template != template or ours.pad_token_id != tokenizer.pad_token_id:
+            return False
+        for text in _TEXTS:
+            ids = tokenizer(text)["input_ids"]
+            if ours.encode(text) != ids:
+                return False
+            for skips in (True, False):
+                decoded = tokenizer.decode(
+                    ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False
+                )
+                if ours.decode(ids, skip_special_tokens=skips) != decoded:
+                    return False
+        return all(
+            ours.encode_chat(chat) == encode_chat(tokenizer, chat)["input_ids"][0].tolist()
+            for chat in (_CHATS if template else ())
+        )
+    except Exception:  # noqa: BLE001  # whatever differs: transformers' class is used then
+        return False
+
+
+def _check(messages: Sequence[Message]) -> None:
+    for message in messages:
+        check_text("messages", str(message.get("content")))
+
+
+def _joined(messages: Sequence[Message]) -> str:
+    return "\n".join(str(message.get("content") or "") for message in messages)
+
+
+def _schema(tool: Any) -> Any:
+    """Returns the JSON schema of a tool, which a function has in its annotations and docstring."""
+    if not callable(tool):
+        return tool
+    from transformers.utils import get_json_schema  # takes a second
+
+    return get_json_schema(tool)
+
+
+@contextmanager
+def _named_refusals(messages: Sequence[Message]) -> Iterator[None]:
+    try:
+        yield
+    except (TemplateError, RecursionError) as failure:
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise OptionError(
+            f"messages: must suit the model's chat template; got the roles {roles}, "
+            f"and it says: {failure}. Change the messages, or omit the system message.",
+            code="chat-template",
+        ) from failure
+
+
+def _text(token: Any) -> str:
+    return str(token["content"]) if isinstance(token, dict) else str(token)
