@@ -37,8 +37,7 @@ class CallPath:
             if code not in self.functions and code.co_flags & 1 and not _is_importing(frame):
                 self.functions[code] = _place(code)
         elif event == "c_call" and arg.__name__ == "step" and not self.frames:
-            owner = type(getattr(arg, "__self__", None)).__name__
-            self._steps += owner == "KernelProgram"
+            self._steps += _place(frame.f_code) == "npu_ops/kernel_programs/execution.py"
             if self._steps == 2:
                 self.frames = _stack(frame)
 

@@ -196,7 +196,7 @@ class PagedRows:
                 self._tables, [count], torch.tensor(tokens),
                 kept=torch.tensor([count - 1]), block_tables=self._block_tables,
             )  # fmt: skip
-            logits = run_rows(self._pool.store, rows)
+            logits = self._pool.store.step(rows) if count == 1 else run_rows(self._pool.store, rows)
         except BaseException:
             table.crop(table.slots)
             self._block_tables = None

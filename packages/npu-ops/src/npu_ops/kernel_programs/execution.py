@@ -213,9 +213,13 @@ class Execution:
                 dtype or shape; nothing was run then.
             OpsError: [out-of-memory] if the machine has none left; later steps may succeed.
         """
-        if not observe.is_enabled():
-            return self._run(rows, None)
-        return self._observed(rows)
+        if observe.is_enabled():
+            return self._observed(rows)
+        with translated():
+            logits: torch.Tensor = self._native.step(
+                *_tensors(rows), members(), None, rows.is_decode
+            )
+        return logits
 
     def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
@@ -274,17 +278,15 @@ class Execution:
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
         with translated():
             logits: torch.Tensor = self._native.step(
-                rows.tokens,
-                rows.positions,
-                rows.sequences,
-                rows.slots,
-                rows.block_tables,
-                rows.kept,
-                members(),
-                times,
-                rows.is_decode,
+                *_tensors(rows), members(), times, rows.is_decode
             )
         return logits
+
+
+def _tensors(rows: Rows) -> tuple[torch.Tensor, ...]:
+    return (
+        rows.tokens, rows.positions, rows.sequences, rows.slots, rows.block_tables, rows.kept,
+    )  # fmt: skip
 
 
 def native_program(
