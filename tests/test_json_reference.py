@@ -34,8 +34,8 @@ READINESS = [
 MEASURED = f"{OPS}/variants/measurements.py:Measurement"
 SWEEP = [
     f"{PROFILER}/commands/sweep.py:document",
-    f"{PROFILER}/sweeps/report.py:records",
-    f"{PROFILER}/sweeps/measuring.py:Measurement",
+    f"{PROFILER}/sweeps.py:records",
+    f"{PROFILER}/sweeps.py:Measurement",
 ]
 CACHES = ("npu-llm models", "npu-compiler cache")
 

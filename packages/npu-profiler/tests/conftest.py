@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 
 import forked_python
-from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.trace_format.timeline import Piece, Track
-from npu_profiler.trace_format.trace_file import TraceFile
+from npu_profiler.trace_format.trace_file import (
+    TraceFile,
+    format_piece,
+    format_tracks,
+    new_flow_ids,
+)
 
 PRELOAD = ("torch._dynamo",)  # which torch's profiler and optimizers import
 

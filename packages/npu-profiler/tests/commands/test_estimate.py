@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from npu_profiler import cli
-from npu_profiler.program import platform_command
+from npu_profiler.commands import platform_command
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.page.building import build_page, build_report
+from npu_profiler.reports.page.view import build_page, build_report
 
 NOTE = "the compiler's estimate, not a measurement"
 LAYERS = [

@@ -5,8 +5,8 @@ from npu_profiler.comparison.differences import (
     compare_steps,
     compare_totals,
     shared_step,
+    take_samples,
 )
-from npu_profiler.comparison.samples import take_samples
 from npu_profiler.reading import load_trace
 from npu_profiler.trace_format.timeline import Slice, Track
 

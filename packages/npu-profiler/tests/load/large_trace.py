@@ -10,9 +10,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice, Track
-from npu_profiler.trace_format.trace_file import TraceFile
+from npu_profiler.trace_format.trace_file import (
+    TraceFile,
+    format_piece,
+    format_tracks,
+    new_flow_ids,
+)
 
 PROCESS = "python train.py"
 MAIN = Track(100, 100, "main thread", PROCESS, 10)

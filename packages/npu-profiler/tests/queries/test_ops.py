@@ -1,5 +1,5 @@
-from npu_profiler.queries.launches import launches
 from npu_profiler.queries.ops import fallback_totals, op_rows
+from npu_profiler.queries.spans import launches
 from npu_profiler.reading import load_trace
 from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Slice, Track
 

@@ -105,7 +105,7 @@ def test_file_that_was_cut_anywhere_can_be_read(write_trace, tmp_path, name):
 
 def test_events_of_several_chunks_are_read_once(write_trace, monkeypatch):
     path = write_trace(slices=[Slice(MAIN, "cpu_op", f"op{n}", n * 10, 5) for n in range(300)])
-    monkeypatch.setattr("npu_profiler.reading.chunks._CHUNK_BYTES", 100)
+    monkeypatch.setattr("npu_profiler.reading.events._CHUNK_BYTES", 100)
     (main,) = load_trace(path).tracks
     assert [item.name for item in main] == [f"op{n}" for n in range(300)]
 

@@ -2,8 +2,7 @@ import pytest
 import torch  # noqa: F401  # autoloads npu_runtime
 
 from npu_profiler.recording.assemble import Assembler
-from npu_profiler.torch_side.clock import ClockAlignment
-from npu_profiler.torch_side.kineto_file import KinetoFile, TorchFlow, TorchSlice
+from npu_profiler.torch_side.kineto_file import ClockAlignment, KinetoFile, TorchFlow, TorchSlice
 from npu_profiler.torch_side.torch_windows import OpWindow
 from npu_profiler.trace_format.tracks import Tracks
 from npu_runtime.observe import Event

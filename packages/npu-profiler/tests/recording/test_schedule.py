@@ -4,7 +4,7 @@ import json
 import pytest
 
 from npu_profiler.errors import TraceError
-from npu_profiler.queries.layers import layer_rows
+from npu_profiler.queries.programs import layer_rows
 from npu_profiler.reading import load_trace
 from npu_profiler.recording.schedule import layer_parts, read_schedules, write_schedule
 

@@ -2,7 +2,7 @@ import pytest
 
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.tables.roofline import by_layer
+from npu_profiler.reports.roofline import by_layer
 from npu_profiler.roofline.layers import collect_layers, find_roofs, sum_roofs
 from npu_profiler.roofline.peaks import Peaks
 from npu_profiler.trace_format.timeline import Slice, Track

@@ -1,13 +1,17 @@
-"""Each test runs in a process of its own: torch's profiler is one per process."""
+"""Windows of torch's own profiler, also beside the program's."""
 
 import pytest
+import torch.profiler
+from torch.autograd import profiler
+
+from npu_profiler.torch_side.torch_windows import step_aside
 
 PROLOGUE = """
 import threading, time
 import torch
 from pathlib import Path
 from npu_profiler.torch_side.torch_windows import TorchWindows
-from npu_profiler.torch_side.clock import align
+from npu_profiler.torch_side.kineto_file import align
 ops = TorchWindows(Path("scratch-"))
 names = lambda window: [item.name for item in window.recorded.slices]
 """
@@ -130,3 +134,37 @@ print(before == (profile._prepare_trace, profile.__exit__), before == during)
 def test_kineto_keeps_silent_and_the_environment_is_as_before(run):
     # What a process prints to stderr is in the same list.
     assert run("ops.start(); print(os.environ.get('KINETO_LOG_LEVEL')); ops.stop()") == ["None"]
+
+
+@pytest.fixture
+def calls():
+    made = []
+    restore = step_aside(
+        lambda profile: False, lambda: made.append("pause"), lambda: made.append("resume")
+    )
+    yield made
+    restore()
+
+
+def test_every_way_to_profile_pauses_and_resumes(calls):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True):
+        assert calls == ["pause"]
+    assert calls == ["pause", "resume"]
+    with profiler.profile(use_kineto=True):
+        assert calls == ["pause", "resume", "pause"]
+    assert calls == ["pause", "resume", "pause", "resume"]
+
+
+def test_a_switched_off_profiler_changes_nothing(calls):
+    with profiler.profile(enabled=False):
+        pass
+    assert calls == []
+
+
+def test_restoring_brings_torch_back():
+    before = profiler.profile._prepare_trace, profiler.profile.__exit__
+    restore = step_aside(lambda profile: False, lambda: None, lambda: None)
+    assert profiler.profile._prepare_trace is not before[0]
+    restore()
+    assert (profiler.profile._prepare_trace, profiler.profile.__exit__) == before

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from npu_profiler.attaching.control import Mailbox, control_directory
+from npu_profiler.attaching.attach import Mailbox, control_directory
 from npu_profiler.errors import TraceError
 from npu_profiler.recording.recorder import Recording, TraceOptions
-from npu_profiler.signal_mask import signals_blocked
+from npu_profiler.signals import signals_blocked
 
 __all__ = ["install"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
 from npu_profiler.attaching.attach import attach, detach
-from npu_profiler.commands.messages import say
+from npu_profiler.commands.options import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
     add_recording_options,

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.reading_options import add_top, check_top
+from npu_profiler.commands.options import add_top, check_top
 from npu_profiler.comparison.differences import (
     Difference,
+    Samples,
     are_exact,
     compare_calls,
     compare_steps,
     compare_totals,
     shared_step,
+    take_samples,
 )
-from npu_profiler.comparison.samples import Samples, take_samples
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.tables import Column, Table, format_table
-from npu_profiler.reports.tables.text import format_ms
+from npu_profiler.reports.tables import Column, Table, format_ms, format_table
 
 __all__ = ["main"]
 

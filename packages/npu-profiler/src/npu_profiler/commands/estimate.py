@@ -9,11 +9,10 @@ from pathlib import Path
 
 from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.messages import say
-from npu_profiler.commands.reading_options import add_top, check_top
+from npu_profiler.commands.options import add_top, check_top, say
+from npu_profiler.commands.platform_command import run_command
 from npu_profiler.commands.summary import give_summary
 from npu_profiler.output_file import check_writable, unwritable
-from npu_profiler.program.platform_command import run_command
 from npu_profiler.reading import load_trace
 from npu_profiler.recording.schedule import read_schedules, write_schedule
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.reading_options import add_file, add_top, check_top
+from npu_profiler.commands.options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError
 from npu_profiler.queries.memory import (
     DEVICE_SERIES,
@@ -23,11 +23,18 @@ from npu_profiler.queries.memory import (
     rises,
 )
 from npu_profiler.reading import Counter, Trace, load_trace
-from npu_profiler.reports.pictures.memory_picture import draw_memory
-from npu_profiler.reports.pictures.picture_file import check_target, write_picture
-from npu_profiler.reports.tables import Column, Table, format_bytes, format_ms, format_table
-from npu_profiler.reports.tables.overview_text import heading_lines
-from npu_profiler.reports.tables.sparkline import bin_highest, sparkline
+from npu_profiler.reports.memory import draw_memory
+from npu_profiler.reports.pictures import check_target, write_picture
+from npu_profiler.reports.summary import heading_lines
+from npu_profiler.reports.tables import (
+    Column,
+    Table,
+    bin_highest,
+    format_bytes,
+    format_ms,
+    format_table,
+    sparkline,
+)
 
 __all__ = ["main"]
 

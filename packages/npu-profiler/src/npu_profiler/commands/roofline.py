@@ -10,14 +10,13 @@ from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.messages import say
-from npu_profiler.commands.reading_options import add_file, add_top, check_top
+from npu_profiler.commands.options import add_file, add_top, check_top, say
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.pictures.picture_file import check_target, write_picture
-from npu_profiler.reports.pictures.roof import draw_roofline
-from npu_profiler.reports.tables import roofline as table
-from npu_profiler.reports.tables.text import format_ms, format_table
+from npu_profiler.reports import roofline as table
+from npu_profiler.reports.pictures import check_target, write_picture
+from npu_profiler.reports.roofline import draw_roofline
+from npu_profiler.reports.tables import format_ms, format_table
 from npu_profiler.roofline.layers import LayerRuns, Roof, collect_layers, find_roofs
 from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks, find_peaks
 

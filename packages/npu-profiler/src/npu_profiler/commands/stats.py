@@ -1,6 +1,6 @@
 """`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files.
 
-What the files hold is gathered by `npu_profiler.reports.records`.
+What the files hold is gathered by `npu_profiler.reports.stats`.
 """
 
 import argparse
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.reading_options import add_file
-from npu_profiler.queries.launches import launches
+from npu_profiler.commands.options import add_file
+from npu_profiler.queries.spans import launches
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.records import RECORDS
-from npu_profiler.reports.tables.files import make_directory, write_csv
+from npu_profiler.reports.stats import RECORDS, make_directory, write_csv
 
 __all__ = ["main"]
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.reading_options import add_file, add_top, check_top
-from npu_profiler.queries.launches import launches
+from npu_profiler.commands.options import add_file, add_top, check_top
 from npu_profiler.queries.overview import Overview, overview
+from npu_profiler.queries.spans import launches
 from npu_profiler.reading import Trace, load_trace
+from npu_profiler.reports.summary import VIEWS, figure_lines, heading_lines, missing_note
 from npu_profiler.reports.tables import Table, format_table
-from npu_profiler.reports.tables.overview_text import figure_lines, heading_lines
-from npu_profiler.reports.tables.views import VIEWS, missing_note
 
 __all__ = ["give_summary", "main"]
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_profiler.commands.messages import say
+from npu_profiler.commands.options import say
 from npu_profiler.errors import TraceError
-from npu_profiler.reports.pictures.picture_file import check_target, write_picture
-from npu_profiler.reports.tables.text import format_table
+from npu_profiler.reports.pictures import check_target, write_picture
+from npu_profiler.reports.tables import format_table
 
 if TYPE_CHECKING:
     import torch
 
     from npu_profiler.roofline.peaks import Peaks
-    from npu_profiler.sweeps.measuring import Measurement
+    from npu_profiler.sweeps import Measurement
 
 __all__ = ["SweepCommand", "add_outputs", "run_sweep"]
 
@@ -28,7 +28,7 @@ class SweepCommand(NamedTuple):
     """What sets one sweep apart from another.
 
     Attributes:
-        name: of the subcommand, and of the function in `sweeps.workloads`.
+        name: of the subcommand, and of the function in `npu_profiler.sweeps`.
         description: for its help.
         sizes: names of the sizes: "M", "K", "N".
         default: of --sizes.
@@ -61,11 +61,10 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
     picture = check_target(arguments.plot) if arguments.plot else None
 
     # Heavy: a mistyped option should not wait for torch.
-    from npu_profiler.sweeps import report, workloads
-    from npu_profiler.sweeps.measuring import Sweep, measure
+    from npu_profiler import sweeps
 
-    sweep = Sweep(
-        make=getattr(workloads, command.name),
+    sweep = sweeps.Sweep(
+        make=getattr(sweeps, command.name),
         sizes=sizes,
         dtypes=[_dtype(name) for name in arguments.dtypes.split(",")],
         modes=_modes(arguments.modes, arguments.device),
@@ -75,22 +74,22 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
     peaks = _peaks(arguments, sweep.device)
     about = f"{command.name} on {arguments.device}"
     measured: list[Measurement] = []
-    for one in measure(sweep):
+    for one in sweeps.measure(sweep):
         measured.append(one)
         say(f"measured {one.size} {one.dtype} {one.mode}")
     lines = [] if peaks is None else [*peaks.lines(), ""]
-    lines += format_table(report.to_table(measured, peaks, title=f"{about}, median of the calls"))
-    lines += report.notes(measured, peaks)
+    lines += format_table(sweeps.to_table(measured, peaks, title=f"{about}, median of the calls"))
+    lines += sweeps.notes(measured, peaks)
     document = {
         "command": command.name,
         "device": arguments.device if peaks is None else peaks.device,
         "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
         "peak_flops_per_s": None if peaks is None else dict(peaks.flops_per_s),
-        "records": report.records(measured, peaks),
+        "records": sweeps.records(measured, peaks),
     }
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     if picture is not None:
-        write_picture(picture, report.draw(measured, title=about))
+        write_picture(picture, sweeps.draw_sweep(measured, title=about))
     return 0 if any(one.runs for one in measured) else 1
 
 
@@ -156,7 +155,7 @@ def _read_sizes(text: str, command: SweepCommand) -> tuple[int, ...]:
 def _dtype(name: str) -> "torch.dtype":
     import torch
 
-    from npu_profiler.sweeps.report import PRECISIONS
+    from npu_profiler.sweeps import PRECISIONS
 
     if name.strip() not in PRECISIONS:
         raise TraceError(
@@ -168,7 +167,7 @@ def _dtype(name: str) -> "torch.dtype":
 
 
 def _modes(text: str | None, device: str) -> list[str]:
-    from npu_profiler.sweeps.measuring import MODES, has_backend
+    from npu_profiler.sweeps import MODES, has_backend
 
     can_compile = device != "cpu" and has_backend()
     if text is None:
@@ -212,7 +211,7 @@ def _peaks(arguments: argparse.Namespace, device: "torch.device") -> "Peaks | No
     if arguments.no_peaks or device.type == "cpu":
         return None
     from npu_profiler.roofline.peaks import find_peaks
-    from npu_profiler.sweeps.report import PRECISIONS
+    from npu_profiler.sweeps import PRECISIONS
 
     wanted = {PRECISIONS[name.strip()] for name in arguments.dtypes.split(",")}
     return find_peaks(wanted, device_index=device.index or 0, say=say)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser
 from npu_command.running import ModuleProgram, Program, ScriptProgram
-from npu_profiler.commands.messages import say
+from npu_profiler.commands.options import say
 from npu_profiler.commands.recording_options import (
     VIEWER,
     add_recording_options,
     recording_options,
 )
 from npu_profiler.errors import TraceError
-from npu_profiler.program.termination import Termination
 from npu_profiler.recording.recorder import Recording, TraceOptions
+from npu_profiler.signals import Termination
 
 __all__ = ["main"]
 

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.help.command_parser import CommandParser, port_number
-from npu_profiler.commands.messages import say
-from npu_profiler.commands.reading_options import add_file
+from npu_profiler.commands.options import add_file, say
 from npu_profiler.output_file import write_bytes
 from npu_profiler.reading import check_trace, load_trace
-from npu_profiler.reports.page.building import build_page
-from npu_profiler.reports.page.serving import open_browser, serve
-from npu_profiler.reports.pictures.picture_file import check_picture
+from npu_profiler.reports.page.view import build_page, open_browser, serve
+from npu_profiler.reports.pictures import check_picture
 
 __all__ = ["main"]
 

@@ -9,7 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from npu_profiler.queries.intervals import host_activity
+from npu_profiler.queries.spans import host_activity
 from npu_profiler.reading import Counter, SliceRef, Trace, Track
 from npu_profiler.recording.summary import is_op
 

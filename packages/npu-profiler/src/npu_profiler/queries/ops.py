@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from npu_profiler.queries.launches import Launch
+from npu_profiler.queries.spans import Launch
 from npu_profiler.reading import Trace, Track
 from npu_profiler.recording.summary import is_op
 

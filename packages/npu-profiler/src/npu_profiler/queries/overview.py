@@ -3,19 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from npu_profiler.queries.intervals import (
+from npu_profiler.queries.ops import fallback_totals, is_op_number
+from npu_profiler.queries.programs import sum_known
+from npu_profiler.queries.spans import (
     Gap,
     Interval,
+    Step,
     busy_intervals,
     device_gaps,
+    find_steps,
     merge,
     total_ns,
 )
-from npu_profiler.queries.layers import sum_known
-from npu_profiler.queries.ops import fallback_totals, is_op_number
-from npu_profiler.queries.steps import Step, find_steps
 from npu_profiler.reading import Trace, Track
-from npu_profiler.roofline.costs import costs_of_layers
+from npu_profiler.roofline.layer_cost import costs_of_layers
 
 __all__ = ["CopyTotal", "DeviceTime", "Overview", "ThreadTime", "overview"]
 

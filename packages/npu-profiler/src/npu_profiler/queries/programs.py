@@ -1,11 +1,35 @@
-"""Device programs: how often and how long they ran, and how much of that their layers explain."""
+"""Runs of programs, their layers, and the modules and Python lines that these come from.
 
-from collections import defaultdict
+Layers are sampled: shares are of the runs that recorded them. Modules come from `--modules` (calls
+on the host), from `--stacks` (Python calls of modules), and from layers that know theirs; lines
+come from `--stacks` and from layers.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from npu_profiler.queries.spans import Launch
 from npu_profiler.reading import SliceRef, Trace
+from npu_profiler.recording.schedule import ENGINES
+from npu_profiler.roofline.layer_cost import Cost, costs_of_layers
 
-__all__ = ["ProgramRow", "layer_ns", "program_rows"]
+__all__ = [
+    "LayerRow",
+    "OriginRow",
+    "ProgramRow",
+    "has_python_calls",
+    "layer_kinds",
+    "layer_ns",
+    "layer_rows",
+    "layered_program_ns",
+    "line_rows",
+    "module_rows",
+    "program_rows",
+    "sum_known",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +91,217 @@ def layer_ns(layer: SliceRef) -> int:
     """What the device told of a layer's time, which may be more than what could be drawn."""
     told_us = layer.args.get("duration_us")
     return round(told_us * 1000) if isinstance(told_us, int | float) else layer.duration_ns
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """All recorded runs of one layer, or of all layers of one kind.
+
+    Attributes:
+        name: of the layer; empty for a kind.
+        program: whose layer it is; empty for a kind.
+        module: path of the torch module that it comes from; empty where that is not known.
+        kind: OpenVINO's type of it: "FullyConnected".
+        implementation: which kernel of the device computes it.
+        layers: how many different layers these are.
+        flops: of those of its runs whose operations are known; None if there are none.
+        moved_bytes: read and written in those of its runs whose shapes are known; None without.
+        line: Python line that it comes from; empty where that is not known.
+        engine_ns: time of each of `ENGINES`, of an estimate; empty without.
+    """
+
+    name: str
+    program: str
+    module: str
+    kind: str
+    precision: str
+    implementation: str
+    layers: int
+    calls: int
+    total_ns: int
+    flops: float | None
+    moved_bytes: float | None
+    line: str
+    engine_ns: Mapping[str, int]
+
+
+def layer_rows(trace: Trace) -> list[LayerRow]:
+    """Layers by their time, the longest first."""
+    return _grouped(trace, lambda layer: (layer.name, layer.parent and layer.parent.name))
+
+
+def layer_kinds(trace: Trace) -> list[LayerRow]:
+    """Layers of one type, precision and implementation together, the longest first."""
+    return _grouped(
+        trace,
+        lambda layer: tuple(layer.args.get(key) for key in ("type", "precision", "implementation")),
+        is_kind=True,
+    )
+
+
+def layered_program_ns(trace: Trace) -> int:
+    """The time of those runs of programs that told their layers."""
+    runs = {layer.parent for layer in trace.slices("layer")}
+    return sum(run.duration_ns for run in runs if run is not None)
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of those values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _grouped(
+    trace: Trace, key: Callable[[SliceRef], Hashable], *, is_kind: bool = False
+) -> list[LayerRow]:
+    groups: dict[Hashable, list[SliceRef]] = defaultdict(list)
+    costs: dict[SliceRef, Cost] = {}
+    for layer, _, cost in costs_of_layers(trace):
+        groups[key(layer)].append(layer)
+        costs[layer] = cost
+    rows = []
+    for group in groups.values():
+        args = group[-1].args
+        program = group[-1].parent
+        rows.append(
+            LayerRow(
+                name="" if is_kind else group[-1].name,
+                program="" if is_kind or program is None else program.name,
+                module="" if is_kind else _text(args.get("module")),
+                kind=_text(args.get("type")),
+                precision=_text(args.get("precision")),
+                implementation=_text(args.get("implementation")),
+                layers=len({(layer.name, layer.parent and layer.parent.name) for layer in group}),
+                calls=len(group),
+                total_ns=sum(map(layer_ns, group)),
+                flops=sum_known(costs[layer].flops for layer in group),
+                moved_bytes=sum_known(costs[layer].size_bytes for layer in group),
+                line="" if is_kind else _text(args.get("line")),
+                engine_ns=_engine_ns(group),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.kind))
+
+
+def _engine_ns(group: Iterable[SliceRef]) -> dict[str, int]:
+    spent: Counter[str] = Counter()
+    for layer in group:
+        told = layer.args
+        for engine in ENGINES:
+            if f"{engine}_us" in told:
+                spent[engine] += round(told[f"{engine}_us"] * 1000)
+    return dict(spent)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+_MODULE_CALL = "nn.Module: "
+_OWN_LINE = re.compile(r".+\(\d+\): .+")
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRow:
+    """All that came from one module or one line.
+
+    Attributes:
+        name: path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
+        kind: the module's class, where it is known.
+        calls: on the host.
+        self_ns: host time without calls of the same sort within.
+        total_ns: host time with them.
+        device_ns: time of programs that were launched within the calls.
+        layers: recorded runs of layers that come from it.
+        layer_ns: their time.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    self_ns: int
+    total_ns: int
+    device_ns: int
+    layers: int
+    layer_ns: int
+
+
+def module_rows(trace: Trace, launched: Iterable[Launch]) -> list[OriginRow]:
+    """Modules, those with most time on device and host first."""
+    if any(True for _ in trace.slices("module")):
+        return _rows(trace, launched, "module", lambda call: call.name, "module")
+    return _rows(trace, launched, "python_function", _called_module, "module")
+
+
+def line_rows(trace: Trace, launched: Iterable[Launch]) -> list[OriginRow]:
+    """Python calls and lines of layers, those with most time on device and host first."""
+    return _rows(trace, launched, "python_function", _called_line, "line")
+
+
+def has_python_calls(trace: Trace) -> bool:
+    """Whether the trace was recorded with `--stacks`."""
+    return any(True for _ in trace.slices("python_function"))
+
+
+def _rows(
+    trace: Trace,
+    launched: Iterable[Launch],
+    category: str,
+    name_of: Callable[[SliceRef], str],
+    layer_arg: str,
+) -> list[OriginRow]:
+    calls: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    whole: Counter[str] = Counter()
+    kinds: dict[str, str] = {}
+    for call in trace.slices(category):
+        name = name_of(call)
+        if not name:
+            continue
+        around = [name_of(other) for other in call.ancestors() if other.category == category]
+        outer = [other for other in around if other]
+        calls[name] += 1
+        own[name] += call.duration_ns
+        if name not in outer:
+            whole[name] += call.duration_ns
+        if outer:
+            own[outer[0]] -= call.duration_ns
+        kinds.setdefault(name, str(call.args.get("class", "")))
+    device: Counter[str] = Counter()
+    for launch in launched:
+        names = {name_of(around) for around in launch.causes() if around.category == category}
+        for name in names - {""}:
+            device[name] += launch.program.duration_ns
+    layers: Counter[str] = Counter()
+    layered: Counter[str] = Counter()
+    for layer in trace.slices("layer"):
+        name = str(layer.args.get(layer_arg, ""))
+        if name:
+            layers[name] += 1
+            layered[name] += layer_ns(layer)
+    rows = [
+        OriginRow(
+            name,
+            kinds.get(name, ""),
+            calls[name],
+            own[name],
+            whole[name],
+            device[name],
+            layers[name],
+            layered[name],
+        )
+        for name in {*calls, *layers}
+    ]
+    return sorted(
+        rows,
+        key=lambda row: (-max(row.layer_ns, row.device_ns), -row.self_ns, row.name),
+    )
+
+
+def _called_module(call: SliceRef) -> str:
+    name = call.name
+    return name.removeprefix(_MODULE_CALL) if name.startswith(_MODULE_CALL) else ""
+
+
+def _called_line(call: SliceRef) -> str:
+    return call.name if _OWN_LINE.fullmatch(call.name) else ""

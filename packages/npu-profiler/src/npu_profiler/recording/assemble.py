@@ -11,15 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from npu_profiler.listeners.import_calls import ImportCall
-from npu_profiler.listeners.layer_origins import LayerOrigins, is_told_of_layers
-from npu_profiler.listeners.module_calls import ModuleCall
-from npu_profiler.torch_side.clock import ClockAlignment
-from npu_profiler.torch_side.kineto_file import TorchSlice
+from npu_profiler.listeners.calls import ImportCall, ModuleCall
+from npu_profiler.listeners.device_events import LayerOrigins, is_told_of_layers
+from npu_profiler.torch_side.kineto_file import ClockAlignment, TorchSlice
 from npu_profiler.torch_side.torch_windows import OpWindow
-from npu_profiler.trace_format.queues import Queues, enqueued_by, queued_us
 from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Piece, Sample, Slice
-from npu_profiler.trace_format.tracks import Tracks
+from npu_profiler.trace_format.tracks import Queues, Tracks, enqueued_by, queued_us
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event

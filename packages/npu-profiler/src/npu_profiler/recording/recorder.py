@@ -20,22 +20,23 @@ from typing import TYPE_CHECKING
 from npu_command.host_memory import resident_bytes
 from npu_command.import_hooks import when_imported
 from npu_profiler.errors import TraceError
-from npu_profiler.listeners.device_events import DeviceEvents
-from npu_profiler.listeners.import_calls import ImportCalls
-from npu_profiler.listeners.layer_origins import is_told_of_layers
-from npu_profiler.listeners.module_calls import ModuleCalls
-from npu_profiler.listeners.step_marks import is_step, listen_to_torch
+from npu_profiler.listeners.calls import ImportCalls, ModuleCalls
+from npu_profiler.listeners.device_events import DeviceEvents, is_told_of_layers
 from npu_profiler.listeners.thread_names import ThreadNames
 from npu_profiler.output_file import check_writable
 from npu_profiler.recording.assemble import Assembler
-from npu_profiler.recording.steps import StepGate
+from npu_profiler.recording.steps import StepGate, is_step, listen_to_torch
 from npu_profiler.recording.summary import Summary, Tally, op_times
-from npu_profiler.signal_mask import signals_blocked
-from npu_profiler.torch_side.clock import align
+from npu_profiler.signals import signals_blocked
+from npu_profiler.torch_side.kineto_file import align
 from npu_profiler.torch_side.torch_windows import OpWindow, TorchWindows
-from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.trace_format.timeline import Piece, Sample, nested
-from npu_profiler.trace_format.trace_file import TraceFile
+from npu_profiler.trace_format.trace_file import (
+    TraceFile,
+    format_piece,
+    format_tracks,
+    new_flow_ids,
+)
 from npu_profiler.trace_format.tracks import Tracks
 
 if TYPE_CHECKING:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from npu_profiler.errors import TraceError
-from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
-from npu_profiler.trace_format.lanes import Lanes
 from npu_profiler.trace_format.timeline import Piece, Slice, Track
-from npu_profiler.trace_format.trace_file import TraceFile
-from npu_profiler.trace_format.tracks import DEVICE_PID, OWN_TIDS
+from npu_profiler.trace_format.trace_file import (
+    TraceFile,
+    format_piece,
+    format_tracks,
+    new_flow_ids,
+)
+from npu_profiler.trace_format.tracks import DEVICE_PID, OWN_TIDS, Lanes
 
 __all__ = ["ENGINES", "layer_parts", "read_schedules", "write_schedule"]
 

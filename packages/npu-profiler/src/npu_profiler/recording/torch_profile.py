@@ -21,13 +21,17 @@ from torch.profiler import ProfilerAction, ProfilerActivity
 
 from npu_profiler.config import quiet_kineto
 from npu_profiler.errors import TraceError
+from npu_profiler.listeners.calls import ModuleCall, ModuleCalls
 from npu_profiler.listeners.device_events import DeviceEvents
-from npu_profiler.listeners.module_calls import ModuleCall, ModuleCalls
 from npu_profiler.listeners.thread_names import ThreadNames
 from npu_profiler.recording.assemble import Assembler
-from npu_profiler.trace_format.chrome import format_piece, format_tracks, new_flow_ids
 from npu_profiler.trace_format.timeline import Piece, Slice
-from npu_profiler.trace_format.trace_file import GZIP_LEVEL
+from npu_profiler.trace_format.trace_file import (
+    GZIP_LEVEL,
+    format_piece,
+    format_tracks,
+    new_flow_ids,
+)
 from npu_profiler.trace_format.tracks import DEVICE_PID, OWN_TIDS, Tracks
 from npu_runtime import layer_recording
 from npu_runtime.public_calls import public_call

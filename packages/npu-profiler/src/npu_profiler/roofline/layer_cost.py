@@ -7,10 +7,12 @@ as one operation, and a multiply-add as two.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Array", "Cost", "count_cost", "parse_arrays"]
+from npu_profiler.reading import SliceRef, Trace
+
+__all__ = ["Array", "Cost", "costs_of_layers", "count_cost", "parse_arrays"]
 
 _ARRAY = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,?]*)\]")
 _FLOATS = ("f", "bf", "nf")
@@ -313,3 +315,18 @@ _MOVES = {
     "Transpose",
     "VariadicSplit",
 }
+
+
+_Arrays = Sequence[Array]
+
+
+def costs_of_layers(trace: Trace) -> Iterator[tuple[SliceRef, _Arrays, Cost]]:
+    """Yields the runs of layers by their begin, each with what it read and its cost."""
+    shapes: dict[tuple[str, str], tuple[_Arrays, _Arrays]] = {}
+    for item in sorted(trace.slices("layer"), key=lambda one: one.start_ns):
+        args = item.args
+        key = (item.parent.name if item.parent is not None else "", item.name)
+        if "inputs" in args:
+            shapes[key] = parse_arrays(args["inputs"]), parse_arrays(args["outputs"])
+        inputs, outputs = shapes.get(key, ((), ()))
+        yield item, inputs, count_cost(str(args.get("type") or ""), inputs, outputs)

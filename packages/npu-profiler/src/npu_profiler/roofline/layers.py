@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from npu_profiler.errors import TraceError
 from npu_profiler.reading import SliceRef, Trace
-from npu_profiler.roofline.costs import costs_of_layers
-from npu_profiler.roofline.layer_cost import Array
+from npu_profiler.roofline.layer_cost import Array, costs_of_layers
 from npu_profiler.roofline.peaks import Peaks
 
 __all__ = ["LayerRuns", "Roof", "RoofTotal", "collect_layers", "find_roofs", "sum_roofs"]

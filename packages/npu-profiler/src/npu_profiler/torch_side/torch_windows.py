@@ -9,24 +9,60 @@ has freed, and the process with it (2026-11).
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu_command.host_memory import available_bytes
 from npu_profiler.config import quiet_kineto
-from npu_profiler.signal_mask import signals_blocked
-from npu_profiler.torch_side.clock import ClockMark
-from npu_profiler.torch_side.kineto_file import KinetoFile, TorchSlice, read_kineto_file
-from npu_profiler.torch_side.other_profilers import step_aside
+from npu_profiler.signals import signals_blocked
+from npu_profiler.torch_side.kineto_file import ClockMark, KinetoFile, TorchSlice, read_kineto_file
 
 if TYPE_CHECKING:
     import torch.profiler
 
-__all__ = ["OpWindow", "TorchWindows"]
+__all__ = ["OpWindow", "TorchWindows", "step_aside"]
+
+
+def step_aside(
+    is_ours: Callable[[object], bool], pause: Callable[[], None], resume: Callable[[], None]
+) -> Callable[[], None]:
+    """Makes every other profiler pause ours while it runs; returns what undoes that."""
+    from torch.autograd import profiler
+
+    target: Any = profiler.profile
+    prepare, leave = target._prepare_trace, target.__exit__
+    others: set[int] = set()
+
+    @functools.wraps(prepare)
+    def prepare_trace(self: Any) -> None:
+        if self.enabled and not is_ours(self):
+            pause()
+            others.add(id(self))
+        prepare(self)
+
+    @functools.wraps(leave)
+    def exit_trace(self: Any, *exc_info: Any) -> Any:
+        try:
+            return leave(self, *exc_info)
+        finally:
+            if id(self) in others:
+                others.discard(id(self))
+                if not others:
+                    resume()
+
+    def restore() -> None:
+        target._prepare_trace = prepare
+        target.__exit__ = leave
+
+    target._prepare_trace = prepare_trace
+    target.__exit__ = exit_trace
+    return restore
+
 
 MARK_PREFIX = "npu_profiler::clock:"
 MARKS_PER_EDGE = 16

@@ -1,16 +1,58 @@
 """Decides on which row of the picture an event stands, and what the rows are called."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from npu_profiler.trace_format.lanes import Lanes
-from npu_profiler.trace_format.timeline import Slice, Track
+from npu_profiler.trace_format.timeline import Sample, Slice, Track
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event
 
-__all__ = ["DEVICE_PID", "OWN_TIDS", "Tracks"]
+__all__ = ["DEVICE_PID", "OWN_TIDS", "Lanes", "Queues", "Tracks", "enqueued_by", "queued_us"]
+
+# What ended longer ago than so many spans of its lane is not looked at again.
+_REMEMBERED = 4096
+
+_Interval = tuple[int, int, int]
+
+
+class Lanes:
+    """The lanes of one kind of spans."""
+
+    def __init__(self) -> None:
+        self._lanes: list[deque[_Interval]] = []
+
+    def place(self, start_ns: int, end_ns: int, thread_id: int) -> int:
+        """Returns the lane of a span, from 0; spans come in the order of their ends.
+
+        Args:
+            start_ns: when it began.
+            end_ns: when it ended.
+            thread_id: its thread: a lane holds a span within another only of one thread.
+        """
+        number = next(
+            (n for n, lane in enumerate(self._lanes) if _takes(lane, start_ns, end_ns, thread_id)),
+            len(self._lanes),
+        )
+        if number == len(self._lanes):
+            self._lanes.append(deque(maxlen=_REMEMBERED))
+        lane = self._lanes[number]
+        while lane and lane[-1][0] >= start_ns and lane[-1][1] <= end_ns:
+            lane.pop()
+        lane.append((start_ns, end_ns, thread_id))
+        return number
+
+
+def _takes(lane: deque[_Interval], start_ns: int, end_ns: int, thread_id: int) -> bool:
+    for begin, end, owner in reversed(lane):
+        if end <= start_ns:
+            return True
+        is_within = begin >= start_ns and end <= end_ns
+        if begin < end_ns and not (is_within and owner == thread_id):
+            return False
+    return True
+
 
 # Linux gives ids below 2**22 (PID_MAX_LIMIT): ours start there, so that they never meet.
 DEVICE_PID = 1 << 22
@@ -139,3 +181,76 @@ def _numbered(title: str, lane: int) -> str:
 def _device_pid(args: Mapping[str, Any]) -> int:
     index = args.get("device_index", 0)
     return DEVICE_PID + (index if isinstance(index, int) and 0 <= index < 1024 else 0)
+
+
+_Run = tuple[int, int]
+
+
+def enqueued_by(span: "Event") -> _Run | None:
+    """The thread that enqueued a program, and when; None for one that its own thread ran."""
+    thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
+    if isinstance(thread_id, int) and isinstance(time_ns, int):
+        return thread_id, time_ns
+    return None
+
+
+def queued_us(span: "Event") -> float | None:
+    """How long a program waited on its stream until it began; None if it was not enqueued."""
+    run = enqueued_by(span)
+    return None if run is None else max(span.start_ns - run[1], 0) / 1000
+
+
+class Queues:
+    """The queues of all streams, from piece to piece of a recording.
+
+    Args:
+        tracks: gives out the rows of devices.
+    """
+
+    def __init__(self, tracks: Tracks) -> None:
+        self._tracks = tracks
+        self._waiting: set[_Run] = set()
+        # A short run may end before the call that enqueued it does; others were enqueued before
+        # the recording, and their call never comes.
+        self._ended: set[_Run] = set()
+        self._depths: dict[str, int] = {}
+
+    def follow(self, events: Iterable["Event"]) -> list[Sample]:
+        """Returns the depths after each change, in the order of time.
+
+        Args:
+            events: launches and programs, in the order in which they were told.
+        """
+        changes: list[tuple[int, int, Mapping[str, Any]]] = []
+        for event in events:
+            run = enqueued_by(event)
+            if run is None:
+                continue
+            if event.category == "launch":
+                changes += self._enqueue(run, event)
+            elif event.category == "program":
+                changes += self._end(run, event)
+        changes.sort(key=lambda change: change[:2])
+        return [self._sample(*change) for change in changes]
+
+    def _enqueue(self, run: _Run, event: "Event") -> list[tuple[int, int, Mapping[str, Any]]]:
+        if run in self._ended:
+            self._ended.remove(run)
+            return []
+        self._waiting.add(run)
+        return [(run[1], 1, event.args)]
+
+    def _end(self, run: _Run, event: "Event") -> list[tuple[int, int, Mapping[str, Any]]]:
+        end_ns = event.start_ns + max(event.duration_ns, 0)
+        if run in self._waiting:
+            self._waiting.remove(run)
+            return [(end_ns, -1, event.args)]
+        self._ended.add(run)
+        return [(run[1], 1, event.args), (end_ns, -1, event.args)]
+
+    def _sample(self, time_ns: int, change: int, args: Mapping[str, Any]) -> Sample:
+        track = self._tracks.device(args)
+        counter = f"queue of stream {args.get('stream', 0)}"
+        key = f"{track.pid} {counter}"
+        self._depths[key] = self._depths.get(key, 0) + change
+        return Sample(track, counter, "programs", time_ns, self._depths[key])

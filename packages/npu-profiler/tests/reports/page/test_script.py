@@ -8,13 +8,13 @@ import subprocess
 import pytest
 
 from npu_profiler.reading import load_trace
-from npu_profiler.reports.page import building
+from npu_profiler.reports.page import view
 from npu_profiler.trace_format.timeline import Flow, FlowEnd, Instant, Sample, Slice, Track
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 
-FOLDER = building._TEMPLATE.parent / "script"
+FOLDER = view._TEMPLATE.parent / "script"
 COMPUTING = ("words", "columns", "reading", "flows", "sums", "search")
 MAIN = Track(1, 1, "main thread", "python x.py", 2)
 STEPS = Track(1, 2, "prefill and decode", "python x.py", 1)
@@ -64,7 +64,7 @@ def path(write_trace):
 
 
 def test_every_script_of_the_page_is_there_and_is_javascript():
-    assert {file.stem for file in FOLDER.iterdir()} == set(building._SCRIPTS)
+    assert {file.stem for file in FOLDER.iterdir()} == set(view._SCRIPTS)
     for file in FOLDER.iterdir():
         subprocess.run([NODE, "--check", file], check=True, timeout=60)
 

@@ -1,0 +1,52 @@
+"""What commands share: the options of a trace's file and of its rows, and lines on stderr."""
+
+import argparse
+import sys
+
+from npu_command.answers import is_quiet
+from npu_profiler.errors import TraceError
+
+__all__ = ["add_file", "add_top", "check_top", "say"]
+
+
+def say(*lines: str) -> None:
+    """Prints lines at once; nothing with --quiet, or where there is no stderr."""
+    if is_quiet() or sys.stderr is None or sys.stderr.closed:
+        return
+    sys.stderr.write("".join(f"npu-profiler: {line}\n" for line in lines))
+    sys.stderr.flush()
+
+
+DEFAULT_TOP = 15
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Adds the trace file."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a trace that npu-profiler wrote, .json or .json.gz; of a killed program as well",
+    )
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    """Adds how many rows a table has."""
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=DEFAULT_TOP,
+        metavar="N",
+        help="rows of a table, 0 for all (default: %(default)s)",
+    )
+
+
+def check_top(top: int) -> None:
+    """Refuses a number of rows below 0.
+
+    Raises:
+        TraceError: [summary-option] It is.
+    """
+    if top < 0:
+        raise TraceError(
+            f"--top: must be 0 or more; got {top}. Pass a number of rows.", code="summary-option"
+        )

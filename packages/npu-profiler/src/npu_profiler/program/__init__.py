@@ -1,1 +1,0 @@
-"""The program that is profiled: told to end as it would be."""

@@ -1,1 +1,0 @@
-"""Pictures of what a trace says, as charts of matplotlib."""

@@ -1,0 +1,322 @@
+"""Sweeps over sizes, dtypes and modes: workloads, their times, and the table and picture of these.
+
+Importing this module imports torch.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npu_command.charts import Chart, Panel, draw_bars
+from npu_profiler.reports.tables import Column, Table
+from npu_profiler.roofline.peaks import ABOVE_PEAK, Peaks
+
+__all__ = [
+    "MODES",
+    "PRECISIONS",
+    "Measurement",
+    "Sweep",
+    "Workload",
+    "draw_sweep",
+    "has_backend",
+    "matmul",
+    "measure",
+    "mlp",
+    "notes",
+    "records",
+    "to_table",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A function with its inputs.
+
+    Attributes:
+        function: to be called with them.
+        inputs: on the device.
+        flops: of one call, a multiply-add counted as two.
+        size_bytes: of what a call reads and writes at least: inputs, weights and result, once each.
+    """
+
+    function: Callable[..., torch.Tensor]
+    inputs: Sequence[torch.Tensor]
+    flops: int
+    size_bytes: int
+
+
+class _GatedNetwork(torch.nn.Module):
+    """down(silu(gate(x)) * up(x)), as in Llama; x: (batch, hidden)."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate = torch.nn.Linear(hidden, inner, bias=False)
+        self.up = torch.nn.Linear(hidden, inner, bias=False)
+        self.down = torch.nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns (batch, hidden)."""
+        result: torch.Tensor = self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+        return result
+
+
+def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
+    """The product of (m, k) and (k, n).
+
+    Args:
+        sizes: m, k and n.
+        dtype: of both and of the result.
+        device: where they are.
+    """
+    m, k, n = sizes
+    a = torch.randn(m, k).to(device=device, dtype=dtype)
+    b = torch.randn(k, n).to(device=device, dtype=dtype)
+    count = m * k + k * n + m * n
+    return Workload(torch.matmul, (a, b), 2 * m * k * n, count * dtype.itemsize)
+
+
+def mlp(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
+    """The gated network of a decoder layer.
+
+    Args:
+        sizes: rows, hidden size and inner size.
+        dtype: of weights, input and result.
+        device: where they are.
+    """
+    rows, hidden, inner = sizes
+    network = _GatedNetwork(hidden, inner).to(device=device, dtype=dtype).eval()
+    x = torch.randn(rows, hidden).to(device=device, dtype=dtype)
+    count = 3 * hidden * inner + 2 * rows * hidden
+    return Workload(network, (x,), 6 * rows * hidden * inner, count * dtype.itemsize)
+
+
+MODES = ("eager", "compiled")
+_BACKEND = "npu"
+_WARM_UP = 2
+_LEAST_RUNS, _MOST_RUNS = 5, 1000
+# A call that takes seconds is not repeated five times.
+_MOST_TIMES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What to measure.
+
+    Attributes:
+        make: makes a workload of sizes, a dtype and a device.
+        sizes: the first argument of `make`, one after the other.
+        dtypes: also.
+        modes: some of `MODES`.
+        device: where it runs.
+        seconds: for how long each is repeated.
+    """
+
+    make: Callable[[Sequence[int], torch.dtype, torch.device], Workload]
+    sizes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[torch.dtype]
+    modes: Sequence[str]
+    device: torch.device
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One row of a sweep.
+
+    Attributes:
+        sizes: of the workload.
+        dtype: "float32".
+        mode: "eager" or "compiled".
+        time_ns: the median of the calls; None when it did not run.
+        runs: how many calls counted.
+        flops: of one call.
+        size_bytes: of one call.
+        problem: why it did not run; empty when it did.
+    """
+
+    sizes: tuple[int, ...]
+    dtype: str
+    mode: str
+    time_ns: float | None
+    runs: int
+    flops: int
+    size_bytes: int
+    problem: str = ""
+
+    @property
+    def size(self) -> str:
+        """The sizes as they are given and shown: "64x1024x256"."""
+        return "x".join(map(str, self.sizes))
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Operations a second."""
+        return None if not self.time_ns else self.flops / self.time_ns * 1e9
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes a second."""
+        return None if not self.time_ns else self.size_bytes / self.time_ns * 1e9
+
+
+def has_backend() -> bool:
+    """Whether torch.compile knows the backend: whether a wheel that brings it is installed."""
+    return _BACKEND in torch._dynamo.list_backends(exclude_tags=())
+
+
+def measure(sweep: Sweep) -> Iterator[Measurement]:
+    """Measures each combination, sizes first and modes last."""
+    for sizes in sweep.sizes:
+        for dtype in sweep.dtypes:
+            workload = sweep.make(sizes, dtype, sweep.device)
+            for mode in sweep.modes:
+                yield _measure(sweep, sizes, dtype, mode, workload)
+
+
+def _measure(
+    sweep: Sweep, sizes: tuple[int, ...], dtype: torch.dtype, mode: str, workload: Workload
+) -> Measurement:
+    name = str(dtype).removeprefix("torch.")
+    times: list[int] = []
+    problem = ""
+    try:
+        times = _times(workload, mode, sweep)
+    except (RuntimeError, NotImplementedError) as failure:
+        # A dtype that a device lacks is a result of a sweep, not its end.
+        problem = str(failure).strip().splitlines()[0] if str(failure) else repr(failure)
+    finally:
+        torch.compiler.reset()
+    median = statistics.median(times) if times else None
+    return Measurement(
+        sizes,
+        name,
+        mode,
+        median,
+        len(times),
+        workload.flops,
+        workload.size_bytes,
+        problem,
+    )
+
+
+def _times(workload: Workload, mode: str, sweep: Sweep) -> list[int]:
+    function = workload.function
+    if mode == "compiled":
+        function = torch.compile(function, backend=_BACKEND)
+    times: list[int] = []
+    with torch.no_grad():
+        for _ in range(_WARM_UP):
+            function(*workload.inputs)
+        _wait(sweep.device)
+        begin = time.perf_counter()
+        while not _is_enough(len(times), time.perf_counter() - begin, sweep.seconds):
+            start = time.perf_counter_ns()
+            function(*workload.inputs)
+            _wait(sweep.device)
+            times.append(time.perf_counter_ns() - start)
+    return times
+
+
+def _is_enough(runs: int, spent_s: float, wanted_s: float) -> bool:
+    if runs < _LEAST_RUNS:
+        return runs > 0 and spent_s > _MOST_TIMES * wanted_s
+    return runs >= _MOST_RUNS or spent_s >= wanted_s
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+# The probes' names of torch's dtypes.
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str) -> Table:
+    """One row for each measurement, in their order."""
+    columns = [
+        Column("size", "size"),
+        Column("dtype", "dtype"),
+        Column("mode", "mode"),
+        Column("time_ns", "ms", "ns"),
+        Column("gflops_per_s", "GFLOP/s", "number"),
+        Column("gbytes_per_s", "GB/s", "number"),
+        Column("runs", "runs", "count"),
+    ]
+    rows = [
+        [
+            one.size,
+            one.dtype,
+            one.mode,
+            one.time_ns,
+            _billions(one.flops_per_s),
+            _billions(one.bytes_per_s),
+            one.runs,
+        ]
+        for one in measured
+    ]
+    if peaks is not None:
+        columns[-1:-1] = [Column("peak_share", "of peak", "roof"), Column("bound", "bound by")]
+        for row, one in zip(rows, measured, strict=True):
+            row[-1:-1] = list(_roof(one, peaks))
+    return Table(title, columns, rows)
+
+
+def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
+    """Lines below the table: why some did not run, and how to read more than the peak."""
+    lines = [
+        f"{one.size} {one.dtype} {one.mode} did not run: {one.problem}"
+        for one in measured
+        if one.problem
+    ]
+    if peaks is not None and any((_roof(one, peaks)[0] or 0) > 1 for one in measured):
+        lines.append(ABOVE_PEAK)
+    return lines
+
+
+def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[str, Any]]:
+    """The measurements for programs; times in nanoseconds, rates per second."""
+    found = []
+    for one in measured:
+        share, bound = _roof(one, peaks) if peaks is not None else (None, None)
+        found.append(
+            {
+                **dataclasses.asdict(one),
+                "flops_per_s": one.flops_per_s,
+                "bytes_per_s": one.bytes_per_s,
+                "peak_share": share,
+                "bound": bound,
+            }
+        )
+    return found
+
+
+def draw_sweep(measured: Sequence[Measurement], *, title: str) -> Chart:
+    """Bars of GFLOP/s: a panel for each size, a bar for each dtype and mode."""
+    panels = []
+    for size in dict.fromkeys(one.size for one in measured):
+        groups: dict[str, dict[str, float]] = {}
+        for one in measured:
+            if one.size == size and one.flops_per_s is not None:
+                groups.setdefault(one.dtype, {})[one.mode] = one.flops_per_s / 1e9
+        panels.append(Panel(f"{size} (GFLOP/s)", groups))
+    return draw_bars(panels, title=title)
+
+
+def _roof(one: Measurement, peaks: Peaks) -> tuple[float | None, str | None]:
+    """What it reaches of the least time that the device could take, and what sets that."""
+    peak = peaks.flops_per_s.get(PRECISIONS.get(one.dtype, ""))
+    if one.time_ns is None or peak is None:
+        return None, None
+    compute_s, memory_s = one.flops / peak, one.size_bytes / peaks.bytes_per_s
+    bound = "compute" if compute_s > memory_s else "memory"
+    return max(compute_s, memory_s) / one.time_ns * 1e9, bound
+
+
+def _billions(rate: float | None) -> float | None:
+    return None if rate is None else rate / 1e9

@@ -1,1 +1,0 @@
-"""Sweeps over sizes and dtypes: the speed of products, networks, language models."""
