@@ -34,7 +34,7 @@ class Careless(GraphPass):
 
 def test_result_of_another_shape_is_an_error():
     class Wrong(Careless):
-        def _rewrite(self, graph, facts):
+        def call(self, graph, facts):
             cos = next(node for node in graph.nodes if node.name == "cos")
             cos.meta["val"] = cos.meta["val"].new_empty(4)
             return 1
@@ -46,7 +46,7 @@ def test_result_of_another_shape_is_an_error():
 
 def test_call_without_a_value_is_an_error():
     class Silent(Careless):
-        def _rewrite(self, graph, facts):
+        def call(self, graph, facts):
             sin = next(node for node in graph.nodes if node.name == "sin")
             del sin.meta["val"]
             return 1
@@ -57,7 +57,7 @@ def test_call_without_a_value_is_an_error():
 
 def test_use_before_definition_is_an_error():
     class Jumbled(Careless):
-        def _rewrite(self, graph, facts):
+        def call(self, graph, facts):
             sin, cos = (n for n in graph.nodes if n.op == "call_function")
             cos.append(sin)
             return 1
@@ -70,7 +70,7 @@ def test_pass_runs_on_its_kinds_alone():
     class Backward(Careless):
         kinds = frozenset({"backward"})
 
-        def _rewrite(self, graph, facts):
+        def call(self, graph, facts):
             return 1
 
     assert Backward().run(traced(), Facts(kind="inference")).count == 0

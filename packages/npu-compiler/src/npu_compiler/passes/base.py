@@ -71,7 +71,7 @@ class GraphPass(abc.ABC):
     """A rewrite of a functional aten graph whose nodes carry fake values in `meta["val"]`.
 
     A subclass is a frozen dataclass: its fields are its options, `name`, `stage` and `kinds` its
-    declaration, `_rewrite` its work. A pass that pays on some devices alone is not `by_default`: it
+    declaration, `call` its work. A pass that pays on some devices alone is not `by_default`: it
     runs where it is asked for, as the tuner does. `run` checks afterwards that the graph is well
     formed, that every call has a value, and that inputs and outputs are what they were.
     """
@@ -82,7 +82,7 @@ class GraphPass(abc.ABC):
     by_default: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         """Rewrites the graph in place and returns in how many places; 0 leaves it untouched."""
 
     def run(self, graph: fx.Graph, facts: Facts) -> PassResult:
@@ -95,7 +95,7 @@ class GraphPass(abc.ABC):
         count = 0
         if facts.kind in self.kinds:
             before = _interface(graph)
-            count = self._rewrite(graph, facts)
+            count = self.call(graph, facts)
             if count:
                 self._check(graph, before)
         return PassResult(self.name, self.stage, count, time.perf_counter() - started)

@@ -36,7 +36,7 @@ class BatchMatmuls(GraphPass):
     stage = "fuse"
     kinds = frozenset({"inference"})
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         groups: dict[Any, list[fx.Node]] = defaultdict(list)
         for node in graph.nodes:
             if self._fits(node, facts):

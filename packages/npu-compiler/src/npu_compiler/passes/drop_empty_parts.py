@@ -26,7 +26,7 @@ class DropEmptyParts(GraphPass):
     name = "drop_empty_parts"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         count = 0
         for node in graph.nodes:
             if node.op != "call_function" or node.target not in _CONCATENATIONS:

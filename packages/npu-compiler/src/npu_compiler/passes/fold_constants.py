@@ -35,7 +35,7 @@ class FoldConstants(GraphPass):
     stage = "normalize"
     kinds = frozenset({"inference"})
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         owner = graph.owning_module
         if owner is None:
             return 0

@@ -76,7 +76,7 @@ class FuseAttention(FusePattern):
     kinds = frozenset({"inference"})
     patterns = (_pattern(),)
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         scores, mask = match["scores"], match.named.get("mask")
         dtype = value_of(match["query"]).dtype
         parts = (match["turned_key"], match["value"])

@@ -33,7 +33,7 @@ class FuseConvBnRelu(FusePattern):
     kinds = frozenset({"inference"})
     patterns = (call(aten.relu.default, call(operator.getitem, _NORM, 0)),)
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         x, weight, bias, stride, padding, dilation, transposed, _, groups = match[
             "convolution"
         ].args

@@ -68,7 +68,7 @@ class FuseGelu(FusePattern):
     name = "fuse_gelu"
     patterns = (*_gelu(_tanh_form()), *_gelu(_erf_form()))
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         expected: dict[str, Any] = {"half": 0.5, "two": 2, "one": 1, "exponent": 3}
         if any(match.named.get(name, value) != value for name, value in expected.items()):
             return None

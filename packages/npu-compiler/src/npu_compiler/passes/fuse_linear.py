@@ -44,7 +44,7 @@ class FuseLinear(FusePattern):
         _PLAIN_ADDMM,
     )
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         product = match.named.get("product")
         if product is not None and product.kwargs:
             return None  # beta or alpha

@@ -33,7 +33,7 @@ class FuseLinearActivation(FusePattern):
         ),
     )
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         x, weight, *rest = match["linear"].args
         bias = rest[0] if rest else None
         if match.root.target is aten.relu.default:
@@ -53,7 +53,7 @@ class FuseAddmmRelu(FusePattern):
         call(aten.relu.default, call(aten.addmm.default, anything(), keywords=True, name="addmm")),
     )
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         addmm = match["addmm"]
         beta, alpha = addmm.kwargs.get("beta", 1), addmm.kwargs.get("alpha", 1)
         scales = {"beta": beta, "alpha": alpha}

@@ -45,13 +45,13 @@ class FusePattern(GraphPass):
     stage = "fuse"
 
     @abc.abstractmethod
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         """Returns what stands for a match, or None to leave it.
 
         Calls that it needs as arguments may be added before the match's root.
         """
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         returned = returned_memory(graph)
         count = 0
         # From the end, so that the widest match comes first.
@@ -68,7 +68,7 @@ class FusePattern(GraphPass):
             match = find(pattern, node, is_kept=facts.is_kept)
             if match is None:
                 continue
-            chosen = self._replacement(match, facts)
+            chosen = self.replacement(match, facts)
             if chosen is not None and _put(graph, match, chosen, returned):
                 return True
         return False

@@ -44,7 +44,7 @@ class FuseRmsNorm(FusePattern):
         call(_CAST, call(_MUL, _norm(), anything("weight"), commutes=True), keywords=True),
     )
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         wide, weight = match["wide"], match["weight"]
         if not isinstance(weight, torch.fx.Node) or match.named.get("two", 2) != 2:
             return None

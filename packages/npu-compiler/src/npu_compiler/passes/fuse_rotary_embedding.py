@@ -45,7 +45,7 @@ class FuseRotaryEmbedding(FusePattern):
     name = "fuse_rotary_embedding"
     patterns = (_PATTERN,)
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         x, root = match["x"], match.root
         sizes = sizes_of(x)
         if len(sizes) != 4 or not isinstance(sizes[-1], int) or sizes[-1] % 2:

@@ -33,7 +33,7 @@ class FuseSwiglu(FusePattern):
     name = "fuse_swiglu"
     patterns = (call(aten.mul.Tensor, _SILU, anything("up"), commutes=True),)
 
-    def _replacement(self, match: Match, facts: Facts) -> Replacement | None:
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
         gate, up = match["gate"], match["up"]
         if not isinstance(up, torch.fx.Node) or sizes_of(gate) != sizes_of(up):
             return None

@@ -24,7 +24,7 @@ class MergeCommonSubexpressions(GraphPass):
     name = "merge_common_subexpressions"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         # What is read before and after a write looks alike and is not.
         written = written_memory(graph)
         # Two results of a graph are two tensors, each with memory of its own.

@@ -31,7 +31,7 @@ class MergeLinears(GraphPass):
     kinds = frozenset({"inference"})
     by_default = False
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         groups: dict[Any, list[fx.Node]] = defaultdict(list)
         for node in graph.nodes:
             if facts.is_kept(node) or not is_call(node, aten.linear.default):

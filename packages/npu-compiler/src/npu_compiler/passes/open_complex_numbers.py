@@ -26,7 +26,7 @@ class OpenComplexNumbers(GraphPass):
     name = "open_complex_numbers"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         pairs: dict[fx.Node, fx.Node] = {}
         found = [node for node in graph.nodes if _has_rule(node) and not facts.is_kept(node)]
         count = sum(_open(graph, node, pairs) for node in found)

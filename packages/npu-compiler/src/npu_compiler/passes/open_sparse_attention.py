@@ -32,7 +32,7 @@ class OpenSparseAttention(GraphPass):
     stage = "normalize"
     kinds = frozenset({"inference"})
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         if not facts.for_device:
             return 0
         return sum(

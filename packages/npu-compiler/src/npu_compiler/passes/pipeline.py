@@ -46,24 +46,22 @@ class Stage:
     Attributes:
         name: as in spans, dumps and reports.
         what: it does, in one line.
-        home: module that does it.
     """
 
     name: str
     what: str
-    home: str
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("capture", "dynamo traces the model into a graph of torch calls", "capture, backend"),
-    Stage("decompose", "AOTAutograd makes it functional aten calls", "capture, backend"),
-    Stage("normalize", "one form for what can be written in several", "passes"),
-    Stage("fuse", "several calls that are one operation become one", "passes"),
-    Stage("layout", "what shares memory, and in which order bytes lie", "passes, layout"),
-    Stage("partition", "which calls make a program together", "partition"),
-    Stage("lower", "each call becomes OpenVINO nodes", "lowering, assembly"),
-    Stage("tune", "the device's compiler, with options that were measured", "programs"),
-    Stage("run", "the program on the tensors' own memory", "execution"),
+    Stage("capture", "dynamo traces the model into a graph of torch calls"),
+    Stage("decompose", "AOTAutograd makes it functional aten calls"),
+    Stage("normalize", "one form for what can be written in several"),
+    Stage("fuse", "several calls that are one operation become one"),
+    Stage("layout", "what shares memory, and in which order bytes lie"),
+    Stage("partition", "which calls make a program together"),
+    Stage("lower", "each call becomes OpenVINO nodes"),
+    Stage("tune", "the device's compiler, with options that were measured"),
+    Stage("run", "the program on the tensors' own memory"),
 )
 
 # The order is the order in which they run. Writes come first, since other passes keep away from

@@ -26,7 +26,7 @@ class RecognizeCausalMask(GraphPass):
     stage = "fuse"
     kinds = frozenset({"inference"})
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         owner = graph.owning_module
         kinds: dict[str, str | None] = {}
         count = 0

@@ -21,7 +21,7 @@ class RemoveDeadCode(GraphPass):
     name = "remove_dead_code"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         before = len(graph.nodes)
         graph.eliminate_dead_code()
         return before - len(graph.nodes)

@@ -30,7 +30,7 @@ class SeparateConvolutionGradients(GraphPass):
     stage = "normalize"
     kinds = frozenset({"backward"})
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         found = [
             node for node in graph.nodes if is_call(node, _GRADIENTS) and not facts.is_kept(node)
         ]

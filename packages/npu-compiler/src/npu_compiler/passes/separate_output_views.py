@@ -26,7 +26,7 @@ class SeparateOutputViews(GraphPass):
     name = "separate_output_views"
     stage = "layout"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         output = next(node for node in graph.nodes if node.op == "output")
         results = [node for node in pytree.tree_leaves(output.args) if isinstance(node, fx.Node)]
         chains = {node: view_chain(node) for node in dict.fromkeys(results)}

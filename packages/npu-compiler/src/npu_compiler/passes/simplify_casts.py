@@ -44,7 +44,7 @@ class SimplifyCasts(GraphPass):
     name = "simplify_casts"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         returned, written = returned_memory(graph), written_memory(graph)
         count = 0
         for node in list(graph.nodes):

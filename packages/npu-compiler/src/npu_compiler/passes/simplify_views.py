@@ -51,7 +51,7 @@ class SimplifyViews(GraphPass):
     name = "simplify_views"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         pinned, written = returned_memory(graph), written_memory(graph)
         count = 0
         for node in list(graph.nodes):

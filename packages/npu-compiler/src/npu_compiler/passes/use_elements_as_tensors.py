@@ -29,7 +29,7 @@ class UseElementsAsTensors(GraphPass):
     name = "use_elements_as_tensors"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         count = 0
         for node in list(graph.nodes):
             if not is_call(node, aten._local_scalar_dense.default) or facts.is_kept(node):

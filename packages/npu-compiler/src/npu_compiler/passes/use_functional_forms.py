@@ -30,7 +30,7 @@ class UseFunctionalForms(GraphPass):
     name = "use_functional_forms"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         return sum(
             _replace(graph, node, facts.functional_forms[cast(Any, node.args[0])])
             for node in list(graph.nodes)

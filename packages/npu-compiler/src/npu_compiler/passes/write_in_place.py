@@ -35,7 +35,7 @@ class WriteInPlace(GraphPass):
     name = "write_in_place"
     stage = "normalize"
 
-    def _rewrite(self, graph: fx.Graph, facts: Facts) -> int:
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
         return sum(
             _replace(graph, node)
             for node in list(graph.nodes)
