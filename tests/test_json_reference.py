@@ -102,7 +102,7 @@ SOURCES = {
             f"{COMPILER}/compilation/records.py:{name}"
             for name in ("GraphRecord", "ProgramRecord", "EagerNode")
         ),
-        f"{COMPILER}/passes/base.py:PassResult",
+        f"{COMPILER}/passes/infra/pass_base.py:PassResult",
         f"{COMPILER}/quantize/compress.py:CompressionReport",
         f"{COMPILER}/quantize/compress.py:CompressedWeight",
         f"{COMPILER}/verification/verdict.py:Verdict",

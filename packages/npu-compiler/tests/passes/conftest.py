@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
-from npu_compiler.passes.base import Facts, GraphPass
+from npu_compiler.passes.infra.pass_base import Facts, GraphPass
 
 # Results of a fused op differ by the order of sums alone.
 TOLERANCE = 1e-5

@@ -7,7 +7,7 @@ import torch
 
 from npu_compiler.errors import OptionError
 from npu_compiler.options import parse_options
-from npu_compiler.passes.base import Facts
+from npu_compiler.passes.infra.pass_base import Facts
 from npu_compiler.passes.pipeline import PASSES, STAGES, pass_names, run_passes
 
 

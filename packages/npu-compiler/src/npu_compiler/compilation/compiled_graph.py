@@ -26,7 +26,7 @@ from npu_compiler.lowering.capability import HOST_DUTIES, HOST_IS_BETTER, takes_
 from npu_compiler.lowering.integer_widths import bits_seen
 from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import CompilerConfig
-from npu_compiler.passes.base import Facts, PassResult
+from npu_compiler.passes.infra.pass_base import Facts, PassResult
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.programs.index_checks import NARROW
 from npu_compiler.verification.graph_trial import GraphTrial, Outcome, keep_original

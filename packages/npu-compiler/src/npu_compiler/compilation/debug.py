@@ -19,7 +19,7 @@ from npu_compiler.compilation.records import GraphRecord
 from npu_compiler.config import read_settings
 from npu_compiler.graph.calls import op_name
 from npu_compiler.graph.text import graph_text
-from npu_compiler.passes.base import GraphPass
+from npu_compiler.passes.infra.pass_base import GraphPass
 from npu_compiler.programs.load import write_model
 
 __all__ = ["SUMMARY", "GraphDump", "dump_program"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from npu_compiler.passes.base import PassResult
+from npu_compiler.passes.infra.pass_base import PassResult
 from npu_compiler.verification.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from npu_compiler.exported.composites import without_composites
 from npu_compiler.graph.kept_float32 import mark_kept_float32
 from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import AUTO, CompilerConfig
-from npu_compiler.passes.base import Facts
+from npu_compiler.passes.infra.pass_base import Facts
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.verification.graph_trial import keep_original
 

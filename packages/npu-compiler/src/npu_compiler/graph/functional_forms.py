@@ -2,7 +2,7 @@
 
 A program returns what it computes. So the converter of a writing op is that of a second op, which
 takes the same arguments, writes to none, and returns the new content of those that are written.
-npu_compiler.passes.use_functional_forms puts one in the place of the other.
+npu_compiler.passes.memory puts one in the place of the other.
 """
 
 from __future__ import annotations

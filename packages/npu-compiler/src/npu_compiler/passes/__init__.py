@@ -1,1 +1,1 @@
-"""Rewrites of captured graphs, one file each; npu_compiler.passes.pipeline lists them in order."""
+"""Rewrites of captured graphs; npu_compiler.passes.pipeline lists them in order."""

@@ -1,6 +1,6 @@
 """The stages of a compilation, in order, and the passes of each: the one list.
 
-A pass is a file of npu_compiler.passes. Stages without passes say which module does their work.
+A module of npu_compiler.passes holds passes of one concept; npu_compiler.passes.infra is their base.
 """
 
 from __future__ import annotations
@@ -10,31 +10,37 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from npu_compiler.passes.base import Facts, GraphPass, PassResult
-from npu_compiler.passes.batch_matmuls import BatchMatmuls
-from npu_compiler.passes.drop_empty_parts import DropEmptyParts
-from npu_compiler.passes.fold_constants import FoldConstants
-from npu_compiler.passes.fuse_attention import FuseAttention
-from npu_compiler.passes.fuse_conv_bn_relu import FuseConvBnRelu
-from npu_compiler.passes.fuse_gelu import FuseGelu
-from npu_compiler.passes.fuse_linear import FuseLinear
-from npu_compiler.passes.fuse_linear_activation import FuseAddmmRelu, FuseLinearActivation
-from npu_compiler.passes.fuse_rms_norm import FuseRmsNorm
-from npu_compiler.passes.fuse_rotary_embedding import FuseRotaryEmbedding
-from npu_compiler.passes.fuse_swiglu import FuseSwiglu
-from npu_compiler.passes.merge_common_subexpressions import MergeCommonSubexpressions
-from npu_compiler.passes.merge_linears import MergeLinears
-from npu_compiler.passes.open_complex_numbers import OpenComplexNumbers
-from npu_compiler.passes.open_sparse_attention import OpenSparseAttention
-from npu_compiler.passes.recognize_causal_mask import RecognizeCausalMask
-from npu_compiler.passes.remove_dead_code import RemoveDeadCode
-from npu_compiler.passes.separate_convolution_gradients import SeparateConvolutionGradients
-from npu_compiler.passes.separate_output_views import SeparateOutputViews
-from npu_compiler.passes.simplify_casts import SimplifyCasts
-from npu_compiler.passes.simplify_views import SimplifyViews
-from npu_compiler.passes.use_elements_as_tensors import UseElementsAsTensors
-from npu_compiler.passes.use_functional_forms import UseFunctionalForms
-from npu_compiler.passes.write_in_place import WriteInPlace
+from npu_compiler.passes.activations import (
+    FuseConvBnRelu,
+    FuseGelu,
+    FuseRmsNorm,
+    FuseRotaryEmbedding,
+)
+from npu_compiler.passes.attention import FuseAttention, OpenSparseAttention, RecognizeCausalMask
+from npu_compiler.passes.decompose import OpenComplexNumbers, SeparateConvolutionGradients
+from npu_compiler.passes.infra.pass_base import Facts, GraphPass, PassResult
+from npu_compiler.passes.linears import (
+    BatchMatmuls,
+    FuseAddmmRelu,
+    FuseLinear,
+    FuseLinearActivation,
+    FuseSwiglu,
+    MergeLinears,
+)
+from npu_compiler.passes.memory import (
+    SeparateOutputViews,
+    UseElementsAsTensors,
+    UseFunctionalForms,
+    WriteInPlace,
+)
+from npu_compiler.passes.simplify import (
+    DropEmptyParts,
+    FoldConstants,
+    MergeCommonSubexpressions,
+    RemoveDeadCode,
+    SimplifyCasts,
+    SimplifyViews,
+)
 
 __all__ = ["PASSES", "STAGES", "Stage", "pass_names", "run_passes"]
 

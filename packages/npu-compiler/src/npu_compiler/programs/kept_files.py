@@ -23,15 +23,7 @@ from npu_compiler.config import read_settings
 from npu_compiler.programs.fingerprint import fingerprint
 from npu_runtime.public_calls import public_call
 
-__all__ = [
-    "FORMAT",
-    "CacheEntry",
-    "CacheStatistics",
-    "KeptFiles",
-    "damage_of",
-    "facts_of",
-    "touch",
-]
+__all__ = ["FORMAT", "CacheEntry", "CacheStatistics", "KeptFiles", "damage_of", "facts_of", "touch"]
 
 _logger = logging.getLogger(__name__)
 

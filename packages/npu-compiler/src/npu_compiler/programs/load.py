@@ -17,13 +17,7 @@ from npu_runtime.public_calls import public_call
 if TYPE_CHECKING:
     import openvino as ov
 
-__all__ = [
-    "device_name",
-    "load_model",
-    "load_tolerant",
-    "needed_options",
-    "write_model",
-]
+__all__ = ["device_name", "load_model", "load_tolerant", "needed_options", "write_model"]
 
 
 @public_call

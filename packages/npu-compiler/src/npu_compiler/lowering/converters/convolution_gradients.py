@@ -1,6 +1,6 @@
 """Gradients of convolutions: of the input for any, of weight and bias for kernels of one place.
 
-The formulas are in npu_compiler.graph.convolution_gradient (Dumoulin and Visin, 2016, section 4).
+The formulas are in npu_compiler.passes.decompose (Dumoulin and Visin, 2016, section 4).
 Other weight gradients are the host's by rule: written as a convolution with batch and channels
 exchanged they took 1.3 to 3.9 times what the host's kernel takes, and for kernels of one place,
 which are a matrix product, half of it (shapes of ResNet-50, one thread, November 2026).

@@ -1,5 +1,7 @@
 """Complex numbers as pairs: values and special values, and what stays complex."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
@@ -7,8 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler import GraphBuilder
-from npu_compiler.passes.base import Facts
-from npu_compiler.passes.open_complex_numbers import OpenComplexNumbers
+from npu_compiler.passes.decompose import OpenComplexNumbers, SeparateConvolutionGradients
+from npu_compiler.passes.infra.pass_base import Facts
 
 PASS = OpenComplexNumbers()
 
@@ -135,3 +137,50 @@ def test_a_graph_built_by_hand_has_transforms():
         for a, b in zip(*inputs, strict=True)
     ]
     torch.testing.assert_close(graph.run(*inputs)[:, :31], torch.stack(rows), rtol=1e-4, atol=1e-5)
+
+
+PASS_SEPARATE_CONVOLUTION_GRADIENTS = SeparateConvolutionGradients()
+OP = "aten.convolution_backward.default"
+TENSORS = (torch.ones(1, 3, 4, 4), torch.ones(1, 2, 6, 6), torch.ones(3, 2, 3, 3))
+
+
+def gradients(*mask):
+    def call(g, x, w):
+        one, none = [1, 1], [0, 0]
+        result = torch.ops.aten.convolution_backward(
+            g, x, w, [3], one, none, one, False, none, 1, list(mask)
+        )
+        # torch may compute more than it was asked for.
+        return [part for part, is_asked in zip(result, mask, strict=True) if is_asked]
+
+    return call
+
+
+def test_gradient_of_the_input_is_separated(rewrites):
+    done = rewrites(
+        gradients(True, True, True),
+        *TENSORS,
+        passes=PASS_SEPARATE_CONVOLUTION_GRADIENTS,
+        kind="backward",
+    )
+    assert (done.count, done.ops) == (1, [OP, OP])
+
+
+def test_single_gradient_stays(rewrites):
+    for mask in ((True, False, False), (False, True, True)):
+        done = rewrites(
+            gradients(*mask), *TENSORS, passes=PASS_SEPARATE_CONVOLUTION_GRADIENTS, kind="backward"
+        )
+        assert (done.count, done.ops) == (0, [OP])
+
+
+def test_op_that_is_to_run_eagerly_stays(rewrites):
+    kept = frozenset({OP})
+    done = rewrites(
+        gradients(True, True, True),
+        *TENSORS,
+        passes=PASS_SEPARATE_CONVOLUTION_GRADIENTS,
+        kind="backward",
+        kept_ops=kept,
+    )
+    assert done.count == 0

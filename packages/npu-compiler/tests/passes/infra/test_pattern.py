@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_compiler.passes.pattern import anything, call, either, find, number, optional
+from npu_compiler.passes.infra.pattern import anything, call, either, find, number, optional
 
 aten = torch.ops.aten
 SQUARE = call(aten.mul.Tensor, anything("x"), anything("x"))

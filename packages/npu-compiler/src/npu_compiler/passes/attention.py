@@ -1,32 +1,38 @@
-"""Makes one call of attention that a model writes as product, softmax and product.
-
-Attention that a model calls by torch's own function is kept whole by npu_compiler.graph.whole_ops.
-"""
+"""Passes on attention: fuse what models write out, recognize causal masks, open sparse blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
-from npu_compiler.graph.nodes import add_call, is_call, sizes_of, value_of
-from npu_compiler.passes.base import Facts
-from npu_compiler.passes.fuse_pattern import FusePattern, Replacement
-from npu_compiler.passes.pattern import (
+from npu_compiler.graph.nodes import add_call, is_call, is_static, sizes_of, value_of
+from npu_compiler.passes.infra.pass_base import Facts, GraphPass
+from npu_compiler.passes.infra.pattern import (
+    FusePattern,
     Match,
     Pattern,
+    Replacement,
     anything,
     call,
     either,
     number,
     optional,
 )
+from npu_compiler.passes.inlining import inlined
+from npu_compiler.passes.memory import written_arguments
+from npu_ops.sparse_attention import sparse_attention
 
-__all__ = ["FuseAttention"]
+__all__ = ["FuseAttention", "OpenSparseAttention", "RecognizeCausalMask"]
+
+# Attention that a model calls by torch's own function is kept whole by
+# npu_compiler.graph.whole_ops.
 
 aten = torch.ops.aten
 
@@ -141,3 +147,115 @@ def _turned_back(turned: fx.Node, match: Match) -> fx.Node:
             return turned.args[0]
     root = match.root
     return add_call(root.graph, root, aten.transpose.int, (turned, 2, 3), origin=root)
+
+
+# The device's kernel then leaves the hidden half out instead of reading a mask.
+
+
+@dataclass(frozen=True)
+class RecognizeCausalMask(GraphPass):
+    """A constant mask of flags that is lower triangular -> is_causal; all true -> no mask."""
+
+    name = "recognize_causal_mask"
+    stage = "fuse"
+    kinds = frozenset({"inference"})
+
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
+        owner = graph.owning_module
+        kinds: dict[str, str | None] = {}
+        count = 0
+        for node in graph.nodes:
+            if not is_call(node, torch.ops.npu_compiler.attention.default):
+                continue
+            mask, is_causal = node.args[3], node.args[4]
+            if is_causal or not isinstance(mask, fx.Node) or mask.op != "get_attr":
+                continue
+            name = str(mask.target)
+            if name not in kinds:
+                kinds[name] = _kind(getattr(owner, name, None))
+            if kinds[name] is None or not is_static(node):
+                continue
+            node.update_arg(3, None)
+            node.update_arg(4, kinds[name] == "causal")
+            count += 1
+        if count:
+            graph.eliminate_dead_code()
+        return count
+
+
+def _kind(mask: object) -> str | None:
+    """Says "causal", "full", or None of any other mask."""
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() < 2:
+        return None
+    with unset_fake_temporarily():
+        here = mask.cpu()
+        if bool(here.all()):
+            return "full"
+        rows, columns = here.shape[-2:]
+        if rows != columns:
+            return None
+        lower = torch.ones(rows, columns, dtype=torch.bool).tril()
+        return "causal" if torch.equal(here, lower.expand_as(here)) else None
+
+
+# On the host's cores it stays one call, which writes its caches in place. A program returns the
+# written caches, and the copies at the graph's end carry them into the inputs.
+
+_BLOCK = torch.ops.npu.sparse_attention.default
+_CACHES = ("kv_cache", "kr_cache", "idx_cache")
+
+
+@dataclass(frozen=True)
+class OpenSparseAttention(GraphPass):
+    """Replaces the block by its parts, where each cache is a tensor of its own."""
+
+    name = "open_sparse_attention"
+    stage = "normalize"
+    kinds = frozenset({"inference"})
+
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
+        if not facts.for_device:
+            return 0
+        return sum(
+            _open(graph, node)
+            for node in list(graph.nodes)
+            if node.op == "call_function"
+            and node.target is auto_functionalized_v2
+            and node.args[0] is _BLOCK
+        )
+
+
+def _open(graph: fx.Graph, node: fx.Node) -> bool:
+    plans = written_arguments(_BLOCK, node)
+    if plans is None or any(view is not None for _, view in plans.values()):
+        return False
+    bases = cast(Any, node.kwargs["_all_bases"])
+    given = {
+        argument.name: bases[plans[argument.name][0]]
+        if argument.name in plans
+        else node.kwargs[argument.name]
+        for argument in _BLOCK._schema.arguments
+    }
+    y, caches = _inlined(graph, node, given)
+    results = {0: y} | {
+        1 + plans[name][0]: cache for name, cache in zip(_CACHES, caches, strict=True)
+    }
+    for user in list(node.users):
+        user.replace_all_uses_with(results[cast(int, user.args[1])])
+        graph.erase_node(user)
+    graph.erase_node(node)
+    return True
+
+
+def _inlined(
+    graph: fx.Graph, node: fx.Node, given: dict[str, Any]
+) -> tuple[fx.Node, tuple[fx.Node, ...]]:
+    """Puts the parts before a node; returns the nodes of y and of the written caches."""
+    names = [name for name, value in given.items() if isinstance(value, fx.Node)]
+    fixed = {name: value for name, value in given.items() if name not in names}
+
+    def parts(*tensors: torch.Tensor) -> Any:
+        return sparse_attention.functional(**dict(zip(names, tensors, strict=True)), **fixed)
+
+    y, *caches = inlined(graph, node, parts, [given[name] for name in names])
+    return y, tuple(caches)

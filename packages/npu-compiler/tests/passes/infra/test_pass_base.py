@@ -11,15 +11,11 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler.errors import PassError
-from npu_compiler.passes.base import Facts, GraphPass
-from npu_compiler.passes.batch_matmuls import BatchMatmuls
-from npu_compiler.passes.fold_constants import FoldConstants
-from npu_compiler.passes.fuse_gelu import FuseGelu
-from npu_compiler.passes.fuse_linear import FuseLinear
-from npu_compiler.passes.merge_linears import MergeLinears
-from npu_compiler.passes.open_complex_numbers import OpenComplexNumbers
-from npu_compiler.passes.simplify_casts import SimplifyCasts
-from npu_compiler.passes.simplify_views import SimplifyViews
+from npu_compiler.passes.activations import FuseGelu
+from npu_compiler.passes.decompose import OpenComplexNumbers
+from npu_compiler.passes.infra.pass_base import Facts, GraphPass
+from npu_compiler.passes.linears import BatchMatmuls, FuseLinear, MergeLinears
+from npu_compiler.passes.simplify import FoldConstants, SimplifyCasts, SimplifyViews
 
 
 def traced() -> fx.Graph:

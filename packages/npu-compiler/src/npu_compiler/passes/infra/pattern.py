@@ -1,4 +1,4 @@
-"""Patterns of calls: what to look for in a graph, and what was found.
+"""Patterns of calls, and the frame of fusions: find a pattern, put one call in its place.
 
 A pattern is made of `call`, `anything`, `number` and `same`; `find` matches it at one node. What
 stands inside a match and is used outside of it makes the match void.
@@ -6,15 +6,28 @@ stands inside a match and is used outside of it makes the match void.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import fx
 
-from npu_compiler.graph.nodes import shares_memory
+from npu_compiler.graph.nodes import add_call, can_stand_for, returned_memory, shares_memory
+from npu_compiler.passes.infra.pass_base import Facts, GraphPass
 
-__all__ = ["Match", "Pattern", "anything", "call", "either", "find", "number", "optional"]
+__all__ = [
+    "FusePattern",
+    "Match",
+    "Pattern",
+    "Replacement",
+    "anything",
+    "call",
+    "either",
+    "find",
+    "number",
+    "optional",
+]
 
 _Found = tuple[dict[str, Any], tuple[fx.Node, ...]]
 
@@ -193,3 +206,69 @@ def find(
 
 def _stays_inside(part: fx.Node, inside: set[fx.Node]) -> bool:
     return shares_memory(part) or set(part.users) <= inside
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """The call that stands for a match.
+
+    Attributes:
+        target: an overload.
+        args: its arguments, nodes of the graph and numbers.
+        kwargs: those that the schema has as keywords.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FusePattern(GraphPass):
+    """A fusion: patterns, and what stands for a match of one.
+
+    A match is left as it is when the replacement's dtype, sizes or strides are not the match's.
+    """
+
+    patterns: ClassVar[Sequence[Pattern]]
+    stage = "fuse"
+
+    @abc.abstractmethod
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
+        """Returns what stands for a match, or None to leave it.
+
+        Calls that it needs as arguments may be added before the match's root.
+        """
+
+    def call(self, graph: fx.Graph, facts: Facts) -> int:
+        returned = returned_memory(graph)
+        count = 0
+        # From the end, so that the widest match comes first.
+        for node in reversed(list(graph.nodes)):
+            if node.op != "call_function" or node._erased:
+                continue
+            count += self._fuse(graph, node, facts, returned)
+        if count:
+            graph.eliminate_dead_code()
+        return count
+
+    def _fuse(self, graph: fx.Graph, node: fx.Node, facts: Facts, returned: set[fx.Node]) -> bool:
+        for pattern in self.patterns:
+            match = find(pattern, node, is_kept=facts.is_kept)
+            if match is None:
+                continue
+            chosen = self.replacement(match, facts)
+            if chosen is not None and _put(graph, match, chosen, returned):
+                return True
+        return False
+
+
+def _put(graph: fx.Graph, match: Match, chosen: Replacement, returned: set[fx.Node]) -> bool:
+    root = match.root
+    fresh = add_call(graph, root, chosen.target, chosen.args, origin=root, **chosen.kwargs)
+    if not can_stand_for(fresh, root, returned):
+        graph.erase_node(fresh)
+        graph.eliminate_dead_code()  # what was added for its arguments
+        return False
+    root.replace_all_uses_with(fresh)
+    return True

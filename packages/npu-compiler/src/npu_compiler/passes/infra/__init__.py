@@ -1,0 +1,1 @@
+"""Machinery of passes: their base class, and patterns with the frame of fusions."""
