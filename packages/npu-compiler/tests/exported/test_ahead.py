@@ -61,7 +61,7 @@ def cpu_blobs(installed, tmp_path, monkeypatch):
 def on_4000(monkeypatch):
     """The device counts as an NPU 4000."""
     monkeypatch.setattr(info, "npu_architecture", lambda: "4000")
-    monkeypatch.setattr(runners, "_architecture", lambda device: "4000")
+    monkeypatch.setattr(loading, "_architecture", lambda device: "4000")
 
 
 def test_folder_has_a_blob_for_each_target_and_its_estimate(installed, layer, tmp_path):

@@ -8,21 +8,21 @@ import torch
 from torch import nn
 
 import npu_compiler
-from npu_compiler.exported import runners
+from npu_compiler.exported import load as loading
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The shapes of the models that torch's device loads, which takes one shape in each."""
     found = []
-    load = runners.with_fixed_shapes
+    load = loading.with_fixed_shapes
 
     def told(path, shapes, place):
         found.append(shapes)
         return load(path, shapes, place)
 
-    monkeypatch.setattr(runners, "with_fixed_shapes", told)
-    monkeypatch.setattr(runners, "has_one_shape", lambda device: True)
+    monkeypatch.setattr(loading, "with_fixed_shapes", told)
+    monkeypatch.setattr(loading, "has_one_shape", lambda device: True)
     return found
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     from npu_compiler.tuning.estimates import estimator_for  # help needs none of these
     from npu_compiler.tuning.report import TuningReport
-    from npu_compiler.tuning.state import open_session
+    from npu_compiler.tuning.state import open_run
     from npu_compiler.tuning.store import TuningStore
 
     store = TuningStore()
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.script is not None:
         with (
             estimator_for(given.target) as estimator,
-            open_session(
+            open_run(
                 budget_s=given.budget, max_error=given.max_error, estimator=estimator
             ) as session,
         ):

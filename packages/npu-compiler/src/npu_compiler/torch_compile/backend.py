@@ -16,7 +16,7 @@ from torch import fx
 from npu_compiler.config import read_settings
 from npu_compiler.options import AUTO, CompilerConfig, backend_options
 from npu_compiler.torch_compile.recall import GraphMemory
-from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.state import current_run
 from npu_runtime.refusal import check_environment
 
 __all__ = ["npu"]
@@ -44,7 +44,7 @@ def npu(
         backend_options({"mode": mode})
     config = backend_options(options)
     if config.target is None:
-        session = current_session()
+        session = current_run()
         is_estimated = session is not None and session.estimator is not None
         config = replace(config, target="NPU" if is_estimated else read_settings().target)
     is_inference = config.training is False or config.compression is not None

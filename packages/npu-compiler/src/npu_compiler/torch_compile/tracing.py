@@ -21,7 +21,7 @@ from npu_compiler.programs.kernel_execution import run_shortcut
 from npu_compiler.torch_compile.recall import GraphMemory
 from npu_compiler.tuning.choice import configured
 from npu_compiler.tuning.measuring import MeasuredGraph
-from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.state import current_run
 from npu_compiler.tuning.store import tuning_key
 from npu_runtime import observe
 
@@ -137,7 +137,7 @@ def _make_graph(
             )
 
         return AutoKeptGraph(graph_module, kind, static_positions, build)
-    if kind == "inference" and current_session() is not None:
+    if kind == "inference" and current_run() is not None:
         return MeasuredGraph(graph_module, static_positions, config)
     asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
     if memory is not None:

@@ -11,7 +11,7 @@ from torch import fx
 from npu_compiler.torch_compile.backend import npu
 from npu_compiler.tuning.estimates import estimator_for
 from npu_compiler.tuning.report import TuningReport
-from npu_compiler.tuning.state import open_session
+from npu_compiler.tuning.state import open_run
 from npu_runtime.public_calls import public_call
 
 __all__ = ["tune"]
@@ -57,7 +57,7 @@ def tune(
 
     with (
         estimator_for(target) as estimator,
-        open_session(budget_s=budget_s, max_error=max_error, estimator=estimator) as session,
+        open_run(budget_s=budget_s, max_error=max_error, estimator=estimator) as session,
         torch.no_grad(),
     ):
         torch.compile(original, backend=tuned)(*args, **kwargs)

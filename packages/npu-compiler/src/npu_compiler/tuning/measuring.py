@@ -23,7 +23,7 @@ from npu_compiler.graph.calls import is_effectful, is_mutation, written_inputs
 from npu_compiler.options import CompilerConfig
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate
 from npu_compiler.tuning.estimates import Estimator, NoEstimateError
-from npu_compiler.tuning.state import Session, current_session
+from npu_compiler.tuning.state import TuningRun, current_run
 from npu_compiler.tuning.store import TuningRecord, TuningStore, tuning_key
 
 __all__ = ["MeasuredGraph"]
@@ -60,7 +60,7 @@ class MeasuredGraph:
         return self._chosen(inputs)
 
     def _measure(self, inputs: list[Any]) -> CompiledGraph:
-        session = current_session()
+        session = current_run()
         reason = "the session is over" if session is None else _obstacle(self._module.graph)
         default = self._compiled(CANDIDATES[0])
         if session is None or reason is not None:
@@ -100,7 +100,7 @@ class MeasuredGraph:
         session.records.append(record)
         return graphs[record.chosen]
 
-    def _estimate(self, session: Session, estimator: Estimator, inputs: list[Any]) -> str | None:
+    def _estimate(self, session: TuningRun, estimator: Estimator, inputs: list[Any]) -> str | None:
         """Ranks the candidates by estimates; returns why it cannot, or None.
 
         The device that serves computes their results. Programs are made anew, in an empty cache,

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from npu_compiler.tuning.estimates import Estimator
     from npu_compiler.tuning.store import TuningRecord
 
-__all__ = ["Session", "current_session", "open_session"]
+__all__ = ["TuningRun", "current_run", "open_run"]
 
 
 @dataclass
-class Session:
+class TuningRun:
     """An open session and what it found so far."""
 
     budget_s: float
@@ -26,19 +26,19 @@ class Session:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-_session: Session | None = None
+_session: TuningRun | None = None
 _lock = threading.Lock()
 
 
-def current_session() -> Session | None:
+def current_run() -> TuningRun | None:
     """Returns the open session, or None."""
     return _session
 
 
 @contextlib.contextmanager
-def open_session(
+def open_run(
     *, budget_s: float, max_error: float, estimator: Estimator | None = None
-) -> Iterator[Session]:
+) -> Iterator[TuningRun]:
     """Tunes the inference graphs that are compiled inside the block, on any thread.
 
     Args:
@@ -48,7 +48,7 @@ def open_session(
     """
     global _session
     with _lock:
-        before, _session = _session, Session(budget_s, max_error, estimator)
+        before, _session = _session, TuningRun(budget_s, max_error, estimator)
     try:
         yield _session
     finally:

@@ -30,7 +30,7 @@ from npu_compiler.programs.kernel_files import find_kernels, kernel_options
 from npu_compiler.torch_compile.recall.graph import RecalledGraph
 from npu_compiler.torch_compile.recall.identity import graph_identity
 from npu_compiler.torch_compile.recall.store import GraphStore
-from npu_compiler.tuning.state import current_session
+from npu_compiler.tuning.state import current_run
 from npu_compiler.verification.verdict import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
 
@@ -57,7 +57,7 @@ class GraphMemory:
         self._is_plain = False
         self._key: str | None = None
         settings = read_settings()
-        if settings.cache_size_bytes and settings.debug_dir is None and current_session() is None:
+        if settings.cache_size_bytes and settings.debug_dir is None and current_run() is None:
             with observe.span("compile", "identity"):
                 identity = graph_identity(graph_module, inputs, config)
             if identity is not None:
