@@ -15,8 +15,8 @@ KEPT = "npu-runtime/src/npu_command/caches/kept_entries.py"
 RUNTIME, OPS = "npu-runtime/src/npu_runtime", "npu-ops/src/npu_ops"
 PROFILER = "npu-profiler/src/npu_profiler"
 BLOBS = [
-    f"{COMPILER}/programs/ahead_blobs.py:AheadBlob",
-    f"{COMPILER}/programs/fingerprint.py:fingerprint",
+    f"{COMPILER}/programs/blobs.py:AheadBlob",
+    f"{COMPILER}/programs/blobs.py:fingerprint",
     f"{COMPILER}/target_compiler/report.py:Estimate",
     f"{COMPILER}/exported/ahead.py:_record",
 ]
@@ -27,8 +27,8 @@ COMPILED = [
     *(f"{COMPILER}/target_compiler/report.py:{name}" for name in ("TargetReport", "Estimate")),
 ]
 READINESS = [
-    f"{COMPILER}/readiness/report.py:Readiness",
-    f"{COMPILER}/npu_rules/finding.py:Finding",
+    f"{COMPILER}/readiness.py:Readiness",
+    f"{COMPILER}/npu_rules/operations.py:Finding",
     *COMPILED,
 ]
 MEASURED = f"{OPS}/variants/measurements.py:Measurement"
@@ -85,27 +85,27 @@ SOURCES = {
     "npu-runtime collect-env": [f"{RUNTIME}/collect_env.py:collect"],
     "npu-compiler check": READINESS,
     "npu-compiler check --half": [
-        f"{COMPILER}/half_precision/report.py:{name}" for name in ("HalfPrecision", "HalfCall")
+        f"{COMPILER}/half_precision.py:{name}" for name in ("HalfPrecision", "HalfCall")
     ],
     "npu-compiler check --estimate": [
-        f"{COMPILER}/time_bound/time_estimate.py:TimeEstimate",
+        f"{COMPILER}/roofline/estimate.py:TimeEstimate",
         *COMPILED,
-        f"{COMPILER}/time_bound/bound.py:TimeBound",
-        f"{COMPILER}/time_bound/generations.py:Generation",
-        f"{COMPILER}/time_bound/generations.py:Figure",
-        f"{COMPILER}/time_bound/products.py:Products",
-        f"{COMPILER}/time_bound/traffic.py:Traffic",
+        f"{COMPILER}/roofline/bound.py:TimeBound",
+        f"{COMPILER}/roofline/bound.py:Generation",
+        f"{COMPILER}/roofline/bound.py:Figure",
+        f"{COMPILER}/roofline/counts.py:Products",
+        f"{COMPILER}/roofline/counts.py:Traffic",
     ],
     "npu-compiler explain": [
         f"{COMPILER}/explanations/explain.py:Explanation",
         *(
-            f"{COMPILER}/compilation/records.py:{name}"
+            f"{COMPILER}/graph_compiler/records.py:{name}"
             for name in ("GraphRecord", "ProgramRecord", "EagerNode")
         ),
         f"{COMPILER}/passes/infra/pass_base.py:PassResult",
         f"{COMPILER}/quantize/compress.py:CompressionReport",
         f"{COMPILER}/quantize/compress.py:CompressedWeight",
-        f"{COMPILER}/verification/verdict.py:Verdict",
+        f"{COMPILER}/verification/result.py:Verdict",
     ],
     "npu-compiler export": [f"{COMPILER}/commands/export.py:document", *BLOBS],
     "npu-compiler target list": [
@@ -114,7 +114,7 @@ SOURCES = {
     ],
     "npu-compiler target install": [f"{COMPILER}/commands/target.py:_install"],
     "npu-compiler tune": [
-        f"{COMPILER}/tuning/report.py:TuningReport",
+        f"{COMPILER}/tuning/store.py:TuningReport",
         f"{COMPILER}/tuning/store.py:TuningRecord",
     ],
     **{

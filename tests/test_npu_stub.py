@@ -150,11 +150,11 @@ for path, options in (
 VARYING = """
 import ctypes, json, os, sys
 import torch
-from npu_compiler.npu_rules import whole_programs
+from npu_compiler.npu_rules import operations
 from npu_compiler.torch_compile import tracing
 if sys.argv[1] == "broken":
     tracing.wants_static_programs = lambda config: False
-    whole_programs.varying_operations = lambda model: []
+    operations.varying_operations = lambda model: []
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
 compiled = torch.compile(model, backend="npu", dynamic=True)
 with torch.no_grad():

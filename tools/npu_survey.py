@@ -24,8 +24,8 @@ import openvino as ov
 import torch
 
 from decoder_survey import in_processes
-from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError
+from npu_compiler.graph_compiler.records import GraphRecord, collecting
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.suite.families.architecture import Architecture, make
 from npu_compiler.suite.table import select

@@ -169,9 +169,8 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 def refusals(model: Any) -> tuple[str, ...]:
     """Returns the rules that a program breaks as it is, each with the operation."""
-    from npu_compiler.npu_rules.operations import check_operations
+    from npu_compiler.npu_rules.operations import check_operations, check_whole_program
     from npu_compiler.npu_rules.source_rules import GENERATIONS
-    from npu_compiler.npu_rules.whole_programs import check_whole_program
 
     found = [*check_whole_program(model), *check_operations(model, generation=GENERATIONS[-1])]
     refused = (finding for finding in found if finding.verdict == "refused")

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import openvino as ov
 
-from npu_compiler.npu_rules.operations import check_operations
-from npu_compiler.npu_rules.whole_programs import check_whole_program
+from npu_compiler.npu_rules.operations import check_operations, check_whole_program
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler import TargetCompiler
 

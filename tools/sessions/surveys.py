@@ -32,7 +32,7 @@ def fuzz(session: nox.Session) -> None:
 def graphs(session: nox.Session) -> None:
     """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
     python = tested_platform(session)
-    run_in(session, python, "-m", "npu_compiler.suite.random_graphs", *session.posargs)
+    run_in(session, python, "-m", "npu_compiler.fuzz", *session.posargs)
 
 
 @nox.session(venv_backend="none")

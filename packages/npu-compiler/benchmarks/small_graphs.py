@@ -6,7 +6,7 @@ Run from the root of the repository, on a machine that does nothing else:
 
 "guards" is the same call with a backend that returns a ready result: what dynamo costs every
 backend. "chosen" is which of the two targets the compiler takes by itself; see
-npu_compiler.compilation.targets, whose bounds come from this table. Calls alternate in blocks; a
+npu_compiler.graph_compiler.targets, whose bounds come from this table. Calls alternate in blocks; a
 figure is the least of the blocks, in microseconds.
 """
 
@@ -22,7 +22,7 @@ import openvino as ov
 import torch
 from torch import nn
 
-from npu_compiler.compilation.records import collecting
+from npu_compiler.graph_compiler.records import collecting
 
 
 def mlp(width: int) -> nn.Module:

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import forked_python
-from npu_compiler.compilation.records import GraphRecord, collecting
+from npu_compiler.graph_compiler.records import GraphRecord, collecting
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.rewriting import rewrite_for_npu

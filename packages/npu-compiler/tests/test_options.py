@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import OptionError
+from npu_compiler.graph_compiler.records import collecting
 from npu_compiler.options import (
     CompilerConfig,
     SparseAttention,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npu_compiler.compilation.records import CompileStatistics, compile_statistics
     from npu_compiler.errors import (
         CompilerError,
         ExportError,
@@ -18,14 +17,15 @@ if TYPE_CHECKING:
     from npu_compiler.exported.load import LoadedModel, load
     from npu_compiler.exported.write import export
     from npu_compiler.graph_builder import GraphBuilder, GraphTensor
+    from npu_compiler.graph_compiler.records import CompileStatistics, compile_statistics
     from npu_compiler.half_precision import HalfPrecision, check_half
     from npu_compiler.lowering import custom_op, define_op, register_fx_node_converter
-    from npu_compiler.nn.quantize_model import quantize_model
+    from npu_compiler.nn import quantize_model
     from npu_compiler.options import CompilerConfig, SparseAttention
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
-    from npu_compiler.time_bound import TimeBound, TimeEstimate, estimate
-    from npu_compiler.torch_compile.in_place import compile  # noqa: A004  # the name its users know
+    from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
+    from npu_compiler.torch_compile.backend import compile  # noqa: A004  # the name its users know
     from npu_compiler.torch_compile.tune import tune
     from npu_compiler.tuning import TuningReport
 
@@ -70,8 +70,8 @@ _HOMES = {
     "HalfPrecision": "half_precision",
     "check": "readiness",
     "check_half": "half_precision",
-    "CompileStatistics": "compilation.records",
-    "compile_statistics": "compilation.records",
+    "CompileStatistics": "graph_compiler.records",
+    "compile_statistics": "graph_compiler.records",
     "CompilerConfig": "options",
     "CompilerError": "errors",
     "ExportError": "errors",
@@ -84,17 +84,17 @@ _HOMES = {
     "OptionError": "errors",
     "RegistryError": "errors",
     "SparseAttention": "options",
-    "compile": "torch_compile.in_place",
+    "compile": "torch_compile.backend",
     "compress_to_i4": "quantize",
     "custom_op": "lowering",
     "define_op": "lowering",
-    "TimeBound": "time_bound",
-    "TimeEstimate": "time_bound",
-    "estimate": "time_bound",
+    "TimeBound": "roofline",
+    "TimeEstimate": "roofline",
+    "estimate": "roofline",
     "explain": "explanations.explain",
     "export": "exported.write",
     "load": "exported.load",
-    "quantize_model": "nn.quantize_model",
+    "quantize_model": "nn",
     "quantize_tensor": "quantize",
     "register_fx_node_converter": "lowering",
     "TuningReport": "tuning",

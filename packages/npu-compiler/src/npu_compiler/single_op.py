@@ -20,16 +20,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npu_runtime
 from npu_compiler.errors import LoweringError
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.layout import axis_order, inverse_order, is_dense
-from npu_compiler.graph.whole_ops import decompositions
+from npu_compiler.graph.nodes import axis_order, inverse_order, is_dense, op_name
+from npu_compiler.graph.op_forms import decompositions
 from npu_compiler.lowering import find_converter, lower
 from npu_compiler.lowering.capability import refusal
-from npu_compiler.lowering.dtypes import is_float, ov_type
+from npu_compiler.lowering.context import is_float, ov_type
 from npu_compiler.options import CompilerConfig
 from npu_compiler.passes.decompose import convolution_backward
 from npu_compiler.programs import ProgramCache, compile_options, content_key, load_tolerant
-from npu_compiler.verification.op_trial import verified_op
+from npu_compiler.verification.op_check import verified_op
 from npu_ops.variants import OpCall, OpProgram, TensorSpec
 
 __all__ = ["LoweredOp", "build_op_program", "lower_op"]

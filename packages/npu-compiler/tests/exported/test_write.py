@@ -20,7 +20,7 @@ import npu_compiler
 import npu_runtime
 from npu_compiler.errors import ExportError, LoweringError, OptionError
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.programs.fingerprint import fingerprint
+from npu_compiler.programs.blobs import fingerprint
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

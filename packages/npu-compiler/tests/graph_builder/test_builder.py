@@ -1,4 +1,4 @@
-"""Graphs built by hand: each named call, operators, torch functions, outputs, and errors."""
+"""The program of a graph is compared with the calls that it was recorded as."""
 
 from __future__ import annotations
 
@@ -11,11 +11,93 @@ from torch import nn
 import npu_compiler
 import npu_runtime
 from npu_compiler import GraphBuilder, GraphTensor
-from npu_compiler.compilation.records import collecting
-from npu_compiler.errors import GraphError, LoweringError
+from npu_compiler.errors import GraphError, LoweringError, WrongResultError, WrongResultWarning
+from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.lowering import registry
 from npu_compiler.openvino_core import openvino_core
 
-X = (2, 3, 4)
+aten = torch.ops.aten
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def wrong_tanh(monkeypatch):
+    """A converter that is off by a hundredth."""
+    import dataclasses
+
+    import openvino.opset15 as ops
+
+    row = registry._TABLE[aten.tanh.default]
+
+    def convert(ctx, self):
+        return ops.multiply(ops.tanh(ctx.get(self)), ctx.number(1.01, ctx.out_dtype()))
+
+    wrong = dataclasses.replace(row, function=convert)
+    monkeypatch.setitem(registry._TABLE, aten.tanh.default, wrong)
+
+
+def graph_of(**options):
+    graph = GraphBuilder(**options)
+    torch.tanh(graph.parameter((4, 8)) @ torch.eye(8)) * 2
+    return graph
+
+
+def test_wrong_program_gives_torchs_results_and_says_where(wrong_tanh, close):
+    graph = graph_of()
+    with pytest.warns(WrongResultWarning, match=r"test_trial\.py:\d+.*is off by"):
+        close(graph.run(X), X.tanh() * 2)
+    close(graph.run(X + 1), (X + 1).tanh() * 2)
+    found = graph.run(X.numpy())
+    assert isinstance(found, np.ndarray)
+
+
+def test_wrong_program_is_an_error_under_strict(wrong_tanh):
+    with pytest.raises(WrongResultError, match=r"\[wrong-result\]"):
+        graph_of(strict=True).run(X)
+
+
+def test_comparison_can_be_left_out(wrong_tanh):
+    found = graph_of(verify="off").run(X)
+    assert 0.005 < float((found / (X.tanh() * 2) - 1).abs().max()) < 0.02
+
+
+def compared(graph, monkeypatch):
+    """Counts the runs of a graph that are compared."""
+    from npu_compiler.graph_builder import builder
+
+    runs = []
+    real = builder.GraphTrial.run
+
+    def run(self, *args, **kwargs):
+        runs.append(1)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(builder.GraphTrial, "run", run)
+    for _ in range(3):
+        graph.run(X)
+    return len(runs)
+
+
+@pytest.mark.parametrize("verify, count", [("first", 1), ("always", 3), ("off", 0)])
+def test_runs_are_compared_as_the_option_says(monkeypatch, verify, count):
+    assert compared(graph_of(verify=verify), monkeypatch) == count
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+def test_narrow_precision_is_no_difference(recwarn, dtype):
+    x, weight = torch.randn(4, 128), torch.randn(96, 128)
+    graph = GraphBuilder(dtype=dtype, verify="always")
+    graph.matmul(graph.parameter((4, 128)), graph.constant(weight)).softmax(-1)
+    graph.run(x)
+    assert not [w for w in recwarn if issubclass(w.category, WrongResultWarning)]
+
+
+def test_results_of_a_compared_run_live_where_the_inputs_do():
+    graph = graph_of()
+    assert graph.run(X.to("npu")).device.type == "npu"
+
+
+X_BUILDER = (2, 3, 4)
 
 UNARY = {
     "abs": torch.abs,
@@ -60,9 +142,9 @@ UNARY = {
 
 
 def test_calls_with_one_input_equal_torch(close):
-    inputs = torch.rand(X) * 0.9 + 0.05, torch.rand(X) * 0.9 + 1.05
+    inputs = torch.rand(X_BUILDER) * 0.9 + 0.05, torch.rand(X_BUILDER) * 0.9 + 1.05
     graph = GraphBuilder()
-    given = graph.parameter(X), graph.parameter(X)
+    given = graph.parameter(X_BUILDER), graph.parameter(X_BUILDER)
     for name in UNARY:
         getattr(graph, name)(given[name == "acosh"])
     for (name, function), result in zip(UNARY.items(), graph.run(*inputs), strict=True):
@@ -109,9 +191,9 @@ CALLS = {
 
 
 def test_calls_equal_torch(close):
-    x = torch.randn(X)
+    x = torch.randn(X_BUILDER)
     graph = GraphBuilder()
-    given = graph.parameter(X)
+    given = graph.parameter(X_BUILDER)
     for call, _ in CALLS.values():
         call(graph, given)
     for (name, (_, reference)), result in zip(CALLS.items(), graph.run(x), strict=True):
@@ -167,20 +249,20 @@ class Halved(GraphTensor):
 
 def test_tensors_are_of_the_class_that_was_chosen(close):
     graph = GraphBuilder(tensor_class=Halved)
-    x = graph.parameter(X)
+    x = graph.parameter(X_BUILDER)
     quotient = x / 4
     made = (x, graph.constant(2.0), quotient, graph.relu(x), torch.cat([x, x]))
     assert all(type(tensor) is Halved for tensor in made)
     assert len(x) == 24
     assert repr(x) == "Halved(shape=(2, 3, 4), dtype=float32)"
-    given = torch.randn(X)
+    given = torch.randn(X_BUILDER)
     close(graph.compile(quotient).run(given), given / 8)
 
 
 def test_graphs_of_two_classes_do_not_mix():
     plain, halved = GraphBuilder(), GraphBuilder(tensor_class=Halved)
     with pytest.raises(GraphError, match="got two") as error:
-        torch.add(plain.parameter(X), halved.parameter(X))
+        torch.add(plain.parameter(X_BUILDER), halved.parameter(X_BUILDER))
     assert error.value.code == "graph-mixed"
 
 
@@ -202,8 +284,8 @@ def test_a_mask_beside_is_causal_is_refused():
 
 def test_an_output_may_be_an_input(close):
     graph = GraphBuilder()
-    x = graph.parameter(X)
-    given = torch.randn(X)
+    x = graph.parameter(X_BUILDER)
+    given = torch.randn(X_BUILDER)
     close(graph.compile(x).run(given), given)
 
 

@@ -14,7 +14,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import npu_compiler
-from npu_compiler.compilation.records import GraphRecord, ProgramRecord, collecting, recalled_record
+from npu_compiler.graph_compiler.records import (
+    GraphRecord,
+    ProgramRecord,
+    collecting,
+    recalled_record,
+)
 from npu_compiler.lowering import lower
 from npu_compiler.lowering.frontend import frontend_refusal
 from npu_compiler.single_op import lower_op

@@ -33,7 +33,7 @@ import sys, torch
 sys.path.insert(0, {place!r})
 assert not any(name.endswith("_converter") for name in sys.modules)
 import {first}
-from npu_compiler.compilation.records import collecting
+from npu_compiler.graph_compiler.records import collecting
 x = torch.randn(8, 8)
 with collecting() as records, torch.no_grad():
     for name in {names}:

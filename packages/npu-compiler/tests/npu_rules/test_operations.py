@@ -1,4 +1,4 @@
-"""Operations against the rules of the NPU compiler's source: planted faults, and its own tests."""
+"""What a finding on a whole program says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import openvino as ov
 import openvino.opset15 as ops
 import pytest
 
+from npu_compiler.npu_rules import operations as module
 from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.source_rules import GENERATIONS, source_rules
+
+
+@pytest.mark.parametrize("names, text", [(["a"], "a"), (list("abcde"), "a, b, c and 2 more")])
+def test_long_lists_are_cut(names, text):
+    assert module._some(names) == text
 
 
 def given(shape, dtype="f16"):

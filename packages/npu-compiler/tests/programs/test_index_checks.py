@@ -235,7 +235,7 @@ with torch.no_grad():
         else:
             raise SystemExit("no error")
     assert torch.allclose(fast(ids), model(ids), atol=1e-5)
-from npu_compiler.compilation.records import compile_statistics
+from npu_compiler.graph_compiler.records import compile_statistics
 print(compile_statistics().from_cache)
 """
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from npu_compiler.programs import ProgramCache
-from npu_compiler.programs.kernel_execution import KernelCall, KernelForm
+from npu_compiler.programs.execution import KernelCall, KernelForm
 from npu_compiler.programs.kernel_files import find_kernels, store_kernels
 from npu_ops.kernel_programs.program import Columns, KernelProgram, Linear, Load, Recipe, Store
 from npu_ops.kernel_programs.weights import pack

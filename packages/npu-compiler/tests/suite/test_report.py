@@ -5,8 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from npu_compiler.suite.measurement import Measurement
-from npu_compiler.suite.page import Facts, draws_section, model_coverage_page
-from npu_compiler.suite.report import cells, read_csv, row_line, summary, verdict, write_csv
+from npu_compiler.suite.report import (
+    Facts,
+    cells,
+    draws_section,
+    model_coverage_page,
+    read_csv,
+    row_line,
+    summary,
+    verdict,
+    write_csv,
+)
 from npu_compiler.suite.table import LEFT_OUT
 
 WHOLE = Measurement(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from npu_compiler.torch_compile.recall import memory
-from npu_compiler.torch_compile.recall.graph import RecalledGraph
+from npu_compiler.torch_compile import graph_cache
+from npu_compiler.torch_compile.graph_cache import RecalledGraph
 
 
 @pytest.fixture
@@ -20,5 +20,5 @@ def recalled(monkeypatch: pytest.MonkeyPatch) -> list[RecalledGraph]:
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(memory, "RecalledGraph", Watched)
+    monkeypatch.setattr(graph_cache, "RecalledGraph", Watched)
     return made

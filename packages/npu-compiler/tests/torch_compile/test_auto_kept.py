@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import npu_compiler
-from npu_compiler.compilation.records import collecting
-from npu_compiler.half_precision.search import TOLERANCE
+from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.half_precision import TOLERANCE
 
 AUTO = {"keep_float32": "auto"}
 

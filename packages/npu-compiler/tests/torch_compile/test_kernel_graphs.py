@@ -14,9 +14,9 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import LoweringError, OptionError, WrongResultWarning
-from npu_compiler.kernel_programs.tensors.graphs import lower_tensors_to_kernels
+from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.kernel_programs.tensor_graphs import lower_tensors_to_kernels
 from npu_compiler.options import CompilerConfig
 from npu_ops.kernel_programs.execution import TensorExecution
 

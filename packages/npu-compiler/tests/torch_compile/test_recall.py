@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from npu_compiler.compilation.records import collecting, compile_statistics
+from npu_compiler.graph_compiler.records import collecting, compile_statistics
 from npu_compiler.programs import ProgramCache
-from npu_compiler.torch_compile.recall import GraphStore
-from npu_compiler.torch_compile.recall.graph import RecalledGraph
+from npu_compiler.torch_compile.graph_cache import GraphStore, RecalledGraph
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from npu_compiler import register_fx_node_converter
-from npu_compiler.compilation.records import compile_statistics
+from npu_compiler.graph_compiler.records import compile_statistics
 
 SCRIPT = """
 import json, sys, torch
-from npu_compiler.compilation.records import compile_statistics
+from npu_compiler.graph_compiler.records import compile_statistics
 torch.manual_seed(int(sys.argv[1]))
 model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
@@ -64,7 +64,7 @@ def test_second_process_compiles_nothing(tmp_path, compile_afresh):
 
 FLIP = """
 import torch, npu_compiler
-from npu_compiler.compilation.records import compile_statistics
+from npu_compiler.graph_compiler.records import compile_statistics
 x = torch.arange(4.0)
 found = torch.compile(lambda x: x.flip(0).sigmoid(), backend="npu")(x)
 assert (found - x.flip(0).sigmoid()).abs().max() < 1e-6, found

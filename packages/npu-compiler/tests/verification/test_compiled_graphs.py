@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from npu_compiler import CompilerConfig, OptionError, explain
-from npu_compiler.compilation.compiled_graph import CompiledGraph
-from npu_compiler.compilation.records import collecting
 from npu_compiler.errors import WrongResultError, WrongResultWarning
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
+from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.verification.result import Verdict
 
 
 def _before_and_after(x: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ def test_training_graphs_are_compared_too() -> None:
 def test_a_workaround_that_gives_torchs_result_is_taken(monkeypatch, plant, on_npu) -> None:
     # Wrong until a flag is set, which stands for an option of the device's compiler.
     state = {"is_wrong": True}
-    from npu_compiler.compilation.building import _Building
+    from npu_compiler.graph_compiler.building import _Building
 
     original = _Building._with_options
 
@@ -153,7 +153,7 @@ def test_a_workaround_that_gives_torchs_result_is_taken(monkeypatch, plant, on_n
 
 
 def test_a_pass_that_changes_the_meaning_is_noticed(monkeypatch, compiled) -> None:
-    from npu_compiler.compilation import compiled_graph
+    from npu_compiler.graph_compiler import compiled_graph
 
     original = compiled_graph.run_passes
 
@@ -213,12 +213,12 @@ def test_random_numbers_are_drawn_once(compiled) -> None:
 
 
 def test_a_graph_that_torch_cannot_compute_is_named_as_unchecked(monkeypatch, compiled) -> None:
-    from npu_compiler.verification import program_trial
+    from npu_compiler.verification import program_check
 
     def refuse(_: Any) -> Any:
         raise NotImplementedError("no kernel of the host")
 
-    monkeypatch.setattr(program_trial.Reference, "results", refuse)
+    monkeypatch.setattr(program_check.Reference, "results", refuse)
     fast = compiled(_before_and_after)
     with torch.no_grad():
         fast(torch.randn(4, 8))

@@ -141,7 +141,7 @@ def _causal_mask(
     keys = torch.arange(target_length, device=cache_position.device)
     so_far = keys[None, :] <= cache_position[:, None]
     # Heavy, and already imported when a model is captured.
-    from npu_compiler.lowering.constants import MASKED
+    from npu_compiler.lowering.context import MASKED
 
     seen = so_far[None, None] & attention_mask[:, keys].bool()[:, None, None, :]
     return torch.where(seen, 0.0, MASKED).to(dtype)

@@ -1,23 +1,187 @@
-"""One call while it is written with padded sizes: its arguments by name, and the table of rules.
-
-The rules are in npu_compiler.buckets.rules.
-"""
+"""One call of a bucketed graph for its rule, and the writer of the calls that replace it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from npu_compiler.buckets.factors import Dim, Dims, is_padded
-from npu_compiler.buckets.writer import CannotPad, PaddedSize, Writer
+from npu_compiler.buckets.sizes import Dim, Dims, Expr, is_padded, whole
 
-__all__ = ["Call", "Rule", "Written", "find_rule", "rule"]
+__all__ = [
+    "Call",
+    "CannotPad",
+    "PaddedSize",
+    "Range",
+    "Rule",
+    "Writer",
+    "Written",
+    "find_rule",
+    "rule",
+]
+
+# What each op needs of its arguments is npu_compiler.buckets.rules'.
+
+aten = torch.ops.aten
+
+# Least and greatest value of an integer tensor.
+Range = tuple[int, int]
+
+
+class CannotPad(Exception):
+    """Some sizes cannot be padded: what stands behind them would reach the results."""
+
+    def __init__(self, reason: str, symbols: Iterable[sympy.Symbol]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.symbols = frozenset(symbols)
+
+
+class PaddedSize(int):
+    """The padded value of a size, where the graph computes with sizes."""
+
+    true: Expr
+
+    @classmethod
+    def of(cls, size: int, true: Expr) -> PaddedSize:
+        """Makes one of the padded and the true size."""
+        made = cls(size)
+        made.true = true
+        return made
+
+
+class Writer:
+    """Writes the static graph.
+
+    Attributes:
+        graph: what is written.
+        dims: per node (per node of a result, for calls with several) where its true values are.
+        values: integer tensors -> between which bounds all their elements are.
+        pads: integer tensors -> between which bounds the elements without a true value are.
+        counts: true size -> the input that tells it.
+    """
+
+    def __init__(self, device: torch.device, mode: FakeTensorMode) -> None:
+        """Starts with an empty graph.
+
+        Args:
+            device: where masks are computed.
+            mode: in which fake values live.
+        """
+        self.graph = fx.Graph()
+        self.dims: dict[fx.Node, Dims] = {}
+        self.values: dict[fx.Node, Range] = {}
+        self.pads: dict[fx.Node, Range] = {}
+        self.counts: dict[Expr, fx.Node] = {}
+        self._device = device
+        self._mode = mode
+        self._masks: dict[Any, fx.Node] = {}
+        self._meta: Mapping[str, Any] = {}
+
+    def stand_for(self, node: fx.Node) -> None:
+        """From here on calls are written in the place of this node of the graph that is served."""
+        self._meta = {key: value for key, value in node.meta.items() if key != "tensor_meta"}
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Writes a call, with its fake value; the caller notes its dims."""
+        args, kwargs = pytree.tree_map_only(PaddedSize, int, (args, kwargs))
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta = dict(self._meta)
+        fake_args, fake_kwargs = fx.map_arg((args, kwargs), lambda source: source.meta["val"])
+        with self._mode:
+            node.meta["val"] = target(*fake_args, **fake_kwargs)
+        return node
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """Padded sizes of a tensor."""
+        return tuple(node.meta["val"].shape)
+
+    def axis(self, node: fx.Node, dim: int) -> int:
+        """A dimension counted from the front."""
+        return dim % max(len(self.dims[node]), 1)
+
+    def refuse(self, reason: str, *dims: Dim) -> CannotPad:
+        """Returns the refusal to pad what varies in some dimensions."""
+        factors = [factor for dim in dims for factor in dim if factor.is_padded]
+        return CannotPad(
+            reason,
+            {
+                symbol
+                for factor in factors
+                if not isinstance(factor.true, int)
+                for symbol in factor.true.free_symbols
+            },
+        )
+
+    def count(self, true: Expr) -> fx.Node:
+        """Returns the tensor (shape (1,), int64) that holds a true size, an input of the graph."""
+        if true not in self.counts:
+            placed = list(self.graph.find_nodes(op="placeholder"))
+            with self.graph.inserting_after(placed[-1]):
+                node = self.graph.placeholder(f"true_size_{len(self.counts)}")
+            with self._mode:
+                node.meta["val"] = torch.empty(1, dtype=torch.int64, device=self._device)
+            self.counts[true] = node
+            self.dims[node] = (whole(1),)
+        return self.counts[true]
+
+    def without_true_value(self, dim: Dim) -> fx.Node:
+        """Returns a bool tensor of a dimension: which positions hold no true value."""
+        if dim not in self._masks:
+            sizes = [factor.size for factor in dim]
+            found: fx.Node | None = None
+            for place, factor in enumerate(dim):
+                if not factor.is_padded:
+                    continue
+                positions = self.call(
+                    aten.arange.default, factor.size, dtype=torch.int64, device=self._device
+                )
+                behind = self.call(aten.ge.Tensor, positions, self.count(factor.true))
+                if len(dim) > 1:
+                    own = [1] * len(dim)
+                    own[place] = factor.size
+                    behind = self.call(aten.view.default, behind, own)
+                    behind = self.call(aten.expand.default, behind, sizes)
+                found = (
+                    behind if found is None else self.call(aten.bitwise_or.Tensor, found, behind)
+                )
+            assert found is not None
+            if len(dim) > 1:
+                found = self.call(aten.reshape.default, found, [math.prod(sizes)])
+            self._masks[dim] = found
+        return self._masks[dim]
+
+    def masked(self, node: fx.Node, axes: Sequence[int], value: Any) -> fx.Node:
+        """Puts a value where a tensor has no true one along some of its dimensions."""
+        for axis in axes:
+            dim = self.dims[node][axis]
+            if not is_padded(dim):
+                continue
+            key = (node, axis, value)
+            if key not in self._masks:
+                shape = [1] * len(self.dims[node])
+                shape[axis] = math.prod(factor.size for factor in dim)
+                mask = self.call(aten.view.default, self.without_true_value(dim), shape)
+                filled = self.call(aten.masked_fill.Scalar, node, mask, value)
+                self.dims[filled] = self.dims[node]
+                self._masks[key] = filled
+            node = self._masks[key]
+        return node
+
+    def all_masked(self, node: fx.Node, value: Any) -> fx.Node:
+        """Puts a value where a tensor has no true one."""
+        return self.masked(node, range(len(self.dims[node])), value)
+
+
+# The rules are in npu_compiler.buckets.rules.
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,20 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from npu_compiler.buckets.call import Call
-from npu_compiler.buckets.factors import Dim, Dims, Factor, is_padded, product, whole
+from npu_compiler.buckets.call import Call, CannotPad, PaddedSize, Writer
 from npu_compiler.buckets.rules import rule_of
-from npu_compiler.buckets.sizes import Expr, evaluate, expression
-from npu_compiler.buckets.writer import CannotPad, PaddedSize, Writer
-from npu_compiler.graph.calls import is_effectful, is_mutation, is_symbolic, op_name
-from npu_compiler.graph.layout import axis_order
+from npu_compiler.buckets.sizes import (
+    Dim,
+    Dims,
+    Expr,
+    Factor,
+    evaluate,
+    expression,
+    is_padded,
+    product,
+    whole,
+)
+from npu_compiler.graph.nodes import axis_order, is_effectful, is_mutation, is_symbolic, op_name
 from npu_compiler.lowering.index_checks import unproven_calls
 
 __all__ = ["StaticGraph", "specialize"]

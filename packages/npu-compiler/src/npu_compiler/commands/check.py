@@ -88,7 +88,7 @@ def _half(path: Path, answer: Path | None) -> int:
 
 
 def _estimate(folder: Path, target: str, output: Path | None, answer: Path | None) -> int:
-    from npu_compiler.time_bound import estimate_folder  # OpenVINO: help needs none
+    from npu_compiler.roofline import estimate_folder  # OpenVINO: help needs none
 
     found = estimate_folder(folder, target=target)
     if output is not None:

@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     from torch._dynamo.utils import counters  # help needs none of these
 
-    from npu_compiler.compilation.records import collecting
     from npu_compiler.explanations.explain import Explanation, graph_breaks_since
+    from npu_compiler.graph_compiler.records import collecting
 
     before = dict(counters["graph_break"])
     started = time.perf_counter()

@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(given: argparse.Namespace) -> int:
     # dynamo and OpenVINO: help needs neither.
+    from npu_compiler.exported.capture import read_saved_program
     from npu_compiler.exported.manifest import read_manifest
-    from npu_compiler.exported.saved_program import read_saved_program
     from npu_compiler.exported.write import export
 
     program = read_saved_program(given.path)

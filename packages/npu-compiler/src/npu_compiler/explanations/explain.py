@@ -1,6 +1,6 @@
 """What torch.compile(backend="npu") did with a model, as an object, a table and JSON.
 
-The records come from npu_compiler.compilation.records; the public name is `npu_compiler.explain`.
+The records come from npu_compiler.graph_compiler.records; the public name is `npu_compiler.explain`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from npu_compiler.compilation.records import EagerNode, GraphRecord, ProgramRecord, collecting
-from npu_compiler.torch_compile.backend import npu
-from npu_compiler.torch_compile.in_place import compiled_config, options_of, plain_call
+from npu_compiler.graph_compiler.records import EagerNode, GraphRecord, ProgramRecord, collecting
+from npu_compiler.torch_compile.backend import compiled_config, npu, options_of, plain_call
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Explanation", "explain", "graph_breaks_since"]

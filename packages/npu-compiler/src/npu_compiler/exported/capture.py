@@ -1,32 +1,121 @@
-"""A module as one functional graph with its weights named, for a folder.
-
-Nothing may be left to Python here, so torch.export captures and says what it cannot.
-"""
+"""Capture of a module as one graph for export, and programs that torch.export saved."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export import Dim, ExportedProgram
+from torch._export.utils import (
+    _collect_all_valid_cia_ops_for_aten_namespace,
+    _is_preservable_cia_op,
+    _special_op_to_preserve_cia,
+)
+from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.export.exported_program import _decompose_exported_program
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import ExportError, OptionError
-from npu_compiler.exported.composites import without_composites
-from npu_compiler.graph.kept_float32 import mark_kept_float32
+from npu_compiler.graph.op_forms import decompositions
+from npu_compiler.graph.origins import mark_kept_float32
+from npu_compiler.lowering import find_converter
 from npu_compiler.lowering.registry import functional_forms
 from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.passes.infra.pass_base import Facts
 from npu_compiler.passes.pipeline import run_passes
-from npu_compiler.verification.graph_trial import keep_original
+from npu_compiler.verification.graph_check import keep_original
 
-__all__ = ["Captured", "capture_module", "capture_program"]
+__all__ = [
+    "Captured",
+    "capture_module",
+    "capture_program",
+    "read_saved_program",
+    "without_composites",
+]
+
+
+def read_saved_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Returns the program of a file.
+
+    Raises:
+        ExportError: [saved-program] for another file, or a program without example inputs.
+    """
+    try:
+        if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
+            raise ValueError(_kind(Path(path)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of its own reader
+            program = torch.export.load(path)
+        if program.example_inputs is None:
+            raise ValueError("it has no example inputs")
+    except Exception as failure:  # torch has many classes for a file that is none of its own
+        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+        raise ExportError(
+            f"{os.fspath(path)}: must be a file of torch.export.save with example inputs; got one "
+            f"that cannot be read ({reason}). Save the exported program.",
+            code="saved-program",
+        ) from failure
+    return program
+
+
+def _kind(path: Path) -> str:
+    """What is at a path that holds no saved program."""
+    if path.is_dir():
+        return "a folder, as npu_compiler.export makes it, holds none"
+    return "another kind of file" if path.exists() else "there is no such file"
+
+
+# `ExportedProgram.run_decompositions` overrides each of torch's 469 composite ops under 13 dispatch
+# keys, and back, whatever the graph holds: 70 ms for a graph of three calls. What decomposes by
+# torch's own rule needs no override, so that here only those are that stay whole.
+
+_Decomposition = Callable[..., Any]
+
+
+def without_composites(program: ExportedProgram) -> ExportedProgram:
+    """Returns a program in which torch has taken apart what has no converter."""
+    own = decompositions()
+    kept = dict.fromkeys(_whole(program), _special_op_to_preserve_cia)
+    kept |= {op: made for op, made in own.items() if op in _composites()}
+    table = {op: made for op, made in _by_torch().items() if find_converter(op) is None} | own
+    return _decompose_exported_program(  # type: ignore[no-any-return]
+        program,
+        cia_to_decomp=kept,
+        python_decomp_table={op: made for op, made in table.items() if op not in kept},
+        joint_loss_index=None,
+        decompose_custom_triton_ops=False,
+    )
+
+
+def _whole(program: ExportedProgram) -> Iterator[Any]:
+    """Yields composite ops with a converter: torch's, which others may call, and the graph's."""
+    called = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    for op in _composites() | {op for op in called if isinstance(op, torch._ops.OpOverload)}:
+        if find_converter(op) is not None and _is_preservable_cia_op(op):
+            yield op
+
+
+def _composites() -> set[Any]:
+    return _collect_all_valid_cia_ops_for_aten_namespace()
+
+
+@functools.cache
+def _by_torch() -> dict[Any, _Decomposition]:
+    """What torch decomposes by a rule in Python; composite ops decompose without one."""
+    every = default_decompositions().items()  # type: ignore[no-untyped-call]
+    return {op: made for op, made in every if op not in _composites()}
+
+
+# Nothing may be left to Python here, so torch.export captures and says what it cannot.
 
 # Passes that leave work to the host between programs; here there is one program and no host.
 _NOT_HERE = ("write_in_place", "separate_output_views")

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from npu_compiler.errors import ExportError
-from npu_compiler.programs.ahead_blobs import AheadBlob, read_blob_records
+from npu_compiler.programs.blobs import AheadBlob, fingerprint, read_blob_records
 from npu_compiler.programs.device_options import PRECISIONS
-from npu_compiler.programs.fingerprint import fingerprint
 from npu_compiler.programs.index_checks import read_records
 
 __all__ = ["FILE_NAME", "FORMAT", "PROGRAM", "Manifest", "PortSpec", "build", "read_manifest"]

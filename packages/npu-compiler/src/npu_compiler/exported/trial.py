@@ -16,12 +16,12 @@ import torch
 import npu_runtime
 from npu_compiler.errors import ExportError, WrongResultWarning
 from npu_compiler.exported.capture import Captured
+from npu_compiler.exported.load import tensor_runner
 from npu_compiler.exported.manifest import Manifest
-from npu_compiler.exported.runners import tensor_runner
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.options import CompilerConfig
 from npu_compiler.verification.comparison import Difference, compare, on_host
-from npu_compiler.verification.program_trial import WORKAROUNDS
+from npu_compiler.verification.program_check import WORKAROUNDS
 from npu_compiler.verification.reference import REFUSALS, Reference, refusal_text
 
 __all__ = ["verified"]

@@ -18,23 +18,28 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from npu_command.interrupt import removed_at_interrupt
-from npu_compiler.compilation.building import own_precision
-from npu_compiler.compilation.targets import is_for_npu
 from npu_compiler.errors import ExportError, LoweringError, OptionError
-from npu_compiler.exported.ahead import BlobProgress, find_targets, write_blobs
+from npu_compiler.exported.ahead import (
+    BlobProgress,
+    check_program,
+    find_targets,
+    rewrite_program,
+    write_blobs,
+)
 from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
-from npu_compiler.exported.for_npu import check_program, rewrite_program
 from npu_compiler.exported.manifest import PROGRAM, Manifest, PortSpec
 from npu_compiler.exported.trial import verified
-from npu_compiler.graph.calls import is_symbolic, op_name
 from npu_compiler.graph.kept_origins import keep_origins
+from npu_compiler.graph.nodes import is_symbolic, op_name
 from npu_compiler.graph.origins import node_origins, node_place
+from npu_compiler.graph_compiler.building import own_precision
+from npu_compiler.graph_compiler.targets import is_for_npu
 from npu_compiler.known_defects.table import avoid_defects
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
-from npu_compiler.programs.fingerprint import fingerprint
+from npu_compiler.programs.blobs import fingerprint
 from npu_compiler.programs.load import write_model
 from npu_compiler.target_compiler.parallel import TargetJob
 from npu_compiler.target_compiler.sources import find_source

@@ -1,28 +1,115 @@
-"""Reading and making calls of a graph: values, equality of values, and calls with their values."""
+"""Nodes of a captured graph: op names, values, views, writes, layouts, and calls to add."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import fx
-
-from npu_compiler.graph.calls import written_inputs
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 __all__ = [
     "add_call",
+    "axis_order",
     "can_stand_for",
+    "inlined",
+    "inverse_order",
     "is_call",
+    "is_dense",
+    "is_effectful",
+    "is_mutation",
     "is_static",
+    "is_symbolic",
+    "is_view",
+    "op_name",
     "returned_memory",
     "same_value",
     "shares_memory",
     "sizes_of",
     "strides_agree",
     "value_of",
+    "view_chain",
+    "written_inputs",
     "written_memory",
 ]
+
+
+def op_name(key: Any) -> str:
+    """Returns the name that messages, friendly names and reports use, such as aten.add.Tensor."""
+    if isinstance(key, (str, torch._ops.OpOverload)):
+        return str(key)
+    name = getattr(key, "__name__", None) or type(key).__name__
+    module = getattr(key, "__module__", "") or ""
+    return f"{module.lstrip('_')}.{name}" if module else name
+
+
+def is_symbolic(node: fx.Node) -> bool:
+    """Whether a node stands for a symbolic number and not for a tensor."""
+    if node.target is torch.ops.aten._local_scalar_dense.default:
+        # Reads a tensor's content, so it is a call like others.
+        return False
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def is_mutation(node: fx.Node) -> bool:
+    """Whether a call writes to one of its arguments."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def is_effectful(node: fx.Node) -> bool:
+    """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.is_impure()
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return not _has_no_dropout(node)
+    return node.is_impure()
+
+
+def _has_no_dropout(node: fx.Node) -> bool:
+    """Whether a call, as of attention, draws numbers for dropout alone, and is asked for none."""
+    for index, argument in enumerate(cast(Any, node.target)._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p")
+            return given is None or (isinstance(given, float) and given == 0.0)
+    return False
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a call returns a view of its first argument."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    returns = node.target._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and not is_mutation(node)
+
+
+def view_chain(node: fx.Node) -> list[fx.Node]:
+    """A node, what it is a view of, what that is a view of, ... down to what is not a view."""
+    chain = [node]
+    while chain[-1].op == "call_function" and is_view(chain[-1]):
+        source = chain[-1].args[0]
+        if not isinstance(source, fx.Node):
+            break
+        chain.append(source)
+    return chain
+
+
+def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields the placeholders that a call writes to, directly or through views."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        while isinstance(given, fx.Node) and given.op == "call_function" and is_view(given):
+            given = cast(Any, given.args[0])
+        if isinstance(given, fx.Node) and given.op == "placeholder":
+            yield given
+
 
 # Of a call's meta the parts that say where it came from.
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
@@ -159,3 +246,85 @@ def shares_memory(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     return any(result.alias_info is not None for result in node.target._schema.returns)
+
+
+# A program's ports are contiguous. A tensor whose axes are permuted in memory (channels last, a
+# transposed result) is bound as its permutation instead of being copied.
+
+
+def axis_order(meta: torch.Tensor) -> tuple[int, ...] | None:
+    """Returns the axes from the slowest to the fastest, or None when that is their own order.
+
+    Args:
+        meta: a fake or real tensor; symbolic sizes are judged by their hints, so whoever binds
+            checks again.
+    """
+    if meta.dim() < 2:
+        return None
+    strides = [_hint(stride) for stride in meta.stride()]
+    sizes = [_hint(size) for size in meta.shape]
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, sizes, strict=True)):
+        return None
+    order = list(range(meta.dim()))
+    # Axes of size 1 have any stride: they keep their place among the others.
+    wide = [axis for axis in order if sizes[axis] != 1]
+    by_stride = sorted(wide, key=lambda axis: -strides[axis])
+    for place, axis in zip(wide, by_stride, strict=True):
+        order[place] = axis
+    return None if order == sorted(order) else tuple(order)
+
+
+def inverse_order(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the permutation that undoes one."""
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def is_dense(meta: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill its span of memory without gaps and without overlap."""
+    order = axis_order(meta) or tuple(range(meta.dim()))
+    expected = 1
+    for axis in reversed(order):
+        size = _hint(meta.shape[axis])
+        if size != 1 and _hint(meta.stride()[axis]) != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _hint(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 2
+
+
+def inlined(
+    graph: fx.Graph,
+    node: fx.Node,
+    function: Callable[..., Any],
+    tensors: Sequence[fx.Node],
+) -> list[fx.Node]:
+    """Puts the calls of a function before a node, of which they get the origin.
+
+    Args:
+        graph: with fake values in `meta["val"]`.
+        node: before which the calls stand.
+        function: of the tensors, with torch functions alone.
+        tensors: nodes of the graph.
+
+    Returns:
+        The nodes of the tensors that the function returns, in order.
+    """
+    fakes = [tensor.meta["val"] for tensor in tensors]
+    with torch.no_grad(), fakes[0].fake_mode:
+        traced = make_fx(function)(*fakes)
+    traced.graph.eliminate_dead_code()
+    inputs = (one for one in traced.graph.nodes if one.op == "placeholder")
+    at = dict(zip(inputs, tensors, strict=True))
+    with graph.inserting_before(node):
+        for one in traced.graph.nodes:
+            if one.op == "call_function":
+                at[one] = graph.node_copy(one, at.__getitem__)
+                at[one].meta = {**node.meta, "val": one.meta["val"]}
+    (results,) = (one.args[0] for one in traced.graph.nodes if one.op == "output")
+    return [at[one] for one in pytree.tree_leaves(results)]

@@ -1,30 +1,40 @@
-"""Where the calls of a graph come from: the torch module and the Python line of each.
-
-Layers of a program bear the names of these calls, so that this leads from a layer's time to the
-model's code.
-"""
+"""Origins of calls: modules, source lines and names, and a graph as text with them."""
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import op_name
 from npu_runtime.public_calls import public_call
 
 __all__ = [
     "call_place",
+    "graph_text",
     "graph_title",
+    "is_kept_float32",
+    "keep_name",
+    "keep_source_names",
+    "kept_source_name",
+    "mark_kept_float32",
     "module_path",
     "node_origins",
     "node_place",
     "python_line",
     "source_line",
+    "source_names",
 ]
+
+# Layers of a program bear the names of these calls, so that this leads from a layer's time to the
+# model's code.
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -127,3 +137,151 @@ def _short(file: str) -> str:
     """A file as it is imported: without the folder on Python's path that it was found in."""
     folders = [folder for folder in sys.path if folder and file.startswith(f"{folder}/")]
     return file[len(max(folders, key=len)) + 1 :] if folders else file
+
+
+# Dynamo knows them as expressions, such as `L['self']._modules['layers']._parameters['weight']`.
+
+_KEY = "npu_source_name"
+_MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
+_FIRST = re.compile(r"[LG]\['([^']+)'\]")
+
+
+def source_names(graph_module: fx.GraphModule) -> tuple[str, ...]:
+    """Names of a graph's inputs, in their order.
+
+    Weights of the module that is compiled have their names in it; other values are called by the
+    expression that the program has for them, and what has none by its node.
+    """
+    names = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node.meta.get("grapharg"), "source", None)
+            names.append(node.name if source is None else _readable(source.name))
+    return tuple(names)
+
+
+def keep_source_names(graph: fx.Graph, names: Sequence[str]) -> None:
+    """Notes the names at the inputs of a graph that AOTAutograd made of dynamo's."""
+    for node in graph.nodes:
+        # Its description tells which of dynamo's inputs it is; copies are dropped on the way.
+        index = getattr(node.meta.get("desc"), "idx", None)
+        if node.op == "placeholder" and isinstance(index, int) and index < len(names):
+            node.meta[_KEY] = names[index]
+
+
+def kept_source_name(placeholder: fx.Node) -> str:
+    """The name that was noted, else that of the node."""
+    return str(placeholder.meta.get(_KEY, placeholder.name))
+
+
+def _readable(source: str) -> str:
+    members = _MEMBER.findall(source)
+    root = _FIRST.match(source)
+    if not members:
+        return _FIRST.sub(r"\1", source)
+    # The module that is compiled is `self` to its forward, and `module` to the one that calls it.
+    is_own = root is not None and root[1] in ("self", "module", "fn")
+    return ".".join(members if is_own or root is None else [root[1], *members])
+
+
+_KEPT_FLOAT32 = "npu_keep_float32"
+
+
+def keep_name(node: fx.Node) -> str:
+    """The name by which a call is kept: the innermost module's path, else the node's own name."""
+    return module_path(node) or node.name
+
+
+def mark_kept_float32(graph: fx.Graph, patterns: Sequence[str]) -> frozenset[str]:
+    """Marks the calls that the patterns name; returns the patterns that named any.
+
+    Args:
+        graph: as captured, before any pass.
+        patterns: as of CompilerConfig.keep_float32.
+    """
+    found = set()
+    for node in graph.nodes if patterns else ():
+        if node.op == "call_function" and node.target is not operator.getitem:
+            name = keep_name(node)
+            meant = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+            found.update(meant)
+            if meant:
+                node.meta[_KEPT_FLOAT32] = True
+    return frozenset(found)
+
+
+def is_kept_float32(node: fx.Node) -> bool:
+    """Whether mark_kept_float32 has marked a call."""
+    return bool(node.meta.get(_KEPT_FLOAT32))
+
+
+# The text is read by people in dumps and hashed by the cache.
+
+_SHORT = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+
+
+def graph_text(graph: fx.Graph, *, sources: bool = False) -> str:
+    """Returns a graph as text.
+
+    A line reads `name: dtype[sizes] (strides) device = op(arguments)`; strides stand where elements
+    do not lie in the order of the axes.
+
+    Args:
+        graph: with values in `meta["val"]`.
+        sources: whether to add the Python line that a call comes from.
+    """
+    return "\n".join(_lines(graph, sources)) + "\n"
+
+
+def _lines(graph: fx.Graph, sources: bool) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.op == "output":
+            yield f"return {_text(node.args[0])}"
+            continue
+        left = f"{node.name}: {_value(node.meta.get('val'))}"
+        if node.op == "placeholder":
+            yield f"{left} = input"
+        elif node.op == "get_attr":
+            yield f"{left} = constant {node.target}"
+        else:
+            arguments = [_text(value) for value in node.args]
+            arguments += [f"{key}={_text(value)}" for key, value in node.kwargs.items()]
+            line = f"{left} = {op_name(node.target)}({', '.join(arguments)})"
+            place = source_line(node) if sources else None
+            yield f"{line}  # {place}" if place else line
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(_text(item) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        sizes = ", ".join(str(size) for size in tuple(value.shape))
+        dtype = _SHORT.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        return f"{dtype}[{sizes}]{_strides(value)} {value.device.type}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_value(item) for item in value) + ")"
+    return type(value).__name__ if isinstance(value, torch.SymInt) else str(value)
+
+
+def _strides(value: torch.Tensor) -> str:
+    if value.layout is not torch.strided:
+        return f" {value.layout}"
+    expected: Any = 1
+    for size, stride in zip(reversed(tuple(value.shape)), reversed(value.stride()), strict=True):
+        if str(size) != "1" and str(stride) != str(expected):
+            return f" ({', '.join(str(stride) for stride in value.stride())})"
+        expected = expected * size
+    return ""

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from npu_compiler.errors import GraphError
-from npu_compiler.graph_builder.places import find_place
-from npu_compiler.graph_builder.recording import GraphTensor, Recording
-from npu_compiler.lowering.dtypes import DEVICE_DTYPES, NARROW_DTYPES
+from npu_compiler.graph_builder.recording import GraphTensor, Recording, find_place
+from npu_compiler.lowering.context import DEVICE_DTYPES, NARROW_DTYPES
 from npu_runtime.public_calls import public_call
 
 __all__ = ["NamedCalls", "torch_dtype_of"]

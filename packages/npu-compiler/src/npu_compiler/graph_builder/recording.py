@@ -1,28 +1,164 @@
-"""Tensors without values, and the list of torch calls that made them.
-
-The calls run once on fake tensors, which checks shapes and dtypes, and again when the graph is
-captured.
-"""
+"""Recording of calls on graph tensors, with the checks at the call."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import GraphError
-from npu_compiler.graph_builder.places import Place, at_place, find_place
-from npu_compiler.graph_builder.rehearsal import Rehearsal
 
-__all__ = ["GraphTensor", "Recording", "Replay"]
+__all__ = [
+    "GraphTensor",
+    "Place",
+    "Recording",
+    "Rehearsal",
+    "Replay",
+    "at_place",
+    "find_place",
+    "pass_over",
+]
+
+# Modules through which a call comes here from the user's line: modules of torch call functions, and
+# what checks the kinds of arguments calls methods.
+_between = {__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of Python.
+
+    Attributes:
+        file: path.
+        line: number in it, from 1.
+        function: that the line is in.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def pass_over(package: str) -> None:
+    """Makes find_place look for the caller of a package whose code builds graphs for a user.
+
+    Args:
+        package: its dotted name.
+    """
+    _between.add(package)
+
+
+def find_place() -> Place | None:
+    """Returns the innermost line outside of torch and of what builds graphs; None without one."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not any(module == name or module.startswith(f"{name}.") for name in _between):
+            return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@contextlib.contextmanager
+def at_place(place: Place | None) -> Iterator[None]:
+    """Says where the calls stand that torch.export captures in the body."""
+    if place is None or not torch.compiler.is_exporting():
+        yield
+        return
+    with fx_traceback.preserve_node_meta():
+        fx_traceback.set_stack_trace(
+            [f'  File "{place.file}", line {place.line}, in {place.function}\n']
+        )
+        yield
+
+
+# Fake tensors know shapes and dtypes, but torch's kernels check more: that both factors of a
+# product have one dtype, and that indices lie inside. Such calls run once on zeros and on the
+# graph's constants.
+
+# Tensors with more elements are not made for a rehearsal, nor kept for later ones.
+_MOST_ELEMENTS = 1 << 24
+# What torch's kernels raise.
+_REFUSALS = (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+class Rehearsal:
+    """What is known of a graph's values: its integer constants, and what follows from them."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._known: dict[int, torch.Tensor] = {}
+
+    def learn(self, slot: int, value: torch.Tensor) -> None:
+        """Takes a value of a slot in; floats index nothing and are left out."""
+        if not value.dtype.is_floating_point and value.numel() <= _MOST_ELEMENTS:
+            self._known[slot] = value
+
+    def forget(self) -> None:
+        """Drops all values: a call wrote, and others may be views of what it wrote to."""
+        self._known.clear()
+
+    def try_call(
+        self, call: Callable[[Mapping[int, torch.Tensor]], Any], fakes: Mapping[int, torch.Tensor]
+    ) -> Any:
+        """Runs a call on real tensors where only that shows whether torch takes it.
+
+        Args:
+            call: makes it, on a value per slot.
+            fakes: slot -> fake tensor, of the tensors it takes.
+
+        Returns:
+            The result where every value was known, else None.
+
+        Raises:
+            Exception: what torch raises whatever the values that are not known.
+        """
+        known = {slot for slot in fakes if slot in self._known}
+        is_mixed = len({fake.dtype for fake in fakes.values()}) > 1
+        is_large = sum(fake.numel() for fake in fakes.values()) > _MOST_ELEMENTS
+        if is_large or not (known or is_mixed):
+            return None
+        try:
+            result = self._run(call, fakes, 0)
+        except _REFUSALS as failure:
+            # A quotient refuses zeros, an index into one row refuses ones.
+            try:
+                result = self._run(call, fakes, 1)
+            except _REFUSALS:
+                raise failure from None
+        return result if len(known) == len(fakes) else None
+
+    def _run(
+        self,
+        call: Callable[[Mapping[int, torch.Tensor]], Any],
+        fakes: Mapping[int, torch.Tensor],
+        fill: int,
+    ) -> Any:
+        values = {slot: self._value(slot, fake, fill) for slot, fake in fakes.items()}
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return call(values)
+
+    def _value(self, slot: int, fake: torch.Tensor, fill: int) -> torch.Tensor:
+        if slot in self._known:
+            return self._known[slot].clone()
+        return torch.full(tuple(fake.shape), fill, dtype=fake.dtype)
+
+
+# The calls run once on fake tensors, which checks shapes and dtypes, and again when the graph is
+# captured.
 
 # Calls that give Python what a tensor holds, and what fake tensors raise for others of the kind.
 _GIVES_VALUES = {

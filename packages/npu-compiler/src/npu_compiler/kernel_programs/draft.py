@@ -1,4 +1,4 @@
-"""A program in the making: instructions on values, of which each is written once."""
+"""Drafts of instructions, and the placement of their values in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from npu_ops.kernel_programs.program import Activation, Recipe
 
-__all__ = ["Draft", "Line", "Part"]
+__all__ = ["Draft", "Line", "Part", "keep_early", "place"]
 
 LineKind = Literal[
     "embed",
@@ -126,3 +126,106 @@ class Draft:
     def writer(self, value: int) -> Line:
         """Returns the line that writes a value first."""
         return next(line for line in self.lines if line.out == value)
+
+
+def keep_early(draft: Draft) -> None:
+    """Drops the rows whose logits nobody wants right after the last attention.
+
+    What comes after it treats each row by itself, so only kept rows need it.
+    """
+    keeps = [line for line in draft.lines if line.kind == "keep"]
+    attends = [at for at, line in enumerate(draft.lines) if line.kind in ("attend", "append")]
+    if len(keeps) != 1 or not attends:
+        return
+    (keep,) = keeps
+    first = attends[-1] + 1
+    last = draft.lines.index(keep)
+    before = {line.out for line in draft.lines[:first]}
+    after = draft.lines[first:last]
+    written = {line.out for line in after}
+    if any(
+        part.value in before for line in draft.lines[last + 1 :] for part in line.reads.values()
+    ):
+        return  # something is read in full and in part
+    needed = {
+        part.value
+        for line in [*after, keep]
+        for part in line.reads.values()
+        if part.value in before
+    }
+    if keep.reads["input"].value not in written | needed:
+        return
+    moved: dict[int, int] = {}
+    lines: list[Line] = []
+    for value in sorted(needed):
+        out = draft.value(draft.widths[value])
+        moved[value] = out
+        lines.append(Line("keep", out, {"input": draft.whole(value)}, {}, keep.module))
+
+    def kept(part: Part) -> Part:
+        return Part(moved.get(part.value, part.value), part.start, part.width)
+
+    for line in after:
+        line.reads = {name: kept(part) for name, part in line.reads.items()}
+    source = kept(keep.reads["input"])
+    draft.lines[first : last + 1] = [*lines, *after]
+    draft.redirect(keep.out, source)
+
+
+def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:
+    """Returns the buffer of each value, and the width of each buffer.
+
+    A buffer serves again once nothing reads its value any more. The logits have one of their own.
+    """
+    last: dict[int, int] = {}
+    for at, line in enumerate(draft.lines):
+        for part in line.reads.values():
+            last[part.value] = at
+        if line.out >= 0:
+            last.setdefault(line.out, at)
+    last[logits.value] = len(draft.lines)
+    buffers = [-1] * len(draft.widths)
+    widths: list[int] = []
+    free: list[int] = []
+    for at, line in enumerate(draft.lines):
+        ending = {part.value for part in line.reads.values() if last[part.value] == at}
+        if line.out >= 0 and buffers[line.out] < 0:
+            reused = _in_place(draft, line, ending)
+            if line.out == logits.value:
+                reused = None
+            if reused is not None:
+                buffers[line.out] = buffers[reused]
+                ending.discard(reused)
+            else:
+                buffers[line.out] = _take(
+                    free, widths, draft.widths[line.out], is_own=line.out == logits.value
+                )
+        free += [buffers[value] for value in ending]
+        if line.out >= 0 and last[line.out] == at and line.out != logits.value:
+            free.append(buffers[line.out])
+    return buffers, widths
+
+
+def _in_place(draft: Draft, line: Line, ending: set[int]) -> int | None:
+    """Returns a value that is read here for the last time and whose place the result can take."""
+    names = {"linear": ["residual"], "experts": ["residual"], "combine": ["left", "right"]}
+    for name in names.get(line.kind, []):
+        part = line.reads.get(name)
+        if part is None or part.value not in ending or part != draft.whole(part.value):
+            continue
+        if part.width != draft.widths[line.out]:
+            continue
+        if line.kind != "combine" and line.reads["input"].value == part.value:
+            continue
+        return part.value
+    return None
+
+
+def _take(free: list[int], widths: list[int], width: int, *, is_own: bool) -> int:
+    fitting = [one for one in free if widths[one] >= width] if not is_own else []
+    if fitting:
+        chosen = min(fitting, key=lambda one: widths[one])
+        free.remove(chosen)
+        return chosen
+    widths.append(width)
+    return len(widths) - 1

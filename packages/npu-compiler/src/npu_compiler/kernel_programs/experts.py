@@ -14,10 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from npu_compiler.kernel_programs.calls import ADDS, MULTIPLIES, linear_call, stripped
-from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
-from npu_compiler.kernel_programs.refusal import refused
-from npu_compiler.kernel_programs.views import is_moving
+from npu_compiler.kernel_programs.calls import ADDS, MULTIPLIES, is_moving, linear_call, stripped
+from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of, refused
 from npu_ops.kernel_programs.program import Activation
 from npu_ops.kernel_programs.reference import ACTIVATIONS
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from npu_compiler.kernel_programs.draft import Draft, Line, Part
-from npu_compiler.kernel_programs.refusal import unordered
+from npu_compiler.kernel_programs.evaluation import unordered
 from npu_ops.kernel_programs.program import Recipe
 from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.kernel_programs.draft import Draft, Line, Part
+from npu_compiler.kernel_programs.draft import Draft, Line, Part, keep_early, place
 from npu_compiler.kernel_programs.fusion import fuse
-from npu_compiler.kernel_programs.placement import keep_early, place
 from npu_compiler.kernel_programs.selection import select
 from npu_ops.kernel_programs.program import (
     Append,

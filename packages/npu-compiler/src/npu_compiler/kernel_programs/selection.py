@@ -10,24 +10,33 @@ import torch
 from torch import fx
 
 from npu_compiler.graph.origins import node_origins
-from npu_compiler.kernel_programs.activations import ACTIVATIONS, find_activation
 from npu_compiler.kernel_programs.attention import (
     AttentionCall,
+    ScoreFacts,
     cached_operand,
+    read_scores,
 )
 from npu_compiler.kernel_programs.calls import (
+    ACTIVATIONS,
     ADDS,
     MULTIPLIES,
     LinearCall,
+    Mover,
     NormCall,
+    View,
+    arranged,
+    find_activation,
+    is_moving,
     linear_call,
     norm_call,
+    other_rows,
+    rows_first,
     scalar,
     squared_of,
     stripped,
 )
 from npu_compiler.kernel_programs.draft import Draft, Line, Part
-from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of
+from npu_compiler.kernel_programs.evaluation import Case, Evaluator, Step, inputs_of, refused
 from npu_compiler.kernel_programs.experts import (
     ChosenProduct,
     ExpertsCall,
@@ -35,18 +44,7 @@ from npu_compiler.kernel_programs.experts import (
     read_gate,
     read_shares,
 )
-from npu_compiler.kernel_programs.nodes import Nodes, is_vector
-from npu_compiler.kernel_programs.refusal import refused
-from npu_compiler.kernel_programs.rotary import Rotation, find_rotation
-from npu_compiler.kernel_programs.scores import ScoreFacts, read_scores
-from npu_compiler.kernel_programs.views import (
-    Mover,
-    View,
-    arranged,
-    is_moving,
-    other_rows,
-    rows_first,
-)
+from npu_compiler.kernel_programs.nodes import Nodes, Rotation, find_rotation, is_vector
 from npu_ops.kernel_programs.program import LayerShape, NormOptions, Recipe
 from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 

@@ -1,11 +1,10 @@
 """Lowering: FX graphs of aten calls to OpenVINO models, and the table of converters."""
 
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import node_origins, python_line, source_line
 from npu_compiler.lowering.context import Context, Refused
-from npu_compiler.lowering.custom import custom_op
+from npu_compiler.lowering.custom import custom_op, define_op
 from npu_compiler.lowering.lower import LoweredModel, lower
-from npu_compiler.lowering.python_ops import define_op
 from npu_compiler.lowering.registry import (
     Converter,
     find_converter,

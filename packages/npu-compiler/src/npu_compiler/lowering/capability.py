@@ -13,13 +13,13 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.graph.calls import is_effectful, is_mutation, op_name
-from npu_compiler.graph.kept_float32 import is_kept_float32
+from npu_compiler.graph.nodes import is_effectful, is_mutation, op_name
+from npu_compiler.graph.origins import is_kept_float32
 from npu_compiler.lowering import find_converter, missing_converter
-from npu_compiler.lowering.arguments import bind_arguments
-from npu_compiler.lowering.dtypes import NARROW_DTYPES, is_float, refusal_for_dtype
+from npu_compiler.lowering.context import NARROW_DTYPES, is_float, refusal_for_dtype
 from npu_compiler.lowering.frontend import frontend_refusal
-from npu_compiler.lowering.narrow_integers import takes_narrow_integers
+from npu_compiler.lowering.integer_widths import takes_narrow_integers
+from npu_compiler.lowering.registry import bind_arguments
 from npu_compiler.options import CompilerConfig
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a converter sees while one graph is lowered: values, dtypes, shapes, constants."""
+"""Context of converters: values, constants and dtypes of the OpenVINO model."""
 
 from __future__ import annotations
 
@@ -6,16 +6,157 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import openvino as ov
 import openvino.opset1 as opset1
 import openvino.opset15 as ops
 import torch
 from torch import fx
 
-from npu_compiler.lowering import constants
-from npu_compiler.lowering.dtypes import NARROW_DTYPES, ov_type
+from npu_runtime.npu import as_cpu
 
-__all__ = ["Context", "Refused", "Value", "same_size", "static_shape"]
+__all__ = [
+    "DEVICE_DTYPES",
+    "MASKED",
+    "NARROW_DTYPES",
+    "Context",
+    "Refused",
+    "Value",
+    "integers",
+    "is_float",
+    "number",
+    "ov_type",
+    "refusal_for_dtype",
+    "same_size",
+    "saturate",
+    "static_shape",
+    "tensor_constant",
+    "torch_dtype",
+]
+
+# Precision of execution is no matter of types: npu_compiler.programs.compile_options chooses it.
+
+_TO_OV: dict[torch.dtype, ov.Type] = {
+    torch.float32: ov.Type.f32,
+    torch.float16: ov.Type.f16,
+    torch.bfloat16: ov.Type.bf16,
+    torch.float64: ov.Type.f64,
+    torch.int64: ov.Type.i64,
+    torch.int32: ov.Type.i32,
+    torch.int16: ov.Type.i16,
+    torch.int8: ov.Type.i8,
+    torch.uint8: ov.Type.u8,
+    torch.bool: ov.Type.boolean,
+}
+_TO_TORCH: dict[str, torch.dtype] = {t.get_type_name(): d for d, t in _TO_OV.items()}
+
+# What a program computes as torch does. float64 is missing on purpose: the CPU plugin computes it
+# in float32, and small integers, because it computes them in int32 and does not wrap around.
+DEVICE_DTYPES: frozenset[torch.dtype] = frozenset(
+    {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
+)
+
+# What a program moves, casts and compares as torch does, but does not compute in.
+NARROW_DTYPES: frozenset[torch.dtype] = frozenset({torch.uint8, torch.int8, torch.int16})
+
+
+def ov_type(dtype: torch.dtype) -> ov.Type:
+    """Returns OpenVINO's type for a torch dtype; KeyError for one that has no counterpart."""
+    return _TO_OV[dtype]
+
+
+def torch_dtype(element_type: ov.Type) -> torch.dtype:
+    """Returns the torch dtype for an OpenVINO element type; KeyError when there is none."""
+    return _TO_TORCH[element_type.get_type_name()]
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    """Whether a dtype is one of the floating point types a program can compute in."""
+    return dtype in (torch.float32, torch.float16, torch.bfloat16)
+
+
+def refusal_for_dtype(dtype: torch.dtype) -> str | None:
+    """Why a program cannot compute in this dtype as torch does, or None when it can."""
+    if dtype in DEVICE_DTYPES:
+        return None
+    if dtype is torch.float64:
+        return "float64 would be computed in float32"
+    if dtype in NARROW_DTYPES:
+        return f"{dtype} arithmetic would not wrap around as torch's does"
+    return f"{dtype} has no counterpart in a program"
+
+
+# What stands for "not seen" in an additive mask: the lowest float16, because float32's own minimum
+# becomes -inf when a program runs in half precision, and a row of -inf becomes NaN.
+MASKED = -65504.0
+
+# numpy has no bfloat16: its bytes travel as an integer type of the same width.
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
+    """Makes a constant of a tensor's shape and dtype which shares the tensor's memory.
+
+    Args:
+        tensor: any shape and dtype that OpenVINO has; on npu or cpu (device memory is host memory).
+            A tensor that is not contiguous is copied first.
+
+    Returns:
+        The constant's output, and the tensor whose memory it reads: OpenVINO holds no reference, so
+        the caller keeps it alive as long as the model.
+    """
+    source = tensor.detach().contiguous()
+    if source.device.type == "npu":
+        source = as_cpu(source)  # waits for the device; host code may read its bytes
+    shape = ov.Shape(list(source.shape))
+    if source.numel() == 0:
+        empty = np.empty(tuple(source.shape), dtype=np.float32)
+        node = ops.constant(empty, dtype=np.float32)
+        return ops.convert(node, ov_type(tensor.dtype)).output(0), source
+    raw = _raw(source)
+    view = ov.Tensor(raw, shape, ov_type(tensor.dtype))
+    return ov.op.Constant(view, True).output(0), source
+
+
+def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
+    """Makes a rank-0 constant; what is too large for the dtype becomes infinite, as in torch."""
+    if dtype in (torch.bfloat16, torch.float16):
+        raw = torch.tensor(value, dtype=dtype).view(torch.int16).reshape(1).numpy()
+        view = ov.Tensor(raw, ov.Shape([]), ov_type(dtype))
+        return ov.op.Constant(view, shared_memory=False).output(0)
+    return ops.constant(value, ov_type(dtype)).output(0)
+
+
+def integers(values: Sequence[int]) -> ov.Output:
+    """Makes an int64 constant of shape (len(values),)."""
+    return ops.constant(np.asarray(values, dtype=np.int64)).output(0)
+
+
+def saturate(model: ov.Model) -> None:
+    """Brings int64 constants into the range of int32, in which plugins compute them.
+
+    A plugin that compiles saturates them, but one that loads its own compiled blob reads the
+    weights' file again and cuts off the upper half: an end of 2**63 - 1 became -1 there.
+
+    Args:
+        model: changed in place.
+    """
+    bounds = np.iinfo(np.int32)
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.i64:
+            continue
+        values = node.get_data()
+        if values.size == 0 or (values.min() >= bounds.min and values.max() <= bounds.max):
+            continue
+        inside = ops.constant(np.clip(values, bounds.min, bounds.max), ov.Type.i64)
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(inside.output(0))
+
+
+def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The elements of a contiguous cpu tensor as a flat array over the same memory."""
+    return tensor.view(-1).view(_SAME_WIDTH[tensor.element_size()]).numpy()
+
 
 # Types whose numbers all fit a narrow integer type.
 _WITHIN = {
@@ -95,7 +236,7 @@ class Context:
 
     def constant(self, tensor: torch.Tensor) -> ov.Output:
         """Makes a constant over a tensor's memory and keeps the tensor alive."""
-        output, source = constants.tensor_constant(tensor)
+        output, source = tensor_constant(tensor)
         self.keep_alive.append(source)
         return output
 
@@ -109,14 +250,14 @@ class Context:
             value = int(value)
         key = ("number", dtype, repr(value))
         if key not in self._shared:
-            self._shared[key] = constants.number(value, dtype)
+            self._shared[key] = number(value, dtype)
         return self._shared[key]
 
     def integers(self, values: Sequence[int]) -> ov.Output:
         """Makes a constant int64 vector, one per content in a graph."""
         key = ("integers", tuple(values))
         if key not in self._shared:
-            self._shared[key] = constants.integers(values)
+            self._shared[key] = integers(values)
         return self._shared[key]
 
     def vector(self, values: Sequence[Operand]) -> ov.Output:

@@ -31,8 +31,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 import npu_runtime
-from npu_compiler.lowering.context import Context, static_shape
-from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.lowering.context import Context, ov_type, static_shape
 from npu_compiler.programs import compile_options, load_tolerant
 
 __all__ = ["convert_by_frontend", "frontend_refusal"]

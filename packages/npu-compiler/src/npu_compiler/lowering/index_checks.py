@@ -22,7 +22,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import python_line
 from npu_compiler.graph.ranges import Interval, integer_ranges, interval_of_size
 from npu_compiler.lowering.context import Context, same_size

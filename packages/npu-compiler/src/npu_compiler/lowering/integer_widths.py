@@ -1,16 +1,4 @@
-"""Which integer calls a program computes as torch does, although the device has narrower integers.
-
-OpenVINO's CPU plugin (2026.4.1) holds int64 in 32 bits, which moves and casts keep, and computes
-most of what integers go through (quotients, remainders, comparisons, sums, minima, choices) in
-float32, which holds whole numbers up to 2**24. So each integer that a program computes with must be
-proved to lie within 24 bits, and each that it moves within 32; so must one of which only the sign
-is read, or whether it is 0, which float32 keeps. Inputs are taken to be as small as the proof
-needs; each run looks whether they are. What cannot be proved so runs eagerly, and so does what
-reads the results of such a call, where the inputs that it has are wide in the first call.
-
-Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
-written down by npu_compiler.lowering.index_checks.
-"""
+"""Widths of integers: which calls are exact in 32 bits, and where 64 are needed."""
 
 from __future__ import annotations
 
@@ -24,12 +12,156 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from npu_compiler.graph.ranges import Interval, integer_ranges
-from npu_compiler.lowering.narrow_integers import CASTS, MOVES
+from npu_compiler.lowering.context import NARROW_DTYPES
+from npu_compiler.lowering.registry import bind_arguments
 from npu_runtime.npu import as_cpu
 
-__all__ = ["WIDE", "Widths", "bits_seen", "integer_widths"]
+__all__ = [
+    "CASTS",
+    "MOVES",
+    "WIDE",
+    "Widths",
+    "bits_seen",
+    "integer_widths",
+    "takes_narrow_integers",
+]
+
+# Arithmetic in these dtypes wraps around in torch and does not in a program, which computes in
+# int32. Casts wrap around by themselves, see npu_compiler.lowering.context.
 
 aten = torch.ops.aten
+
+# Casts and copies, in both directions.
+CASTS = frozenset(
+    {
+        aten._to_copy.default,
+        aten.to.dtype,
+        aten.to.dtype_layout,
+        aten.to.device,
+        aten.type_as.default,
+        torch.ops.prims.convert_element_type.default,
+        aten.clone.default,
+        aten.alias.default,
+        aten.detach.default,
+        aten.contiguous.default,
+        aten.lift_fresh_copy.default,
+        aten.lift_fresh.default,
+        aten.lift.default,
+        aten.copy.default,
+    }
+)
+MOVES = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten._reshape_alias.default,
+        aten._reshape_copy.default,
+        aten.view_copy.default,
+        aten.flatten.using_ints,
+        aten.unflatten.int,
+        aten.permute.default,
+        aten.permute_copy.default,
+        aten.transpose.int,
+        aten.swapaxes.default,
+        aten.t.default,
+        aten.numpy_T.default,
+        aten.expand.default,
+        aten.expand_copy.default,
+        aten.expand_as.default,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.slice.Tensor,
+        aten.slice_copy.Tensor,
+        aten.narrow.default,
+        aten.select.int,
+        aten.select_copy.int,
+        aten.split.Tensor,
+        aten.chunk.default,
+        aten.split_with_sizes.default,
+        aten.split_with_sizes_copy.default,
+        aten.unbind.int,
+        aten.cat.default,
+        aten.concat.default,
+        aten.concatenate.default,
+        aten.stack.default,
+        aten.repeat.default,
+        aten.flip.default,
+        aten.roll.default,
+        aten.index_select.default,
+        aten.gather.default,
+        aten.index.Tensor,
+    }
+)
+# With a number beside the tensors, which must be one of the dtype.
+_WITH_NUMBERS = frozenset(
+    {
+        aten.constant_pad_nd.default,
+        aten.where.self,
+        aten.masked_fill.Scalar,
+        aten.eq.Tensor,
+        aten.eq.Scalar,
+        aten.ne.Tensor,
+        aten.ne.Scalar,
+        aten.lt.Tensor,
+        aten.lt.Scalar,
+        aten.le.Tensor,
+        aten.le.Scalar,
+        aten.gt.Tensor,
+        aten.gt.Scalar,
+        aten.ge.Tensor,
+        aten.ge.Scalar,
+    }
+)
+
+
+def takes_narrow_integers(node: fx.Node) -> bool:
+    """Whether a call gives torch's results for int8, uint8 and int16 operands.
+
+    Args:
+        node: a call_function node with fake values in `meta["val"]`.
+    """
+    if node.target in CASTS or node.target in MOVES:
+        return True
+    if node.target not in _WITH_NUMBERS:
+        return False
+    dtypes = [dtype for dtype in _dtypes(node) if dtype in NARROW_DTYPES]
+    bounds = [torch.iinfo(dtype) for dtype in dtypes]
+    return all(
+        isinstance(number, int) and limit.min <= number <= limit.max
+        for number in _numbers(node)
+        for limit in bounds
+    )
+
+
+def _dtypes(node: fx.Node) -> Iterator[torch.dtype]:
+    for part in (*node.all_input_nodes, node):
+        value = part.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            yield value.dtype
+
+
+def _numbers(node: fx.Node) -> Iterator[Any]:
+    """The numbers that a call compares with or fills in."""
+    arguments = bind_arguments(node)
+    for name in ("other", "value"):
+        number = arguments.get(name)
+        if number is not None and not isinstance(number, fx.Node):
+            yield number
+
+
+# OpenVINO's CPU plugin (2026.4.1) holds int64 in 32 bits, which moves and casts keep, and computes
+# most of what integers go through (quotients, remainders, comparisons, sums, minima, choices) in
+# float32, which holds whole numbers up to 2**24. So each integer that a program computes with must
+# be proved to lie within 24 bits, and each that it moves within 32; so must one of which only the
+# sign is read, or whether it is 0, which float32 keeps. Inputs are taken to be as small as the
+# proof needs; each run looks whether they are. What cannot be proved so runs eagerly, and so does
+# what reads the results of such a call, where the inputs that it has are wide in the first call.
+#
+# Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
+# written down by npu_compiler.lowering.index_checks.
 
 WIDE = "its integers may not fit the bits in which a program computes"
 

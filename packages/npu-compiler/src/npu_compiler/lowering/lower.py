@@ -14,16 +14,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import npu_compiler.lowering.converters  # noqa: F401  (fills the table)
 from npu_compiler.errors import LoweringError
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import node_place
-from npu_compiler.lowering.arguments import bind_arguments
-from npu_compiler.lowering.constants import saturate
-from npu_compiler.lowering.context import Context, Refused, static_shape
-from npu_compiler.lowering.dtypes import ov_type
+from npu_compiler.lowering.context import Context, Refused, ov_type, saturate, static_shape
 from npu_compiler.lowering.frontend import convert_by_frontend
 from npu_compiler.lowering.index_checks import IndexChecks, IndexRecord
 from npu_compiler.lowering.integer_widths import WIDE, integer_widths
-from npu_compiler.lowering.registry import find_converter, missing_converter
+from npu_compiler.lowering.registry import bind_arguments, find_converter, missing_converter
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LoweredModel", "live_nodes", "lower"]

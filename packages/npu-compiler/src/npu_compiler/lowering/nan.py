@@ -17,8 +17,7 @@ import torch
 from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
-from npu_compiler.lowering.context import Context
-from npu_compiler.lowering.dtypes import torch_dtype
+from npu_compiler.lowering.context import Context, torch_dtype
 
 __all__ = [
     "exp", "extreme_keys", "guarded", "is_behind_product", "is_bounded_below", "is_exact",

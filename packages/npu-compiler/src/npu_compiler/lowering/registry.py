@@ -1,14 +1,12 @@
-"""The table of converters: which function turns a call of which op into OpenVINO nodes.
-
-The converters themselves live in npu_compiler.lowering.converters, one file per family. Converters
-of other wheels are found by entry point, and loaded at the first lookup.
-"""
+"""The registry of converters, and the binding of a call's arguments to its schema."""
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import importlib.metadata
 import inspect
+import keyword
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,16 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npu_compiler.errors import RegistryError
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.functional_forms import functional_form, has_functional_form
+from npu_compiler.graph.nodes import op_name
+from npu_compiler.graph.op_forms import functional_form, has_functional_form
 from npu_runtime.public_calls import public_call
 
 __all__ = [
     "Converter",
     "OpKey",
+    "bind_arguments",
     "converter",
     "find_converter",
     "foreign_ops",
@@ -35,6 +35,36 @@ __all__ = [
     "near_matches",
     "registered_ops",
 ]
+
+
+def bind_arguments(node: fx.Node) -> dict[str, Any]:
+    """Returns a call's arguments by name.
+
+    For an overload the names and defaults are the schema's; a name that Python itself uses (input,
+    min, from) gets an underscore behind it. For a Python function, such as
+    operator.add, positional arguments are named arg0, arg1, ...
+    """
+    if not isinstance(node.target, torch._ops.OpOverload):
+        named = {f"arg{index}": value for index, value in enumerate(node.args)}
+        return {**named, **node.kwargs}
+    bound: dict[str, Any] = {}
+    for index, argument in enumerate(node.target._schema.arguments):
+        name = _own_name(argument.name)
+        if index < len(node.args) and not argument.kwarg_only:
+            bound[name] = node.args[index]
+        elif argument.name in node.kwargs:
+            bound[name] = node.kwargs[argument.name]
+        elif argument.has_default_value():
+            bound[name] = argument.default_value
+    return bound
+
+
+def _own_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) or hasattr(builtins, name) else name
+
+
+# The converters themselves live in npu_compiler.lowering.converters, one file per family.
+# Converters of other wheels are found by entry point, and loaded at the first lookup.
 
 # An aten (or custom) overload, a Python function on symbolic integers such as operator.add, or the
 # name of an overload whose library may not have been imported yet.

@@ -1,8 +1,9 @@
-"""Each operation of a model against the rules of the NPU compiler's source."""
+"""Checks of a model's operations, and of the whole program, against the compiler's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import openvino as ov
@@ -10,11 +11,110 @@ from openvino._offline_transformations import apply_moc_transformations
 
 from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.npu_rules.before_import import is_replaced, replacement
-from npu_compiler.npu_rules.conditions import condition_findings
-from npu_compiler.npu_rules.finding import Finding
-from npu_compiler.npu_rules.source_rules import NEWEST, SourceRules, source_rules
+from npu_compiler.npu_rules.source_rules import (
+    NEWEST,
+    SourceRules,
+    condition_findings,
+    source_rules,
+)
 
-__all__ = ["check_operations", "node_refusals"]
+__all__ = [
+    "Finding",
+    "check_operations",
+    "check_whole_program",
+    "node_refusals",
+    "varying_operations",
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule and what it said.
+
+    Attributes:
+        rule: what an NPU asks for.
+        verdict: accepted, refused, or unknown where it cannot be found out here.
+        detail: the figures, or what is in the way and what to do.
+        operation: type and version of the operation that breaks the rule; "" for a whole model.
+        node: the FX node that it comes from.
+        line: the Python line of that node, "file.py:123"; "" where it is not known.
+        source: file, line and commit of the compiler's source that the rule was read from.
+        module: path of the torch module that the node comes from; "" where it is not known.
+        judge: "rules" or, for the verdict of the NPU's own compiler, "compiler".
+    """
+
+    rule: str
+    verdict: str
+    detail: str
+    operation: str = ""
+    node: str = ""
+    line: str = ""
+    source: str = ""
+    module: str = ""
+    judge: str = "rules"
+
+
+# Element types that OpenVINO's documentation of the NPU device lists for ports and constants.
+_TYPES = frozenset(
+    {"f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "i4", "u4",
+     "nf4", "boolean"}
+)  # fmt: skip
+
+
+def check_whole_program(model: ov.Model) -> list[Finding]:
+    """Returns one finding for each rule; the model stays as it is."""
+    return [_shapes(model), _types(model), _state(model)]
+
+
+def varying_operations(model: ov.Model) -> list[str]:
+    """Returns the names of operations whose results vary in size."""
+    return [
+        node.get_friendly_name()
+        for node in model.get_ordered_ops()
+        if any(output.get_partial_shape().is_dynamic for output in node.outputs())
+    ]
+
+
+def _shapes(model: ov.Model) -> Finding:
+    dynamic = varying_operations(model)
+    if not dynamic:
+        return Finding("static shapes", "accepted", "every dimension is a number")
+    step = "Export it without dynamic=, once per size."
+    return Finding("static shapes", "refused", f"{_some(dynamic)} vary in size. {step}")
+
+
+def _types(model: ov.Model) -> Finding:
+    others: dict[str, list[str]] = {}
+    found = set()
+    for node in model.get_ordered_ops():
+        for output in node.outputs():
+            name = output.get_element_type().get_type_name()
+            found.add(name)
+            if name not in _TYPES:
+                others.setdefault(name, []).append(node.get_friendly_name())
+    if not others:
+        return Finding("element types", "accepted", ", ".join(sorted(found)))
+    detail = "; ".join(f"{name}: {_some(nodes)}" for name, nodes in sorted(others.items()))
+    return Finding("element types", "refused", f"{detail}. Compute these in float32.")
+
+
+def _state(model: ov.Model) -> Finding:
+    states = [
+        node.get_friendly_name()
+        for node in model.get_ordered_ops()
+        if node.get_type_name() in ("ReadValue", "Assign")
+    ]
+    if not states:
+        return Finding("no state", "accepted", "each run depends on its inputs alone")
+    return Finding(
+        "no state", "refused", f"{_some(states)} keep state. Make it an input and an output."
+    )
+
+
+def _some(names: Sequence[str], limit: int = 3) -> str:
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
 
 _RULES = (
     "operation types",

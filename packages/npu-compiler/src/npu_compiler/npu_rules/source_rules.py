@@ -1,19 +1,31 @@
-"""The rules of the NPU's compiler: read from its source of 2024, corrected by what compilers took.
-
-tools/npu_rules.py wrote npu_rules.json. Each row of corrections.json names the first release of
-OpenVINO that it holds for, and where it was seen, if that is a later one: what the newest compiler
-refuses is taken to be refused by older ones.
-"""
+"""Rules read from the compiler's sources, and their conditions on a node."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GENERATIONS", "NEWEST", "OLDEST", "SourceRules", "source_rules"]
+import numpy as np
+
+__all__ = [
+    "GENERATIONS",
+    "NEWEST",
+    "OLDEST",
+    "SourceRules",
+    "condition_findings",
+    "is_empty",
+    "mask_repeats",
+    "scaled_pieces",
+    "source_rules",
+]
+
+# tools/npu_rules.py wrote npu_rules.json. Each row of corrections.json names the first release of
+# OpenVINO that it holds for, and where it was seen, if that is a later one: what the newest
+# compiler refuses is taken to be refused by older ones.
 
 # NPU 3720 is in Meteor Lake, NPU 4000 in Lunar Lake.
 GENERATIONS = ("3720", "4000")
@@ -124,3 +136,172 @@ def _correct(content: dict[str, Any], row: dict[str, Any]) -> None:
 
 def _is(row: dict[str, Any], kind: str) -> bool:
     return bool(row["type"] == kind)
+
+
+# They are the rows of "conditions" in npu_rules.json and corrections.json, each of one of a few
+# forms.
+
+_CUTS = ("Slice", "Split", "StridedSlice", "VariadicSplit")
+
+
+def condition_findings(node: Any, rules: SourceRules) -> Iterator[tuple[str, str, str]]:
+    """Yields the rule, what is in the way, and where it was read, for each condition that fails.
+
+    Args:
+        node: of sizes that are numbers.
+        rules: with the conditions.
+    """
+    info = node.get_type_info()
+    kind, opset = str(info.name), str(info.version_id)
+    for row in rules.conditions(kind, opset):
+        found = _failure(node, row)
+        if found is not None:
+            source = row.get("source") or rules.place("conditions", row["line"], row["file"])
+            yield *found, source
+
+
+def is_empty(port: Any) -> bool:
+    """Whether a tensor has no elements."""
+    shape = port.get_partial_shape()
+    return shape.rank.is_static and any(size.is_static and size == 0 for size in shape)
+
+
+def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
+    """Returns what a concatenation of a batch puts together, each with the number it is times.
+
+    Returns:
+        None unless all are pieces of one tensor of four dimensions, times different numbers: as
+        where the halves of a vector are swapped, and one of them is negated.
+    """
+    shape = node.get_output_partial_shape(0)
+    if shape.is_dynamic or len(shape) != 4 or shape[0] == 1:
+        return None
+    pieces = [_unscaled(port) for port in node.input_values()]
+    whole = {_cut_from(port) for port, _ in pieces}
+    if len(whole) > 1 or None in whole or len({factor for _, factor in pieces}) == 1:
+        return None
+    return pieces
+
+
+def mask_repeats(attention: Any) -> list[int] | None:
+    """Returns how often the mask of a batch is repeated in its four dimensions.
+
+    Returns:
+        None unless it is one for each head of all sequences, or one for each sequence where the
+        heads of keys and values are repeated. A mask for all is taken.
+    """
+    shapes = [port.get_partial_shape() for port in attention.input_values()]
+    if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:
+        return None
+    wanted = [int(size) for size in shapes[0].to_shape()[:2]]
+    given = [1, 1, 1, 1, *(int(size) for size in shapes[3].to_shape())][-4:-2]
+    if wanted[0] == 1 or given in (wanted, [1, 1]):
+        return None
+    if given[1] == 1 and not any(_is_repeated(attention.input_value(index)) for index in (1, 2)):
+        return None
+    return [new // old for old, new in zip(given, wanted, strict=True)] + [1, 1]
+
+
+def _is_repeated(heads: Any) -> bool:
+    maker = heads.get_node()
+    if maker.get_type_name() == "Reshape":
+        maker = maker.input_value(0).get_node()
+    return maker.get_type_name() in ("Broadcast", "Tile")
+
+
+def _unscaled(port: Any) -> tuple[Any, float]:
+    maker = port.get_node()
+    if maker.get_type_name() == "Negative":
+        return maker.input_value(0), -1.0
+    if maker.get_type_name() == "Multiply":
+        for index, other in enumerate(maker.input_values()):
+            number = other.get_node()
+            if number.get_type_name() == "Constant" and number.get_data().size == 1:
+                return maker.input_value(1 - index), float(number.get_data().reshape(-1)[0])
+    return port, 1.0
+
+
+def _cut_from(port: Any) -> tuple[str, int] | None:
+    maker = port.get_node()
+    if maker.get_type_name() not in _CUTS:
+        return None
+    source = maker.input_value(0)
+    return str(source.get_node().get_name()), int(source.get_index())
+
+
+def _failure(node: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The rule that a row breaks, with the figures; None where it holds."""
+    if "most_dimensions" in row:
+        return _of_dimensions(node, row["most_dimensions"])
+    if "refused" in row:
+        return "operation types", row["refused"]
+    if "kernel_fits" in row:
+        return _of_kernel(node)
+    if "elements" in row:
+        return _without_elements(node)
+    if "alike_pieces" in row:
+        detail = "pieces of one tensor of a batch are times different numbers."
+        return ("operand sizes", detail) if scaled_pieces(node) else None
+    if "whole_mask" in row:
+        detail = "the mask of a batch is one for all, or one for each sequence and head."
+        return ("operand sizes", detail) if mask_repeats(node) else None
+    if "inputs" in row:
+        wanted, count = row["inputs"], node.get_input_size()
+        detail = f"it has {_either(wanted)} inputs; got {count}."
+        return None if count in wanted else ("attributes", detail)
+    if "attribute" in row:
+        name, given = row["attribute"], _plain(node.get_attributes()[row["attribute"]])
+        detail = f"{name} is {_either(row['values'])}; got {given}."
+        return None if given in row["values"] else ("attributes", detail)
+    index = row["input"]
+    return _of_input(node.input_value(index), row) if index < node.get_input_size() else None
+
+
+def _of_input(port: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
+    name, maker = f"input {row['input']}", port.get_node()
+    if "ranks" in row:
+        rank = len(port.get_shape())
+        detail = f"{name} has {_either(row['ranks'])} dimensions; got {rank}."
+        return None if rank in row["ranks"] else ("operand ranks", detail)
+    if "types" in row:
+        kind = port.get_element_type().get_type_name()
+        detail = f"{name} is {_either(row['types'])}; got {kind}."
+        return None if kind in row["types"] else ("operand types", detail)
+    if maker.get_type_name() != "Constant":
+        detail = f"{name} is a constant; got the result of {maker.get_friendly_name()}."
+        return ("constant inputs", detail) if "constant" in row else None
+    if "alike" in row and np.unique(maker.get_data()).size > 1:
+        return "constant inputs", f"the numbers of {name} are alike; got several."
+    return None
+
+
+def _of_dimensions(node: Any, most: int) -> tuple[str, str] | None:
+    shapes = [port.get_partial_shape() for port in [*node.input_values(), *node.outputs()]]
+    rank = max((len(shape) for shape in shapes if shape.rank.is_static), default=0)
+    detail = f"a tensor has {most} dimensions at most; got {rank}."
+    return ("operand ranks", detail) if rank > most else None
+
+
+def _of_kernel(node: Any) -> tuple[str, str] | None:
+    attributes = node.get_attributes()
+    kernel, sizes = list(attributes["kernel"]), list(node.input_value(0).get_shape())[2:]
+    fits = all(width <= size for width, size in zip(kernel, sizes, strict=True))
+    detail = f"the kernel of a mean without its padding fits {sizes}; got {kernel}."
+    return None if fits or not attributes["exclude-pad"] else ("attributes", detail)
+
+
+def _without_elements(node: Any) -> tuple[str, str] | None:
+    if node.get_type_name() == "Constant":
+        return None
+    given = [port for port in node.input_values() if port.get_node().get_type_name() != "Constant"]
+    shapes = [port.get_partial_shape() for port in [*given, *node.outputs()] if is_empty(port)]
+    detail = f"a tensor has elements; got the shape {shapes[0] if shapes else ''}."
+    return ("operand sizes", detail) if shapes else None
+
+
+def _either(values: Sequence[Any]) -> str:
+    return " or ".join(str(value) for value in values)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -11,8 +11,7 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
-from npu_compiler.graph.nodes import add_call, is_call, is_static, sizes_of, value_of
+from npu_compiler.graph.nodes import add_call, inlined, is_call, is_static, sizes_of, value_of
 from npu_compiler.passes.infra.pass_base import Facts, GraphPass
 from npu_compiler.passes.infra.pattern import (
     FusePattern,
@@ -25,14 +24,13 @@ from npu_compiler.passes.infra.pattern import (
     number,
     optional,
 )
-from npu_compiler.passes.inlining import inlined
 from npu_compiler.passes.memory import written_arguments
 from npu_ops.sparse_attention import sparse_attention
 
 __all__ = ["FuseAttention", "OpenSparseAttention", "RecognizeCausalMask"]
 
 # Attention that a model calls by torch's own function is kept whole by
-# npu_compiler.graph.whole_ops.
+# npu_compiler.graph.op_forms.
 
 aten = torch.ops.aten
 

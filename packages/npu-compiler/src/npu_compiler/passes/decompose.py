@@ -11,10 +11,9 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.complex_pairs import RULES, Pairs, StaysComplex
-from npu_compiler.graph.nodes import add_call, is_call, is_static
+from npu_compiler.graph.complex_numbers import RULES, Pairs, StaysComplex
+from npu_compiler.graph.nodes import add_call, inlined, is_call, is_static
 from npu_compiler.passes.infra.pass_base import Facts, GraphPass
-from npu_compiler.passes.inlining import inlined
 
 __all__ = ["OpenComplexNumbers", "SeparateConvolutionGradients", "convolution_backward"]
 

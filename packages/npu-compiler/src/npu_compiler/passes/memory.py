@@ -13,8 +13,7 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.calls import is_view, view_chain
-from npu_compiler.graph.nodes import add_call, is_call
+from npu_compiler.graph.nodes import add_call, is_call, is_view, view_chain
 from npu_compiler.passes.infra.pass_base import Facts, GraphPass
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The stages of a compilation, in order, and the passes of each: the one list.
 
-A module of npu_compiler.passes holds passes of one concept; npu_compiler.passes.infra is their base.
+A module of npu_compiler.passes holds passes of one concept, on npu_compiler.passes.infra.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 import npu_runtime
 from npu_command.errors import KindError
 from npu_command.whole_files import write_json
-from npu_compiler.programs.blob_files import AMENDMENTS, check_blobs, read_amendments, record_blobs
+from npu_compiler.programs.blobs import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.programs.device_options import compile_tolerant
 from npu_compiler.programs.kept_files import FORMAT, KeptFiles, damage_of, facts_of, touch
 from npu_compiler.programs.load import device_name, load_tolerant, needed_options, write_model

@@ -1,15 +1,20 @@
-"""Runs one program on tensors, as a module among eager calls."""
+"""Execution of programs on tensors: OpenVINO programs and kernel programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import npu_runtime
+from npu_compiler.errors import LoweringError
+from npu_ops.kernel_programs.execution import TensorExecution
+from npu_ops.kernel_programs.program import KernelProgram
+from npu_ops.kernel_programs.weights import PackedLinear
 
-__all__ = ["ProgramCall", "plain_call"]
+__all__ = ["KernelCall", "KernelForm", "ProgramCall", "plain_call", "run_shortcut"]
 
 
 class ProgramCall(torch.nn.Module):
@@ -107,3 +112,171 @@ def _contiguous(value: Any) -> torch.Tensor:
         # A symbolic number that no input has as a size.
         return torch.tensor(value)
     return value.detach().contiguous()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelForm:
+    """A kernel program and the tensors that it is for.
+
+    Attributes:
+        program: the program.
+        rows: how many the tensors have.
+        inputs: their shapes, in the order in which the program loads them.
+        results: their shapes.
+        home: device type of the results.
+        is_alone: whether the calling thread runs it alone.
+    """
+
+    program: KernelProgram
+    rows: int
+    inputs: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    home: str
+    is_alone: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what from_json reads."""
+        return {
+            "program": self.program.as_dict(),
+            "rows": self.rows,
+            "inputs": self.inputs,
+            "results": self.results,
+            "home": self.home,
+            "is_alone": self.is_alone,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> KernelForm:
+        """Returns what as_json wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was written by another version.
+        """
+        return cls(
+            program=KernelProgram.from_dict(content["program"]),
+            rows=int(content["rows"]),
+            inputs=tuple(tuple(shape) for shape in content["inputs"]),
+            results=tuple(tuple(shape) for shape in content["results"]),
+            home=str(content["home"]),
+            is_alone=bool(content["is_alone"]),
+        )
+
+
+class KernelCall(torch.nn.Module):
+    """A kernel program as a module, with the calls of npu_compiler.programs.execution.ProgramCall.
+
+    Attributes:
+        input_names: of its inputs, in order.
+        program: what runs it on these inputs.
+        watch: sees the inputs and results of each run, and returns what is handed on.
+    """
+
+    def __init__(
+        self,
+        form: KernelForm,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        *,
+        input_names: Sequence[str],
+        name: str,
+    ) -> None:
+        """Makes a program ready.
+
+        Args:
+            form: what to run, and on which tensors.
+            weights: each that the program names; their memory is used where it is.
+            input_names: one for each input.
+            name: what its spans are called.
+        """
+        super().__init__()
+        self.input_names = tuple(input_names)
+        self.watch: Callable[[Sequence[Any], list[torch.Tensor]], list[torch.Tensor]] | None = None
+        self._form = form
+        self._weights = dict(weights)
+        self._name = name
+        self._programs: dict[tuple[int, ...], TensorExecution] = {}
+        self.program = self._program_for(range(len(self.input_names)))
+
+    def forward(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs the program; results are new tensors."""
+        results = _uncaptured(self.program.run(inputs))
+        return results if self.watch is None else self.watch(inputs, results)
+
+    def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
+        """Returns what runs a graph that is this call alone.
+
+        Args:
+            inputs: which of the graph's inputs the program takes.
+            outputs: which of the program's results each of the graph's is.
+        """
+        program = self._program_for(inputs)
+        is_plain = self._are_all(outputs)
+
+        def run(*arguments: Any) -> Sequence[torch.Tensor]:
+            if self.watch is not None:
+                results = self(*[arguments[place] for place in inputs])
+            else:
+                results = _uncaptured(program.run(arguments))
+            return results if is_plain else tuple([results[index] for index in outputs])
+
+        return run
+
+    def shortcut(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        is_current: Callable[[Any], bool] | None,
+    ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None] | None:
+        """Returns what runs such a graph without Python, or gives None where it does not.
+
+        Args:
+            inputs: as for direct.
+            outputs: as for direct.
+            is_current: see TensorExecution.shortcut.
+
+        Returns:
+            None if the results are not the program's, in its order.
+        """
+        return self._program_for(inputs).shortcut(is_current) if self._are_all(outputs) else None
+
+    def _are_all(self, outputs: Sequence[int]) -> bool:
+        """Whether these are the program's results, in its order."""
+        return list(outputs) == list(range(len(self._form.results)))
+
+    def _program_for(self, inputs: Sequence[int]) -> TensorExecution:
+        places = tuple(inputs)
+        if places not in self._programs:
+            form = self._form
+            self._programs[places] = TensorExecution(
+                form.program,
+                self._weights,
+                rows=form.rows,
+                arguments=list(zip(places, form.inputs, strict=True)),
+                results=form.results,
+                device=form.home,
+                is_alone=form.is_alone,
+                name=self._name,
+            )
+        return self._programs[places]
+
+
+def run_shortcut(
+    shortcut: Callable[[tuple[Any, ...]], list[torch.Tensor] | None], inputs: tuple[Any, ...]
+) -> list[torch.Tensor] | None:
+    """Returns what KernelCall.shortcut gives; None also for what it refuses.
+
+    The usual way then says what is wrong.
+    """
+    try:
+        return shortcut(inputs)
+    except (MemoryError, ValueError):
+        return None
+
+
+def _uncaptured(results: list[torch.Tensor] | None) -> list[torch.Tensor]:
+    if results is None:
+        raise LoweringError(
+            "kernel program: a captured graph holds programs of the device; got host code. Compile "
+            'with target="openvino".',
+            code="no-kernel",
+        )
+    return results

@@ -20,7 +20,7 @@ from typing import Any
 
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
-from npu_compiler.programs.fingerprint import fingerprint
+from npu_compiler.programs.blobs import fingerprint
 from npu_runtime.public_calls import public_call
 
 __all__ = ["FORMAT", "CacheEntry", "CacheStatistics", "KeptFiles", "damage_of", "facts_of", "touch"]

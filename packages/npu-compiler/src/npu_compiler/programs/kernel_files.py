@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from npu_compiler.programs.cache import ProgramCache
-from npu_compiler.programs.kernel_execution import KernelForm
+from npu_compiler.programs.execution import KernelForm
 from npu_ops.errors import DamagedFileError
 from npu_ops.kernel_programs.weights import PackedLinear, read_weights, write_weights
 

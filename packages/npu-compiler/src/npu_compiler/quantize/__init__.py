@@ -16,13 +16,14 @@ if TYPE_CHECKING:
         compare_perplexity,
         perplexity,
     )
-    from npu_compiler.quantize.tensors import compress_to_i4, quantize_tensor
     from npu_compiler.quantize.weights import (
         GROUP_SIZES,
         MODES,
         ROUNDINGS,
         QuantizedWeight,
+        compress_to_i4,
         fitting_group,
+        quantize_tensor,
         quantize_weight,
     )
 
@@ -62,8 +63,8 @@ _HOMES = {
     "compare_outputs": "quality",
     "compare_perplexity": "quality",
     "perplexity": "quality",
-    "compress_to_i4": "tensors",
-    "quantize_tensor": "tensors",
+    "compress_to_i4": "weights",
+    "quantize_tensor": "weights",
     "compress_weights_by_data": "calibrated",
     "quantize_activations": "calibrated",
 }

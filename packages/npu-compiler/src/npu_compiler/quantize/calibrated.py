@@ -1,6 +1,6 @@
 """Quantization that looks at data: GPTQ, or AWQ and scale estimation, for int4, and full int8.
 
-GPTQ is npu_compiler.quantize.by_moments'; the others are done by NNCF, OpenVINO's library for it,
+GPTQ is npu_compiler.quantize.gptq'; the others are done by NNCF, OpenVINO's library for it,
 which comes with the extra `quantization` of this package.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import openvino as ov
 
 from npu_compiler.errors import OptionError
-from npu_compiler.quantize.by_moments import compress_by_moments
+from npu_compiler.quantize.gptq import compress_by_moments
 from npu_compiler.quantize.weights import GROUP_SIZES, ROUNDINGS
 from npu_runtime.public_calls import public_call
 
@@ -36,7 +36,7 @@ def compress_weights_by_data(
 ) -> ov.Model:
     """Compresses the weights of matrix products to int4 so that the products change least.
 
-    "gptq" (npu_compiler.quantize.by_moments) lets the errors of a row's weights make up for each
+    "gptq" (npu_compiler.quantize.gptq) lets the errors of a row's weights make up for each
     other. "awq" (Lin et al., 2023, arXiv:2306.00978) scales the channels whose inputs are large
     before they are rounded, and folds the inverse into what comes before; scale estimation then
     fits each group's scale to the products' results. Embeddings and the last product become int8,

@@ -1,7 +1,7 @@
 """A suite of architectures, small and with random weights, and what becomes of each compiled.
 
 ``python -m npu_compiler.suite`` runs it; it needs transformers, which npu-compiler itself does not.
-Random graphs of single ops are in npu_compiler.suite.random_graphs.
+Random graphs of single ops are in npu_compiler.fuzz.
 """
 
 from npu_compiler.suite.families.architecture import Architecture, make

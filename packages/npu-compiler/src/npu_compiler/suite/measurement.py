@@ -17,8 +17,8 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
-from npu_compiler.compilation.records import GraphRecord, collecting
 from npu_compiler.errors import SuiteError, WrongResultWarning
+from npu_compiler.graph_compiler.records import GraphRecord, collecting
 from npu_compiler.suite.families.architecture import Architecture, coinciding, make
 
 __all__ = ["BOUND", "Measurement", "measure", "relative_error", "tensors_of"]

@@ -1,19 +1,36 @@
-"""Measurements as a table for a terminal and as a CSV.
-
-The page of the documentation is made in page.py.
-"""
+"""Reports of the suite: rows of CSV, a summary, and the page of results."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from npu_compiler.suite.measurement import BOUND, Measurement
+import torch
 
-__all__ = ["HEADER", "cells", "read_csv", "row_line", "summary", "verdict", "write_csv"]
+from npu_compiler.suite.measurement import BOUND, Measurement
+from npu_compiler.suite.table import LEFT_OUT
+
+__all__ = [
+    "HEADER",
+    "Facts",
+    "cells",
+    "draws_section",
+    "model_coverage_page",
+    "read_csv",
+    "row_line",
+    "summary",
+    "verdict",
+    "write_csv",
+]
+
+# The page of the documentation is made in page.py.
 
 HEADER = ("model", "family", "breaks", "graphs", "programs", "lowered", "error", "compile s", "")
 _WIDTHS = (30, 18, 6, 6, 8, 12, 8, 9, 0)
@@ -92,3 +109,153 @@ def _measurement(line: dict[str, str]) -> Measurement:
         values[name] = float(line[name])
     values["draw"] = int(line["draw"]) if line.get("draw") else None
     return Measurement(**{**values, "finished": line["finished"] == "True"})
+
+
+# The table for a terminal is in report.py.
+
+_VERSIONS = ("torch", "transformers", "openvino", "npu-compiler", "npu-runtime")
+_WHAT = (
+    "Each model is built from transformers' own configuration class with random weights, small "
+    'enough to run in seconds, and compiled by `torch.compile(model, backend="npu")` as it is. '
+    "*Error* is the largest difference of an element from eager float32 on the CPU, over the "
+    "largest magnitude in its tensor, over all tensors that the model returns and two calls. "
+    f"A model is right when that is at most {BOUND:.0e}: sums in another order stay below, and an "
+    "op that computes something else does not. A model that multiplies roundings is right up to "
+    "three times eager's own distance from eager float64. *Compile* is the first call. Nothing "
+    "here was shown on an NPU: the driver ran OpenVINO's CPU plugin, see "
+    "[Verification](../verification.md)."
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a page says of the run that it is made from.
+
+    Attributes:
+        date: of the run, as in ``2026-11-20``.
+        command: as it was typed.
+        versions: one line.
+        driver: that of the runtime, and its device.
+        note: what a reader must know of this run beside the rest.
+    """
+
+    date: str
+    command: str
+    versions: str
+    driver: str
+    note: str = ""
+
+    @classmethod
+    def of_this_machine(cls, arguments: Sequence[str]) -> Facts:
+        """The facts of a run of now and here."""
+        device = torch.npu.get_device_properties(0)  # type: ignore[attr-defined]
+        return cls(
+            date=datetime.now(tz=UTC).date().isoformat(),
+            command=shlex.join(["python", "-m", "npu_compiler.suite", *arguments]),
+            versions=", ".join(f"{name} {version(name)}" for name in _VERSIONS),
+            driver=f"{device.driver}, {device.name}",
+        )
+
+
+def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
+    """The page as Markdown; the same for the same arguments."""
+    right = sum(row.is_right for row in rows)
+    whole = sum(row.is_whole for row in rows)
+    families = dict.fromkeys(row.family for row in rows)
+    verdict = (
+        f"- {len(rows)} architectures: {right} right, {whole} of them whole: one program with "
+        "every node in it, without a graph break."
+    )
+    lines = [
+        "# Which models were compared",
+        "",
+        f"Made from a run of {facts.date}, by `python -m npu_compiler.suite --page`.",
+        "",
+        f"- Command: `{facts.command}`",
+        f"- Versions: {facts.versions}",
+        f"- Driver: {facts.driver}",
+        *([f"- {facts.note}"] if facts.note else []),
+        verdict,
+        "",
+        _WHAT,
+        "",
+    ]
+    for family in families:
+        members = [row for row in rows if row.family == family]
+        lines += [f"## {family.capitalize()}", "", *_table(members), ""]
+    lines += ["## Not whole", "", *_exceptions(rows), ""]
+    left_out = [f"- {name}: {reason}." for name, reason in LEFT_OUT.items()]
+    lines += ["## Tried and left out of the suite", "", *left_out, ""]
+    return "\n".join(lines)
+
+
+def draws_section(rows: Sequence[Measurement], facts: Facts) -> str:
+    """A section of that page, of a run with draws of sizes; the same for the same arguments."""
+    families = dict.fromkeys(row.family for row in rows)
+    lines = [
+        f"- Command: `{facts.command}`, {facts.date}",
+        f"- Versions: {facts.versions}",
+        f"- Driver: {facts.driver}",
+        *([f"- {facts.note}"] if facts.note else []),
+        "",
+        "| Family | Models | Runs | Right | Whole | Refused by torch | Not right | Largest error |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_counts(name, [row for row in rows if row.family == name]) for name in families),
+        _counts("all", rows),
+        "",
+    ]
+    for family in families:
+        names = dict.fromkeys(row.name for row in rows if row.family == family)
+        lines += [f"{family.capitalize()}: {', '.join(names)}.", ""]
+    for row in rows:
+        if row.is_right and row.rounding:
+            lines.append(
+                f"- {row.name}, draw {row.draw}, right: off by {row.error:.1e}, where eager "
+                f"float32 is off by {row.rounding:.1e} from eager float64"
+            )
+        if not row.is_right:
+            told = " ".join((row.false_alarm or row.detail or f"{row.error:.1e}").split())
+            state = "refused by torch" if row.is_left_out else "not right"
+            lines.append(f"- {row.name}, draw {row.draw}, {state}: `{told.replace('`', chr(39))}`")
+    return "\n".join([*lines, ""])
+
+
+def _counts(name: str, rows: Sequence[Measurement]) -> str:
+    refused = sum(row.is_left_out for row in rows)
+    right = sum(row.is_right for row in rows)
+    values = (
+        len({row.name for row in rows}),
+        len(rows),
+        right,
+        sum(row.is_whole for row in rows),
+        refused,
+        len(rows) - right - refused,
+        f"{max((row.error for row in rows if row.finished), default=0.0):.1e}",
+    )
+    return f"| {name} | {' | '.join(map(str, values))} |"
+
+
+def _table(rows: Sequence[Measurement]) -> Iterator[str]:
+    yield "| Model | Graph breaks | Graphs | Programs | Nodes lowered | Error | Compile |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        if not row.finished:
+            yield f"| {row.name} | – | – | – | – | – | – |"
+            continue
+        share = f"{row.lowered} of {row.nodes} ({row.lowered / max(row.nodes, 1):.0%})"
+        yield (
+            f"| {row.name} | {row.graph_breaks} | {row.graphs} | {row.programs} | {share} | "
+            f"{row.error:.1e} | {row.compile_time_s:.1f} s |"
+        )
+
+
+def _exceptions(rows: Sequence[Measurement]) -> list[str]:
+    """Models that are wrong, did not finish, or are cut, with the reasons."""
+    found = []
+    for row in rows:
+        if row.is_whole:
+            continue
+        state = "right" if row.is_right else "wrong" if row.finished else "did not finish"
+        reason = row.detail or f"{row.graphs} graphs, {row.programs} programs"
+        found.append(f"- {row.name}, {state}: `{reason.replace('`', chr(39))}`")
+    return found or ["None."]

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.compilation.compiled_graph import CompiledGraph
 from npu_compiler.errors import LoweringError
-from npu_compiler.half_precision.search import TOLERANCE, KeptSearch, search_kept
-from npu_compiler.verification.graph_trial import keep_original
+from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
+from npu_compiler.half_precision import TOLERANCE, KeptSearch, search_kept
+from npu_compiler.verification.graph_check import keep_original
 from npu_runtime import FrozenTensors
 
 __all__ = ["AutoKeptGraph"]

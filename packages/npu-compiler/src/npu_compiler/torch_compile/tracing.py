@@ -13,15 +13,15 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.buckets import BucketedGraph, wants_static_programs
 from npu_compiler.buckets.sizes import Sizes
-from npu_compiler.compilation.compiled_graph import CompiledGraph
-from npu_compiler.graph.source_names import keep_source_names, source_names
-from npu_compiler.graph.whole_ops import decompositions, keep_attention_whole
+from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
+from npu_compiler.graph.origins import keep_source_names, source_names
+from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
 from npu_compiler.options import AUTO, CompilerConfig
-from npu_compiler.programs.kernel_execution import run_shortcut
-from npu_compiler.torch_compile.recall import GraphMemory
-from npu_compiler.tuning.choice import configured
+from npu_compiler.programs.execution import run_shortcut
+from npu_compiler.torch_compile.graph_cache import GraphMemory
+from npu_compiler.tuning.candidates import configured
 from npu_compiler.tuning.measuring import MeasuredGraph
-from npu_compiler.tuning.state import current_run
+from npu_compiler.tuning.run import current_run
 from npu_compiler.tuning.store import tuning_key
 from npu_runtime import observe
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npu_compiler.tuning.candidates import CANDIDATES, Candidate
-    from npu_compiler.tuning.report import TuningReport
-    from npu_compiler.tuning.store import TuningRecord, TuningStore
+    from npu_compiler.tuning.store import TuningRecord, TuningReport, TuningStore
 
 __all__ = ["CANDIDATES", "Candidate", "TuningRecord", "TuningReport", "TuningStore"]
 
@@ -13,13 +12,13 @@ _HOMES = {
     "CANDIDATES": "candidates",
     "Candidate": "candidates",
     "TuningRecord": "store",
-    "TuningReport": "report",
+    "TuningReport": "store",
     "TuningStore": "store",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Late: a warm start asks only whether a session is open, and the store imports openvino.
+    # Late: a warm start asks only whether a run is open, and the store imports openvino.
     import importlib
 
     if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Ways to compile one graph, as changes of a configuration; measuring them is tuning.session's."""
+"""Candidates: ways to compile one graph, and the recorded choice among them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from npu_compiler.graph.calls import op_name
+from npu_compiler.graph.nodes import op_name
 from npu_compiler.options import CompilerConfig
+from npu_compiler.tuning.store import TuningStore, tuning_key
 
-__all__ = ["CANDIDATES", "Candidate", "find_candidate"]
+__all__ = ["CANDIDATES", "Candidate", "configured", "find_candidate", "recorded_candidate"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,27 @@ CANDIDATES: tuple[Candidate, ...] = (
 def find_candidate(name: str) -> Candidate | None:
     """Returns the candidate of a name, or None for one that this version does not have."""
     return next((candidate for candidate in CANDIDATES if candidate.name == name), None)
+
+
+def configured(
+    graph: fx.Graph, *, kind: str, config: CompilerConfig
+) -> tuple[CompilerConfig, str | None]:
+    """Returns the configuration that was recorded as the fastest, and the candidate's name."""
+    if kind != "inference" or not TuningStore(config.cache_dir).directory.is_dir():
+        return config, None
+    candidate = recorded_candidate(tuning_key(graph, kind=kind, config=config), config)
+    if candidate is None:
+        return config, None
+    return candidate.applied(config, graph), candidate.name
+
+
+def recorded_candidate(key: str, config: CompilerConfig) -> Candidate | None:
+    """Returns the way of compiling that is recorded as the fastest, if the options leave it open.
+
+    Args:
+        key: of the graph, from tuning_key.
+        config: as it was asked for.
+    """
+    record = TuningStore(config.cache_dir).read(key)
+    candidate = find_candidate(record.chosen) if record is not None else None
+    return candidate if candidate is not None and candidate.fits(config) else None

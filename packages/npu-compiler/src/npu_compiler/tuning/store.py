@@ -1,4 +1,4 @@
-"""Tuning records on disk: one JSON file each, which travel between machines as one file."""
+"""Records of tuning, their store on disk, and the report of a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ import npu_runtime
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TuningError
-from npu_compiler.graph.text import graph_text
+from npu_compiler.graph.origins import graph_text
 from npu_compiler.options import CompilerConfig
+from npu_compiler.target_compiler.report import ESTIMATE_NOTE
 
-__all__ = ["TuningRecord", "TuningStore", "tuning_key"]
+__all__ = ["TuningRecord", "TuningReport", "TuningStore", "tuning_key"]
 
 _logger = logging.getLogger(__name__)
 
@@ -174,3 +175,32 @@ def _file_error(path: str | os.PathLike[str], rule: str, received: str | None) -
         "npu-compiler tune --export.",
         code="tuning-file",
     )
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """What a session measured or estimated.
+
+    Attributes:
+        records: one per graph.
+        skipped: graph -> why it was not tuned.
+    """
+
+    records: tuple[TuningRecord, ...]
+    skipped: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.records)} graphs tuned, {len(self.skipped)} not"]
+        for record in self.records:
+            chosen = f"{record.key[:12]}: {record.chosen}, {record.speedup:.2f}x the default"
+            if record.estimated_by:
+                note = f"{ESTIMATE_NOTE}; compiler {record.estimated_by}"
+                chosen += f" on {record.device} ({note})"
+            lines.append(chosen)
+            lines += [
+                f"  {name:18} {time_us:10.1f} us  error {record.errors[name]:.1e}"
+                for name, time_us in sorted(record.times_us.items(), key=lambda item: item[1])
+            ]
+            lines += [f"  {name:18} {reason}" for name, reason in record.refused.items()]
+        lines += [f"{name}: {reason}" for name, reason in self.skipped.items()]
+        return "\n".join(lines)

@@ -1,21 +1,23 @@
-"""Whether results are those of torch, up to the rounding of what computed them.
-
-Two stages. A result within a small share of its row's largest value is right. Where it is not,
-torch computes again with every value off by a rounding error: a graph that spreads rounding shows
-so, and what the program is off by is held against that.
-"""
+"""Comparison of results with a reference, and errors for wrong ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from npu_compiler.errors import WrongResultError, WrongResultWarning
+from npu_compiler.verification.result import Verdict
 from npu_runtime.npu import as_cpu
 
-__all__ = ["ROUNDING", "Difference", "compare"]
+__all__ = ["ROUNDING", "Difference", "WrongResults", "compare"]
+
+# Two stages. A result within a small share of its row's largest value is right. Where it is not,
+# torch computes again with every value off by a rounding error: a graph that spreads rounding shows
+# so, and what the program is off by is held against that.
 
 # One rounding in each precision. Twice float32's unit, because vectorized exponentials and their
 # like are off by two units in the last place (OpenVINO 2026.4.1's CPU plugin).
@@ -206,3 +208,76 @@ def _described(index: int, a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor
         found=one,
         expected=other,
     )
+
+
+_ADVICE = (
+    "Please report it, with NPU_COMPILE_DEBUG set to a directory; CompilerConfig(verify=...) says "
+    "when programs are compared"
+)
+
+
+class WrongResults:
+    """What differed in one graph."""
+
+    def __init__(
+        self,
+        graph: str,
+        verdicts: Mapping[str, Verdict],
+        *,
+        difference: Difference | None,
+        is_unsteady: bool,
+        replaceable: frozenset[str] = frozenset(),
+    ) -> None:
+        """Takes what a trial found.
+
+        Args:
+            graph: its name.
+            verdicts: program name -> its verdict.
+            difference: how the whole graph differed although its programs are right, or None.
+            is_unsteady: whether it was right when it was run again.
+            replaceable: programs that can be made for OpenVINO instead.
+        """
+        self._replaceable = replaceable
+        self._graph = graph
+        self._verdicts = verdicts
+        self._difference = difference
+        self._is_unsteady = is_unsteady
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Programs that are wrong with all known workarounds."""
+        return tuple(name for name, one in self._verdicts.items() if one.status == "wrong")
+
+    def tell(self, *, is_strict: bool) -> None:
+        """Warns of each.
+
+        Raises:
+            WrongResultError: [wrong-result] under strict, where calls would run eagerly.
+        """
+        for name, verdict in self._verdicts.items():
+            if verdict.status in ("mended", "unsteady"):
+                self._warn(f"{name}: its program {verdict}")
+            elif verdict.status == "wrong" and name in self._replaceable:
+                self._warn(
+                    f"{name}: its program of kernels {verdict}. OpenVINO's takes its place from "
+                    "now on"
+                )
+            elif verdict.status == "wrong":
+                self._refuse(f"{name}: its program {verdict}", is_strict=is_strict)
+        if self._difference is not None:
+            text = f"{self._graph}: the compiled graph differed from torch: {self._difference}"
+            if self._is_unsteady:
+                self._warn(f"{text}; right when it was run again")
+            else:
+                self._refuse(text, is_strict=is_strict)
+
+    def _refuse(self, text: str, *, is_strict: bool) -> None:
+        if is_strict:
+            raise WrongResultError(
+                f"{text}. Compile without strict, so that what is wrong runs eagerly. {_ADVICE}.",
+                code="wrong-result",
+            )
+        self._warn(f"{text}. It runs eagerly from now on")
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{text}. {_ADVICE}.", WrongResultWarning, stacklevel=2)

@@ -1,8 +1,9 @@
-"""Computes a graph by torch's kernels of the host: exactly, or with rounding errors everywhere."""
+"""References: the same graph computed by torch, with decompressed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +11,20 @@ from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-import npu_compiler.graph.whole_ops  # noqa: F401  # defines attention
+import npu_compiler.graph.op_forms  # noqa: F401  # defines attention
+from npu_compiler.quantize import CompressionReport
+from npu_compiler.quantize.weights import quantize_weight
 from npu_compiler.verification.comparison import ROUNDING, on_host
 
-__all__ = ["REFUSALS", "SAMPLES", "Reference", "Rounding", "refusal_text", "standing_in"]
+__all__ = [
+    "REFUSALS",
+    "SAMPLES",
+    "Reference",
+    "Rounding",
+    "decompressed",
+    "refusal_text",
+    "standing_in",
+]
 
 _ATTENTION = frozenset(
     {
@@ -188,3 +199,35 @@ def _host_value(value: Any) -> Any:
 def _no_autocast() -> Any:
     # A traced graph has its casts in it.
     return torch.autocast("cpu", enabled=False)
+
+
+def decompressed(
+    weights: Mapping[str, torch.Tensor], report: CompressionReport, *, symmetric: bool
+) -> dict[str, torch.Tensor] | str:
+    """Returns weights by name, the compressed ones as what their integers stand for.
+
+    Args:
+        weights: name -> weight, exact.
+        report: which were compressed, and how; rounded to nearest.
+        symmetric: whether without zero points.
+
+    Returns:
+        Why it cannot be said, where a compressed weight is not one of these as it is.
+    """
+    found = {name: on_host(weight) for name, weight in weights.items()}
+    uses = Counter(weight.name for weight in report.weights)
+    for weight in report.weights:
+        exact = weights.get(weight.name)
+        if exact is None or uses[weight.name] > 1:
+            return f"{weight.name} was compressed in a form that no weight of the model has"
+        matrix = on_host(exact)
+        matrix = matrix if weight.is_transposed else matrix.t()
+        if tuple(matrix.shape) != weight.shape:
+            return f"{weight.name} was compressed in another shape than the model has"
+        bits = int(weight.mode.removeprefix("int"))
+        integers = quantize_weight(
+            matrix, bits=bits, group_size=weight.group_size, symmetric=symmetric
+        )
+        values = integers.dequantize().to(exact.dtype)
+        found[weight.name] = values if weight.is_transposed else values.t()
+    return found

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import npu_compiler
 from npu_compiler.errors import LoweringError
-from npu_compiler.lowering import lower
+from npu_compiler.graph.complex_numbers import pairs_of_complex, pairs_of_real, real_of_pairs
+from npu_compiler.lowering import find_converter, lower
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -72,3 +74,71 @@ def test_dynamic_rows_serve_other_sizes(lowers):
         dynamic=True,
         run_on=(torch.randn(4, 5, 8), torch.randn(6, 8)),
     )  # fmt: skip
+
+
+aten = torch.ops.aten
+
+
+def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return aten._grouped_mm.default(rows, weight, ends)
+
+
+@pytest.mark.parametrize("ends", [[2, 5, 8], [0, 0, 8], [8, 8, 8], [3, 3, 5]], ids=str)
+def test_rows_go_through_their_groups_matrix(lowers, ends):
+    rows, weight = torch.randn(8, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    bounds = torch.tensor(ends, dtype=torch.int32)
+    if ends[-1] == len(rows):
+        lowers(_grouped, rows, weight, bounds)
+    else:  # eager leaves the rows behind the last end unwritten
+        lowers(lambda r, w, e: _grouped(r, w, e)[: ends[-1]], rows, weight, bounds)
+
+
+@pytest.mark.parametrize("ends", [[2, 5, 8], [0, 0, 8], [8, 8, 8], [3, 3, 5]], ids=str)
+def test_fixed_sizes_give_the_same_rows(ends, tmp_path):
+    pytest.importorskip("transformers.integrations.moe")
+
+    class Routed(torch.nn.Module):
+        def forward(self, rows, weight, ends):
+            return torch.ops.transformers.grouped_mm_fallback.default(rows, weight, ends)
+
+    given = (torch.randn(8, 16), torch.randn(3, 16, 8), torch.tensor(ends))
+    given[0][1, 2], given[1][2, 0, 0] = float("nan"), float("inf")
+    npu_compiler.export(Routed(), given, tmp_path / "m", target="NPU")
+    found = npu_compiler.load(tmp_path / "m")(*given)
+    torch.testing.assert_close(found, Routed()(*given), equal_nan=True)
+
+
+def test_transformers_op_has_a_converter_once_it_exists(lowers):
+    pytest.importorskip("transformers.integrations.moe")
+    op = torch.ops.transformers.grouped_mm_fallback.default
+    assert find_converter(op) is not None
+    ends = torch.tensor([2, 2, 5])
+    lowers(lambda r, w, e: op(r, w, e), torch.randn(5, 4), torch.randn(3, 4, 6), ends)
+
+
+@pytest.mark.parametrize(
+    "dims, scale", [([0], 1.0), ([1], 0.25), ([2], 1.0), ([1, 2], 0.25), ([2, 0], 1.0),
+                    ([0, 1, 2], 0.25)]
+)  # fmt: skip
+def test_transforms_equal_eager(lowers, dims, scale):
+    torch.manual_seed(0)
+    real, pairs = torch.randn(4, 5, 6), torch.randn(4, 5, 6, 2)
+    size = pairs.shape[dims[-1]]
+    transforms = {
+        "of real": lambda x, y: pairs_of_real(x, dims, scale),
+        "of complex": lambda x, y: pairs_of_complex(y, dims, False, scale),
+        "inverse of complex": lambda x, y: pairs_of_complex(y, dims, True, scale),
+        "to an even length": lambda x, y: real_of_pairs(y, dims, 2 * size - 2, scale),
+        "to an odd length": lambda x, y: real_of_pairs(y, dims, 2 * size - 1, scale),
+    }
+    lowers(transforms, real, pairs)
+
+
+def test_ops_are_those_of_torch():
+    x = torch.randn(3, 8)
+    assert torch.equal(pairs_of_real(x, [1], 1.0), torch.view_as_real(torch.fft.rfft(x)))
+    pairs = torch.randn(3, 8, 2)
+    value = torch.view_as_complex(pairs)
+    expected = torch.view_as_real(torch.fft.ifft(value))
+    torch.testing.assert_close(pairs_of_complex(pairs, [1], True, 1 / 8), expected)
+    torch.testing.assert_close(real_of_pairs(pairs, [1], 14, 1 / 14), torch.fft.irfft(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.encoder_decoders.parts import DECODERS

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.choices import Verify
 from npu_llm.encoder_decoders.running import plain
 from npu_llm.encoder_decoders.static_cross_cache import (

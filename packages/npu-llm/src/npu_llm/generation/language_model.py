@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.choices import KvCache, PipelineName
 from npu_llm.errors import ContextError, OptionError, missing_tokenizer
 from npu_llm.generation.adapted_model import AdaptedModel

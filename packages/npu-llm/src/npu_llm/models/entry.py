@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from npu_command.whole_files import write_text
-from npu_compiler.programs.ahead_blobs import BLOB_FOLDER, AheadBlob, read_blob_records
-from npu_compiler.programs.blob_files import AMENDMENTS
+from npu_compiler.programs.blobs import AMENDMENTS, BLOB_FOLDER, AheadBlob, read_blob_records
 from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
 from npu_llm.errors import ModelError, OptionError

@@ -15,8 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_compiler.programs.ahead_blobs import AheadBlob, AheadBlobs
-from npu_compiler.programs.blob_files import are_damaged
+from npu_compiler.programs.blobs import AheadBlob, AheadBlobs, are_damaged
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory

@@ -18,7 +18,7 @@ from torch import fx
 
 from npu_compiler.graph.kept_origins import keep_origins
 from npu_compiler.lowering import lower, node_origins
-from npu_compiler.lowering.constants import MASKED
+from npu_compiler.lowering.context import MASKED
 from npu_compiler.programs.stateful import StateVariable, make_stateful
 from npu_compiler.quantize import QuantizedWeight
 from npu_llm.capture.chunked_step import read_in_chunks

@@ -13,8 +13,8 @@ import openvino as ov
 
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness import Readiness, check_model
+from npu_compiler.roofline import TimeEstimate, estimate_model
 from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
-from npu_compiler.time_bound import TimeEstimate, estimate_model
 from npu_llm.kv_cache.static_layout import StepSizes
 from npu_llm.models.build import prepare
 from npu_llm.models.entry import Entry, is_exported, open_exported

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.choices import PipelineName
 from npu_llm.kv_cache.cache import Relocation
 from npu_llm.kv_cache.static_layout import StaticSizes, StepSizes

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
-from npu_compiler.programs.ahead_blobs import AheadBlobs
-from npu_compiler.programs.blob_files import check_blobs, record_blobs
+from npu_compiler.programs.blobs import AheadBlobs, check_blobs, record_blobs
 from npu_compiler.programs.fixed_shapes import with_shapes
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.kv_cache.static_layout import StaticLayout, StepSizes
 from npu_llm.kv_cache.step_weights import StepWeights

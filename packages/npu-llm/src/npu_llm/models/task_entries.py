@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName
 from npu_llm.config import read_settings

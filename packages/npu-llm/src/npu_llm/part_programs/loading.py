@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.models.entry import (

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.models.build import LoadReport
 from npu_llm.models.entry import Entry
 from npu_llm.models.load_options import LoadOptions

@@ -10,9 +10,9 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from npu_compiler.exported.by_shapes import has_one_shape
+from npu_compiler.exported.compiled_shapes import has_one_shape
 from npu_compiler.exported.load import load
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ModelError
 from npu_llm.models.build import LoadReport

@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 from npu_command.whole_files import write_json
-from npu_compiler.programs.blob_files import AMENDMENTS
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.programs.blobs import AMENDMENTS
+from npu_compiler.verification.result import Verdict
 
 __all__ = ["VERDICT", "keep_verdict", "read_kept"]
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from npu_compiler.lowering.constants import MASKED
+from npu_compiler.lowering.context import MASKED
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.kv_cache.cache import StepCache
 from npu_runtime import Program, observe

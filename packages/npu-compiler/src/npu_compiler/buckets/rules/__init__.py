@@ -3,12 +3,11 @@
 from typing import Any
 
 from npu_compiler.buckets.call import Rule, find_rule
-from npu_compiler.buckets.rules import indexing, products, reductions, spatial, views
-from npu_compiler.buckets.rules.elementwise import POINTWISE
+from npu_compiler.buckets.rules import elementwise, reductions, views
 
-__all__ = ["indexing", "products", "reductions", "rule_of", "spatial", "views"]
+__all__ = ["elementwise", "reductions", "rule_of", "views"]
 
 
 def rule_of(target: Any) -> Rule | None:
     """Returns the rule of an op, or None when it is not known where its padding goes."""
-    return find_rule(target, POINTWISE)
+    return find_rule(target, elementwise.POINTWISE)

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compiler.buckets.call import Call, Written, rule
-from npu_compiler.buckets.factors import Dim, Dims, is_padded, regroup, whole
+from npu_compiler.buckets.call import Call, PaddedSize, Written, rule
 from npu_compiler.buckets.rules.elementwise import keep_ranges
-from npu_compiler.buckets.writer import PaddedSize
+from npu_compiler.buckets.sizes import Dim, Dims, is_padded, regroup, whole
 
 __all__: list[str] = []
 

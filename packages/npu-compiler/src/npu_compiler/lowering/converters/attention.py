@@ -13,10 +13,8 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
-from npu_compiler.graph import whole_ops as capture  # noqa: F401  (defines npu_compiler::attention)
 from npu_compiler.lowering import nan
-from npu_compiler.lowering.constants import MASKED
-from npu_compiler.lowering.context import Context, same_size
+from npu_compiler.lowering.context import MASKED, Context, same_size
 from npu_compiler.lowering.registry import converter
 
 __all__ = ["attend"]

@@ -1,10 +1,10 @@
-"""Tensors from nothing (full, arange, ...), casts and copies.
-
-Constants given to a graph are bound in npu_compiler.lowering.lower, views are in views.py.
-"""
+"""Converters of calls that create tensors, triangles, and symbolic numbers."""
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import openvino as ov
@@ -14,6 +14,8 @@ from torch import fx
 
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
+
+# Constants given to a graph are bound in npu_compiler.lowering.lower, views are in views.py.
 
 __all__: list[str] = []
 
@@ -173,3 +175,160 @@ def convert_triangle(ctx: Context, self: fx.Node, diagonal: Any) -> Any:
     across = ctx.unsqueeze(columns.output(0), [0])
     keep = ops.less_equal(across, limit) if is_lower else ops.greater_equal(across, limit)
     return ops.select(keep, ctx.get(self), ctx.number(0, ctx.out_dtype()))
+
+
+# A system of n rows becomes some seven operations a row.
+_MOST_ROWS = 128
+
+
+def _rule(node: fx.Node, self: fx.Node, B: fx.Node, **_: Any) -> str | None:
+    rows = self.meta["val"].shape[-1]
+    if not isinstance(rows, int) or rows > _MOST_ROWS:
+        return f"a triangular system of more than {_MOST_ROWS} rows"
+    return None
+
+
+@converter(torch.ops.aten.linalg_solve_triangular.default, rule=_rule, host_is_better=True)
+def convert_solve_triangular(
+    ctx: Context,
+    self: fx.Node,
+    B: fx.Node,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> ov.Output:
+    rows = ctx.sizes(self)[-1]
+    assert rows is not None
+    matrix, right = ctx.get(self), ctx.get(B)
+    if not left:  # X A = B is A^T X^T = B^T
+        matrix, right = _transposed(ctx, matrix), _transposed(ctx, right)
+    solved = _System(ctx, matrix, right, upper is left, unitriangular).solve(0, rows)
+    return solved if left else _transposed(ctx, solved)
+
+
+def _transposed(ctx: Context, value: ov.Output) -> ov.Output:
+    rank = len(value.get_partial_shape())
+    return ctx.transpose(value, [*range(rank - 2), rank - 1, rank - 2])
+
+
+class _System:
+    """A X = B; rows are solved from the first, or from the last of an upper triangle."""
+
+    def __init__(
+        self, ctx: Context, matrix: ov.Output, right: ov.Output, is_upper: bool, has_ones: bool
+    ) -> None:
+        self._ctx, self._matrix, self._right = ctx, matrix, right
+        self._is_upper, self._has_ones = is_upper, has_ones
+
+    def solve(self, begin: int, end: int, right: ov.Output | None = None) -> ov.Output:
+        """Solves a block of the diagonal; right is what its rows of B are by now."""
+        if right is None:
+            right = self._cut(self._right, (-2, begin, end))
+        if end - begin == 1:
+            if self._has_ones:
+                return right
+            return ops.divide(right, self._block(begin, end, begin, end)).output(0)
+        middle = (begin + end) // 2
+        upper, lower = (begin, middle), (middle, end)
+        first, then = (lower, upper) if self._is_upper else (upper, lower)
+        solved = self.solve(*first, self._rows_of(right, first, begin))
+        known = ops.matmul(self._block(*then, *first), solved, False, False)
+        rest = ops.subtract(self._rows_of(right, then, begin), known).output(0)
+        behind = self.solve(*then, rest)
+        parts = [behind, solved] if self._is_upper else [solved, behind]
+        return ops.concat(parts, -2).output(0)
+
+    def _rows_of(self, right: ov.Output, rows: tuple[int, int], begin: int) -> ov.Output:
+        return self._cut(right, (-2, rows[0] - begin, rows[1] - begin))
+
+    def _block(self, top: int, bottom: int, left: int, right: int) -> ov.Output:
+        return self._cut(self._matrix, (-2, top, bottom), (-1, left, right))
+
+    def _cut(self, value: ov.Output, *ranges: tuple[int, int, int]) -> ov.Output:
+        """Takes ranges (axis, begin, end)."""
+        axes, begins, ends = map(self._ctx.integers, zip(*ranges, strict=True))
+        steps = self._ctx.integers([1] * len(ranges))
+        return ops.slice(value, begins, ends, steps, axes).output(0)
+
+
+# Shapes that views need are assembled by Context.vector; see npu_compiler.lowering.context.
+
+
+@converter(operator.getitem, compute=False)
+def convert_getitem(ctx: Context, arg0: Any, arg1: Any) -> Any:
+    values = ctx.value(arg0)
+    if not isinstance(values, tuple):
+        ctx.refuse("only a tuple of results can be indexed")
+    value = values[arg1]
+    if value is None:
+        ctx.refuse(f"result {arg1} of {arg0.name} is not computed by its converter")
+    return value
+
+
+@converter(aten.sym_size.int, compute=False)
+def convert_sym_size(ctx: Context, self: fx.Node, dim: int) -> Any:
+    return ctx.reshape(ctx.size(self, dim), [])
+
+
+@converter(aten.sym_numel.default, compute=False)
+def convert_sym_numel(ctx: Context, self: fx.Node) -> Any:
+    return ops.reduce_prod(ctx.shape(self), ctx.integers([0]), False)
+
+
+def _symbolic_dtype(ctx: Context) -> torch.dtype:
+    return ctx.out_dtype()
+
+
+def _arithmetic(keys: tuple[Any, ...], make: Callable[..., Any]) -> None:
+    def convert(ctx: Context, arg0: Operand, arg1: Operand) -> Any:
+        dtype = _symbolic_dtype(ctx)
+        return make(ctx.get(arg0, dtype), ctx.get(arg1, dtype))
+
+    convert.__name__ = f"convert_symbolic_{keys[0].__name__}"
+    converter(*keys, compute=False)(convert)
+
+
+def _floor_div(a: Any, b: Any) -> Any:
+    return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
+
+
+_arithmetic((operator.add,), ops.add)
+_arithmetic((operator.sub,), ops.subtract)
+_arithmetic((operator.mul,), ops.multiply)
+_arithmetic((operator.floordiv,), _floor_div)
+_arithmetic((operator.mod,), ops.floor_mod)
+_arithmetic((operator.truediv,), ops.divide)
+_arithmetic((operator.pow,), ops.power)
+_arithmetic((torch.sym_max,), ops.maximum)
+_arithmetic((torch.sym_min,), ops.minimum)
+
+
+def _comparison(key: Any, make: Callable[..., Any]) -> None:
+    def convert(ctx: Context, arg0: Operand, arg1: Operand) -> Any:
+        return make(ctx.get(arg0, torch.int64), ctx.get(arg1, torch.int64))
+
+    convert.__name__ = f"convert_symbolic_{key.__name__}"
+    converter(key, compute=False)(convert)
+
+
+_comparison(operator.eq, ops.equal)
+_comparison(operator.ne, ops.not_equal)
+_comparison(operator.lt, ops.less)
+_comparison(operator.le, ops.less_equal)
+_comparison(operator.gt, ops.greater)
+_comparison(operator.ge, ops.greater_equal)
+
+
+@converter(operator.neg, compute=False)
+def convert_symbolic_neg(ctx: Context, arg0: Operand) -> Any:
+    return ops.negative(ctx.get(arg0))
+
+
+@converter(torch.sym_float, compute=False)
+def convert_sym_float(ctx: Context, arg0: Operand) -> Any:
+    return ctx.get(arg0, torch.float32)
+
+
+@converter(torch.sym_int, math.trunc, compute=False)
+def convert_sym_int(ctx: Context, arg0: Operand) -> Any:
+    return ctx.get(arg0, torch.int64)

@@ -15,8 +15,7 @@ from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
 from npu_compiler.lowering import nan
-from npu_compiler.lowering.constants import MASKED
-from npu_compiler.lowering.context import Context, same_size
+from npu_compiler.lowering.context import MASKED, Context, same_size
 from npu_compiler.lowering.converters.attention import attend
 from npu_compiler.lowering.converters.convolution import convert_convolution
 from npu_compiler.lowering.converters.matmul import convert_addmm, convert_linear

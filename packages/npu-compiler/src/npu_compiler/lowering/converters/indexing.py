@@ -1,6 +1,6 @@
 """Gathers and scatters by index tensors, embeddings and their gradients.
 
-Slices and selections by plain numbers are in views.py, masks in comparison.py.
+Slices and selections by plain numbers are in views.py, masks in elementwise.py.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ import torch
 from torch import fx
 
 from npu_compiler.lowering import nan
-from npu_compiler.lowering.constants import MASKED
-from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.context import MASKED, Context
 from npu_compiler.lowering.registry import converter
 
 __all__: list[str] = []

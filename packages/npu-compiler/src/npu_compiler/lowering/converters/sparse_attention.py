@@ -18,8 +18,7 @@ from torch import fx
 
 import npu_ops  # noqa: F401  (defines torch.ops.npu)
 from npu_compiler.lowering import nan
-from npu_compiler.lowering.constants import MASKED
-from npu_compiler.lowering.context import Context
+from npu_compiler.lowering.context import MASKED, Context
 from npu_compiler.lowering.registry import converter
 
 __all__: list[str] = []

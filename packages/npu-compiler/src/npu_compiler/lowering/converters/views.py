@@ -1,6 +1,6 @@
 """Shapes: views, permutations, slices, splits, concatenation.
 
-Gathers by an index tensor are in indexing.py, padding in padding.py, copies in creation.py.
+Gathers by an index tensor are in indexing.py, padding in pooling.py, copies in creation.py.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.utils import _pytree as pytree
 
 from npu_compiler.errors import PassError
-from npu_compiler.graph.calls import op_name
-from npu_compiler.graph.kept_float32 import is_kept_float32
+from npu_compiler.graph.nodes import op_name
+from npu_compiler.graph.origins import is_kept_float32
 
 __all__ = ["ALL_KINDS", "Facts", "GraphPass", "PassResult"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from npu_command.host_memory import available_bytes
 from npu_command.import_hooks import load_packages
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
     cache_bytes_per_token,

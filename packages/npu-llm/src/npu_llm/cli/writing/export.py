@@ -11,7 +11,7 @@ from typing import Any
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
-from npu_compiler.programs.ahead_blobs import AheadBlob
+from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model

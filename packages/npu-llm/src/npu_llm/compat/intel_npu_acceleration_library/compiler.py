@@ -18,7 +18,7 @@ from torch import fx
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 
-from npu_compiler.nn.quantize_model import quantize_model
+from npu_compiler.nn import quantize_model
 from npu_compiler.torch_compile import backend
 from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.dtypes import NPUDtype, int4, int8, warn_once

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from npu_compiler.lowering.constants import MASKED
+from npu_compiler.lowering.context import MASKED
 from npu_llm.kv_cache.cache import Relocation
 from npu_llm.kv_cache.static import StaticCache, StepPrograms, slot_mask, slot_positions
 from npu_llm.kv_cache.static_layout import KEY_POSITIONS, StaticSizes, StepSizes

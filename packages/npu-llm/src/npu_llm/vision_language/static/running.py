@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.choices import Verify
 from npu_llm.errors import ContextError
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes

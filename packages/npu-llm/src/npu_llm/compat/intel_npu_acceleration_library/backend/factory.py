@@ -22,7 +22,7 @@ import torch
 
 import npu_runtime
 from npu_compiler import GraphBuilder, GraphTensor
-from npu_compiler.graph_builder.places import pass_over
+from npu_compiler.graph_builder.recording import pass_over
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs import compile_options
 from npu_llm.compat.intel_npu_acceleration_library.backend.tensor import (

@@ -1,0 +1,480 @@
+"""Comparison of a graph's results in all modes with eager torch, and their tolerances."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from npu_compiler.fuzz.capturing import (
+    Compiled,
+    captured_by_aot,
+    captured_by_dynamo,
+    recorded,
+    traced,
+)
+from npu_compiler.fuzz.graph import RandomGraph
+from npu_compiler.fuzz.modes import PLAIN, Mode
+from npu_compiler.graph_compiler.records import GraphRecord, collecting
+from npu_compiler.options import CompilerConfig
+
+__all__ = [
+    "Comparison",
+    "allowed_differences",
+    "compare",
+    "difference",
+    "unsettled_places",
+    "with_indices_inside",
+]
+
+# Rounding of one op, relative to the largest number on the way to a result, by the coarsest dtype.
+_ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
+# Eager's own distance from float64 shows how far a graph spreads rounding. So does what becomes of
+# a result when all is rounded otherwise, by as much as can be, which calls for less room.
+_SPREAD, _SPREAD_OTHERWISE = 8.0, 2.0
+_DISTURBANCES = 3
+# Below it a number is exact as far as drawing is concerned: it may decide a comparison.
+_TINY = 1e-30
+_LEAST_NORMAL = torch.finfo(torch.float32).tiny
+
+
+def allowed_differences(
+    graph: RandomGraph, expected: Sequence[torch.Tensor], precision: str | None = None
+) -> list[float]:
+    """Returns the largest difference each result may have.
+
+    Args:
+        graph: on its own inputs.
+        expected: eager's results, and the inputs after the run, as RandomGraph.compared gives them.
+        precision: in which programs compute, beside the graph's own dtypes.
+    """
+    values = [v for v in graph.values() if isinstance(v, torch.Tensor)]
+    floats = [value for value in values if value.is_floating_point()]
+    largest = max((_largest(value) for value in floats), default=0.0)
+    dtypes = {value.dtype for value in floats}
+    if precision is not None and dtypes:
+        dtypes.add(getattr(torch, precision))
+    coarsest = max(
+        (dtype for dtype in dtypes if dtype in _ROUNDING),
+        key=lambda dtype: _ROUNDING[dtype],
+        default=torch.float32,
+    )
+    exact = graph.compared(graph.values(wide=True))
+    others = [(list(expected), _SPREAD)]
+    for seed in range(_DISTURBANCES):
+        disturb = _rounded_otherwise(coarsest, seed)
+        found = graph.compared(graph.values(wide=True, disturb=disturb))
+        others.append((found, _SPREAD_OTHERWISE))
+    bounds = []
+    for index, tensor in enumerate(expected):
+        if not tensor.is_floating_point():
+            bounds.append(0.0)
+            continue
+        noise = max(room * _distance(other[index], exact[index]) for other, room in others)
+        bounds.append(_ROUNDING[coarsest] * max(1.0, largest) + noise)
+    return bounds
+
+
+def _rounded_otherwise(
+    dtype: torch.dtype, seed: int
+) -> Callable[[Any, Sequence[torch.Tensor]], None]:
+    """Changes numbers that a dtype does not hold, by what it rounds off the largest beside them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def disturb(value: Any, operands: Sequence[torch.Tensor]) -> None:
+        for part in value if isinstance(value, (tuple, list)) else [value]:
+            if not isinstance(part, torch.Tensor) or not part.is_floating_point():
+                continue
+            if 0 in part.stride():  # elements share memory: it cannot be written
+                continue
+            is_rounded = (part != part.to(dtype)) & part.isfinite() & (part.abs() > _TINY)
+            sizes = [_largest(one) for one in (*operands, part) if one.is_floating_point()]
+            step = torch.finfo(dtype).eps / 2 * max(1.0, *sizes)
+            shares = torch.rand(part.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            if bool(is_rounded.any()):
+                part += torch.where(is_rounded, step * shares, 0.0)
+
+    return disturb
+
+
+def unsettled_places(
+    graph: RandomGraph, expected: Sequence[torch.Tensor], allowed: Sequence[float]
+) -> list[torch.Tensor]:
+    """Returns where torch itself gives something else, of which docs/guides/nan.md tells.
+
+    That is where it takes denormals for zeros, and where another of its kernels for attention,
+    gelu or convolution looks at numbers that are not finite.
+
+    Args:
+        graph: on its own inputs.
+        expected: eager's results, as for allowed_differences.
+        allowed: the largest difference of each.
+    """
+    values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    contexts: list[contextlib.AbstractContextManager[Any]] = []
+    if any(bool(((v != 0) & (v.abs() < _LEAST_NORMAL)).any()) for v in values):
+        contexts.append(_without_denormals())
+    calls = {step.target for step in graph.steps}
+    if not all(bool(value.isfinite().all()) for value in values):
+        if "F.scaled_dot_product_attention" in calls:
+            contexts.append(sdpa_kernel(SDPBackend.MATH))
+        if calls & {"F.gelu", "F.conv1d", "F.conv2d"}:
+            contexts.append(_OtherKernels())
+    places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
+    for context in contexts:
+        with context:
+            others = graph.compared(graph.values())
+        for place, other, reference, bound in zip(places, others, expected, allowed, strict=True):
+            place |= ~_is_near(other, reference, bound)
+    return places
+
+
+@contextlib.contextmanager
+def _without_denormals() -> Iterator[None]:
+    """Of this thread, which is the only one for tensors as small as these."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+class _OtherKernels(TorchFunctionMode):
+    """What other kernels may give: for gelu of an infinity, and for weights that meet padding."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Makes a call."""
+        options = kwargs or {}
+        result = func(*args, **options)
+        if func is F.gelu and options.get("approximate", "none") == "none":
+            return _changed(result, args[0].isinf())
+        if func not in (F.conv1d, F.conv2d) or bool(args[1].isfinite().all()):
+            return result
+        image, weight, *rest = args
+        options = {name: value for name, value in options.items() if name != "bias"}
+        ones = torch.ones_like(image, memory_format=torch.contiguous_format)
+        places = func(ones, torch.ones_like(weight), None, *rest[1:], **options)
+        return _changed(result, places < weight[0].numel())
+
+
+def _changed(result: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Something else at these places, whatever stands there."""
+    other = torch.where(
+        result.isnan(), torch.zeros_like(result), torch.full_like(result, torch.nan)
+    )
+    return torch.where(places, other, result)
+
+
+def difference(
+    results: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    allowed: Sequence[float],
+    unsettled: Sequence[torch.Tensor] = (),
+) -> str:
+    """Returns what differs by more than is allowed, or an empty text.
+
+    NaN equals NaN alone, and an infinity the same infinity.
+
+    Args:
+        results: of a compiled graph.
+        expected: of eager.
+        allowed: the largest difference of each.
+        unsettled: places of each that are not compared; empty for none.
+    """
+    for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
+        left = result.detach().cpu()
+        if (left.dtype, left.shape) != (reference.dtype, reference.shape):
+            return (
+                f"result {index}: {left.dtype} {tuple(left.shape)}, eager has {reference.dtype} "
+                f"{tuple(reference.shape)}"
+            )
+        wrong = ~_is_near(left, reference, allowed[index])
+        if unsettled:
+            wrong &= ~unsettled[index]
+        if bool(wrong.any()):
+            return f"result {index}: {_told(left[wrong], reference[wrong], allowed[index])}"
+    return ""
+
+
+def _is_near(left: torch.Tensor, reference: torch.Tensor, allowed: float) -> torch.Tensor:
+    """Where two tensors of one dtype and shape differ by no more than is allowed."""
+    same = left == reference
+    if not left.dtype.is_floating_point:
+        return same  # exactly, and without the overflow of a difference of integers
+    are_finite = left.isfinite() & reference.isfinite()
+    gap = (left.double() - reference.double()).abs()
+    return same | (left.isnan() & reference.isnan()) | (are_finite & (gap <= allowed))
+
+
+def _told(left: torch.Tensor, reference: torch.Tensor, allowed: float) -> str:
+    """What is wrong with numbers that are."""
+    odd = ~(left.isfinite() & reference.isfinite())
+    if bool(odd.any()):
+        return f"has {float(left[odd][0])} where eager has {float(reference[odd][0])}"
+    is_float = left.dtype.is_floating_point
+    gap = _largest(left.double() - reference.double()) if is_float else 1.0
+    return f"differs by {gap:.3g}, allowed {allowed:.3g}"
+
+
+def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
+    if left.shape != right.shape:  # data decide on it
+        return 0.0
+    return _largest(left.double() - right.double())
+
+
+def _largest(gap: torch.Tensor) -> float:
+    """The largest finite number, without its sign."""
+    finite = gap.abs()[gap.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+# How a graph becomes what the compiler takes is in capturing.py, how far results may lie apart in
+# tolerance.py.
+
+_CACHE_SIZE = "NPU_COMPILE_CACHE_SIZE_MB"
+_SOURCE = re.compile(r"x(\d+)\.(size|stride)\(\)\[(\d+)\]")
+_OTHER_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a graph ended.
+
+    Attributes:
+        kind: "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
+            "invalid", for a graph that eager refuses, or whose index it does not refuse, or that
+            torch cannot capture.
+        detail: what differs, or the error.
+        programs: how many it became.
+        nodes, lowered: calls, and those in programs.
+        calls: how often results were compared, sizes that vary included.
+        from_cache: programs that were neither lowered nor compiled.
+    """
+
+    kind: str = "equal"
+    detail: str = ""
+    programs: int = 0
+    nodes: int = 0
+    lowered: int = 0
+    calls: int = 0
+    from_cache: int = 0
+
+
+def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
+    """Runs a graph eagerly and compiled, and compares.
+
+    The compiled graph is called twice. A graph with sizes that vary is called with others too. One
+    that starts from the cache is compiled, and then again as a second process would do it. A graph
+    with an index out of range is called with one in range before and after, and must raise between;
+    after only where calls before leave no trace in its buffers.
+
+    Args:
+        graph: what to run.
+        mode: how to compile it.
+    """
+    with torch.no_grad(), warnings.catch_warnings(), _cache(mode) as directory:
+        warnings.simplefilter("ignore")
+        run = _Run(graph, mode, mode.config(directory))
+        with collecting() as records:
+            try:
+                run.judge()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+                text = " ".join(str(error).split())
+                run.end = ("raises", f"{type(error).__name__}: {text[:300]}")
+                if _is_refused_by_torch(graph, str(error)):
+                    run.end = ("invalid", "torch refuses to capture it, for any backend")
+    return _told_of_comparison(run, records)
+
+
+def _told_of_comparison(run: _Run, records: Sequence[GraphRecord]) -> Comparison:
+    programs = [program for record in records for program in record.programs]
+    return Comparison(
+        kind=run.end[0],
+        detail=run.end[1],
+        programs=len(programs),
+        nodes=sum(record.node_count for record in records),
+        lowered=sum(record.lowered_count for record in records),
+        calls=run.calls,
+        from_cache=sum(program.from_cache for program in programs),
+    )
+
+
+@contextlib.contextmanager
+def _cache(mode: Mode) -> Iterator[Path | None]:
+    """A directory for programs that are loaded again; otherwise programs are not kept at all."""
+    before = os.environ.get(_CACHE_SIZE)
+    with contextlib.ExitStack() as stack:
+        directory = None
+        if mode.start == "cache":
+            memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+            made = tempfile.TemporaryDirectory(prefix="npu-graphs-", dir=memory)
+            directory = Path(stack.enter_context(made))
+        os.environ[_CACHE_SIZE] = "0" if directory is None else "100"
+        try:
+            yield directory
+        finally:
+            os.environ.pop(_CACHE_SIZE)
+            if before is not None:
+                os.environ[_CACHE_SIZE] = before
+
+
+class _Run:
+    """One graph in one mode, and what was found so far."""
+
+    def __init__(self, graph: RandomGraph, mode: Mode, config: CompilerConfig) -> None:
+        self._inside = with_indices_inside(graph)
+        self._outside = None if self._inside is graph else graph
+        self._mode = mode
+        self._config = config
+        self.calls = 0
+        self.end = ("equal", "")
+
+    def judge(self) -> None:
+        """Compares, until something differs."""
+        if not _runs(self._inside) or (self._outside is not None and _runs(self._outside)):
+            self.end = ("invalid", "eager refuses it, or does not refuse its index")
+            return
+        starts = 2 if self._mode.start == "cache" else 1
+        for start in range(starts):
+            compiled, others = self._compiled()
+            if not self._agrees(compiled, self._inside, times=self._times()):
+                return
+            if any(not self._agrees(compiled, other, times=1) for other in others):
+                return
+            if self._outside is not None and start == starts - 1:
+                self._judge_outside(compiled, self._outside)
+
+    def _judge_outside(self, compiled: Compiled, graph: RandomGraph) -> None:
+        """An index out of range raises, at the call or when results are read."""
+        self.calls += 1
+        try:
+            for result in compiled(*self._given(graph)):
+                result.cpu()
+        except (RuntimeError, IndexError, ValueError):
+            if self._times() > 1:
+                self._agrees(compiled, self._inside, times=1)
+            return
+        self.end = ("silent", "an index out of range raises nothing, as it does eagerly")
+
+    def _times(self) -> int:
+        """Buffers may be written: only the first call starts afresh."""
+        graph = self._inside
+        if not graph.is_writing:
+            return 2
+        pairs = zip(graph.tensors(), graph.values(), strict=False)
+        frozen = [pair for pair, spec in zip(pairs, graph.inputs, strict=False) if spec.frozen]
+        return 2 if all(torch.equal(fresh, used) for fresh, used in frozen) else 1
+
+    def _compiled(self) -> tuple[Compiled, list[RandomGraph]]:
+        graph, mode, config = self._inside, self._mode, self._config
+        if mode.way == "traced":
+            compiled, shapes = traced(graph, config, mode.device)
+            return compiled, _other_sizes(graph, lambda other: _keeps_guards(graph, other, shapes))
+        if mode.way == "dynamo":
+            is_dynamic = mode.sizes != "static"
+            compiled = captured_by_dynamo(graph, config, mode.device, dynamic=is_dynamic)
+            return compiled, _other_sizes(graph, lambda other: True) if is_dynamic else []
+        way = captured_by_aot if mode.way == "aot" or graph.is_writing else recorded
+        return way(graph, config, mode.device), []
+
+    def _agrees(self, compiled: Compiled, graph: RandomGraph, *, times: int) -> bool:
+        expected = graph.compared(graph.values())
+        allowed = allowed_differences(graph, expected, self._config.computed_in)
+        unsettled = unsettled_places(graph, expected, allowed)
+        for _ in range(times):
+            given = self._given(graph)
+            results = [*compiled(*given), *given]
+            self.calls += 1
+            found = difference(results, expected, allowed, unsettled)
+            if found:
+                self.end = ("differs", found)
+                return False
+        return True
+
+    def _given(self, graph: RandomGraph) -> list[torch.Tensor]:
+        return [tensor.to(self._mode.device) for tensor in graph.given()]
+
+
+def with_indices_inside(graph: RandomGraph) -> RandomGraph:
+    """The graph with all indices in range; the same object where they are."""
+    if all(spec.fill != "outside" for spec in graph.inputs):
+        return graph
+    inputs = [
+        dataclasses.replace(spec, fill="indices") if spec.fill == "outside" else spec
+        for spec in graph.inputs
+    ]
+    return dataclasses.replace(graph, inputs=tuple(inputs))
+
+
+def _other_sizes(graph: RandomGraph, fits: Callable[[RandomGraph], bool]) -> list[RandomGraph]:
+    """Up to two variants of a graph with other sizes, on which it runs eagerly too."""
+    letters = sorted({name for names in graph.names() for name in names} - {"-"})
+    found: list[RandomGraph] = []
+    for size in _OTHER_SIZES:
+        sizes = {name: size + place for place, name in enumerate(letters)}
+        other = graph.resized(sizes)
+        if other != graph and len(found) < 2 and fits(other) and _runs(other):
+            found.append(other)
+    return found
+
+
+def _runs(graph: RandomGraph) -> bool:
+    try:
+        graph.values()
+    except (RuntimeError, IndexError):
+        return False
+    return True
+
+
+def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
+    """Whether an error is that of torch's own fake tensors, whose strides may not be eager's."""
+    with FakeTensorMode() as mode:
+        try:
+            graph.values([mode.from_tensor(tensor) for tensor in graph.tensors()])
+        except (RuntimeError, ValueError) as refusal:
+            reason = str(refusal).partition("\n")[0]
+            return bool(reason) and reason in error
+    return False
+
+
+def _keeps_guards(graph: RandomGraph, other: RandomGraph, shapes: ShapeEnv) -> bool:
+    """Whether another variant's sizes are as torch assumed when it traced the graph."""
+    values: dict[Any, int] = {}
+    given = other.given()
+    free = set()
+    for symbol, sources in shapes.var_to_sources.items():
+        found = _SOURCE.fullmatch(sources[0].name)
+        if found is None:
+            return False
+        index, axis = int(found[1]), int(found[3])
+        values[symbol] = getattr(given[index], found[2])()[axis]
+        if found[2] == "size":
+            free.add((index, axis))
+    for index, (tensor, traced_with) in enumerate(zip(given, graph.given(), strict=True)):
+        pairs = enumerate(zip(tensor.shape, traced_with.shape, strict=True))
+        if any(new != old and (index, axis) not in free for axis, (new, old) in pairs):
+            return False
+    for symbol, size in values.items():
+        fixed = shapes.replacements.get(symbol)
+        if fixed is not None and fixed.xreplace(values) != size:
+            return False
+        bounds = shapes.var_to_range.get(symbol)
+        if bounds is not None and not bounds.lower <= size <= bounds.upper:
+            return False
+    return all(bool(guard.expr.xreplace(values)) for guard in shapes.guards)

@@ -1,0 +1,355 @@
+"""Complex numbers as pairs of real ones: rules of ops, and Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["RULES", "Pairs", "StaysComplex", "pairs_of_complex", "pairs_of_real", "real_of_pairs"]
+
+# A device has no complex numbers, and its transforms take and give pairs. These ops stand in a
+# graph where torch has those of complex tensors.
+
+_LIBRARY = torch.library.Library("npu_compiler", "FRAGMENT")  # type: ignore[no-untyped-call]
+_SCHEMAS = (
+    "pairs_of_real(Tensor self, int[] dim, float scale) -> Tensor",
+    "pairs_of_complex(Tensor self, int[] dim, bool inverse, float scale) -> Tensor",
+    "real_of_pairs(Tensor self, int[] dim, int last_size, float scale) -> Tensor",
+)
+for _schema in _SCHEMAS:
+    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
+
+
+def _pairs_of_real(self: torch.Tensor, dim: Sequence[int], scale: float) -> torch.Tensor:
+    return torch.view_as_real(torch.fft.rfftn(self, dim=dim, norm="backward") * scale)
+
+
+def _pairs_of_complex(
+    self: torch.Tensor, dim: Sequence[int], inverse: bool, scale: float
+) -> torch.Tensor:
+    value = torch.view_as_complex(self.contiguous())
+    if inverse:
+        return torch.view_as_real(torch.fft.ifftn(value, dim=dim, norm="forward") * scale)
+    return torch.view_as_real(torch.fft.fftn(value, dim=dim, norm="backward") * scale)
+
+
+def _real_of_pairs(
+    self: torch.Tensor, dim: Sequence[int], last_size: int, scale: float
+) -> torch.Tensor:
+    value = torch.view_as_complex(self.contiguous())
+    sizes = [value.shape[axis] for axis in dim[:-1]]
+    made: torch.Tensor = torch.fft.irfftn(value, s=[*sizes, last_size], dim=dim, norm="forward")
+    return made * scale
+
+
+def _shape_of_real(self: torch.Tensor, dim: Sequence[int], scale: float) -> torch.Tensor:
+    sizes = [*self.shape, 2]
+    sizes[dim[-1]] = self.shape[dim[-1]] // 2 + 1
+    return self.new_empty(sizes)
+
+
+def _shape_of_complex(
+    self: torch.Tensor, dim: Sequence[int], inverse: bool, scale: float
+) -> torch.Tensor:
+    return self.new_empty(self.shape)
+
+
+def _shape_of_pairs(
+    self: torch.Tensor, dim: Sequence[int], last_size: int, scale: float
+) -> torch.Tensor:
+    sizes = list(self.shape[:-1])
+    sizes[dim[-1]] = last_size
+    return self.new_empty(sizes)
+
+
+for _name, _kernel, _fake in (
+    ("pairs_of_real", _pairs_of_real, _shape_of_real),
+    ("pairs_of_complex", _pairs_of_complex, _shape_of_complex),
+    ("real_of_pairs", _real_of_pairs, _shape_of_pairs),
+):
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"npu_compiler::{_name}", _fake, lib=_LIBRARY)
+
+# Transforms along `dim`, axes from 0 of the complex tensor's shape, times `scale`, which holds all
+# of the normalization: of a real tensor, the last axis halved; of pairs; and back, where the last
+# axis has `last_size` numbers.
+pairs_of_real = torch.ops.npu_compiler.pairs_of_real.default
+pairs_of_complex = torch.ops.npu_compiler.pairs_of_complex.default
+real_of_pairs = torch.ops.npu_compiler.real_of_pairs.default
+
+
+# A call without a rule here stays complex, and runs where complex numbers are: quotients and angles
+# among them, whose special values no few calls give.
+
+aten = torch.ops.aten
+
+
+class StaysComplex(Exception):
+    """There is no rule for operands of these kinds."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A tensor of complex numbers as real ones, (..., 2)."""
+
+    value: Tensor
+
+    @property
+    def real(self) -> Tensor:
+        """The first of each pair."""
+        return self.value[..., 0]
+
+    @property
+    def imag(self) -> Tensor:
+        """The second of each pair."""
+        return self.value[..., 1]
+
+    @property
+    def rank(self) -> int:
+        """The number of axes without that of the pairs."""
+        return self.value.dim() - 1
+
+    def axis(self, dim: int) -> int:
+        """Returns a dim as counted from the front."""
+        return dim % self.rank
+
+
+Operand: TypeAlias = Pairs | Tensor | complex
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+RULES: dict[Any, Callable[..., Any]] = {}
+
+
+def _rule(*targets: Any) -> Callable[[_Rule], _Rule]:
+    def register(function: _Rule) -> _Rule:
+        for target in targets:
+            RULES[target] = function
+        return function
+
+    return register
+
+
+def _pairs(real: Any, imag: Any) -> Pairs:
+    parts = torch.broadcast_tensors(real, imag)  # type: ignore[no-untyped-call]
+    return Pairs(torch.stack(parts, -1))
+
+
+def _parts(operand: Operand) -> tuple[Any, Any]:
+    """The real and the imaginary part; None for that of a real operand."""
+    if isinstance(operand, complex):
+        return operand.real, operand.imag
+    return (operand.real, operand.imag) if isinstance(operand, Pairs) else (operand, None)
+
+
+# Numbers that become complex, and complex ones that become real
+
+
+@_rule(aten.polar.default)
+def _polar(absolute: Tensor, angle: Tensor) -> Pairs:
+    return _pairs(absolute * torch.cos(angle), absolute * torch.sin(angle))
+
+
+@_rule(aten.complex.default)
+def _complex(real: Tensor, imag: Tensor) -> Pairs:
+    return _pairs(real, imag)
+
+
+@_rule(aten.view_as_complex.default)
+def _view_as_complex(value: Tensor) -> Pairs:
+    return Pairs(value)
+
+
+@_rule(aten.view_as_real.default)
+def _view_as_real(value: Pairs) -> Tensor:
+    return value.value
+
+
+@_rule(aten._to_copy.default)
+def _to_copy(value: Pairs | Tensor, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    if isinstance(value, Tensor):
+        real = value.float()
+        return _pairs(real, torch.zeros_like(real))
+    is_complex = dtype is None or dtype.is_complex
+    return Pairs(value.value.clone()) if is_complex else value.real.to(dtype)
+
+
+@_rule(aten.abs.default)
+def _abs(value: Pairs) -> Tensor:
+    """The larger part is taken out before squares are taken: neither overflows nor vanishes."""
+    real, imag = value.real.abs(), value.imag.abs()
+    largest = torch.maximum(real, imag)
+    is_plain = (largest > 0) & (largest < math.inf)
+    scale = torch.where(is_plain, largest, 1.0)
+    length = scale * ((real / scale).square() + (imag / scale).square()).sqrt()
+    is_infinite = (real == math.inf) | (imag == math.inf)  # also beside NaN
+    return torch.where(is_infinite, math.inf, torch.where(is_plain, length, largest))
+
+
+# Arithmetic
+
+
+@_rule(aten.mul.Tensor)
+def _mul(first: Operand, second: Operand) -> Pairs:
+    (real, imag), (other_real, other_imag) = _parts(first), _parts(second)
+    if imag is None:
+        return _pairs(real * other_real, real * other_imag)
+    if other_imag is None:
+        return _pairs(real * other_real, imag * other_real)
+    return _pairs(real * other_real - imag * other_imag, real * other_imag + imag * other_real)
+
+
+@_rule(aten.add.Tensor)
+def _add(first: Operand, second: Operand, alpha: float = 1) -> Pairs:
+    (real, imag), (other_real, other_imag) = _parts(first), _parts(second)
+    if imag is None:
+        return _pairs(real + alpha * other_real, alpha * other_imag)
+    if other_imag is None:
+        return _pairs(real + alpha * other_real, imag)
+    return _pairs(real + alpha * other_real, imag + alpha * other_imag)
+
+
+@_rule(aten.sub.Tensor)
+def _sub(first: Operand, second: Operand, alpha: float = 1) -> Pairs:
+    return _add(first, second, -alpha)
+
+
+@_rule(aten.div.Tensor)
+def _div(first: Operand, second: Operand) -> Pairs:
+    if not isinstance(first, Pairs) or isinstance(second, (Pairs, complex)):
+        raise StaysComplex
+    divisor = second[..., None] if isinstance(second, Tensor) else second
+    return Pairs(first.value / divisor)
+
+
+@_rule(aten.neg.default)
+def _neg(value: Pairs) -> Pairs:
+    return Pairs(-value.value)
+
+
+@_rule(aten.exp.default)
+def _exp(value: Pairs) -> Pairs:
+    return _polar(value.real.exp(), value.imag)
+
+
+@_rule(aten._conj.default, aten.conj_physical.default, aten._conj_physical.default)
+def _conj(value: Pairs) -> Pairs:
+    return _pairs(value.real, -value.imag)
+
+
+@_rule(aten.mm.default, aten.bmm.default, aten.matmul.default)
+def _matmul(first: Pairs, second: Pairs) -> Pairs:
+    real = first.real @ second.real - first.imag @ second.imag
+    return _pairs(real, first.real @ second.imag + first.imag @ second.real)
+
+
+# Fourier transforms: dims, which numbers are halved, and torch's three normalizations
+
+
+def _scale(normalization: int, sizes: Sequence[int]) -> float:
+    count = math.prod(sizes)
+    return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
+
+
+@_rule(aten._fft_r2c.default)
+def _real_to_complex(value: Tensor, dim: list[int], normalization: int, onesided: bool) -> Pairs:
+    axes = [axis % value.dim() for axis in dim]
+    scale = _scale(normalization, [value.shape[axis] for axis in axes])
+    if onesided:
+        return Pairs(pairs_of_real(value, axes, scale))
+    return Pairs(pairs_of_complex(_to_copy(value).value, axes, False, scale))
+
+
+@_rule(aten._fft_c2c.default)
+def _complex_to_complex(value: Pairs, dim: list[int], normalization: int, forward: bool) -> Pairs:
+    axes = [value.axis(axis) for axis in dim]
+    scale = _scale(normalization, [value.value.shape[axis] for axis in axes])
+    return Pairs(pairs_of_complex(value.value, axes, not forward, scale))
+
+
+@_rule(aten._fft_c2r.default)
+def _complex_to_real(value: Pairs, dim: list[int], normalization: int, last: int) -> Tensor:
+    axes = [value.axis(axis) for axis in dim]
+    scale = _scale(normalization, [*(value.value.shape[axis] for axis in axes[:-1]), last])
+    made: Tensor = real_of_pairs(value.value, axes, last, scale)
+    return made
+
+
+# Views, and what takes or joins elements
+
+
+@_rule(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+def _view(value: Pairs, size: list[Any]) -> Pairs:
+    return Pairs(value.value.reshape(*size, 2))
+
+
+@_rule(aten.expand.default)
+def _expand(value: Pairs, size: list[Any]) -> Pairs:
+    return Pairs(value.value.expand(*size, 2))
+
+
+@_rule(aten.repeat.default)
+def _repeat(value: Pairs, repeats: list[Any]) -> Pairs:
+    return Pairs(value.value.repeat(*repeats, 1))
+
+
+@_rule(aten.unsqueeze.default)
+def _unsqueeze(value: Pairs, dim: int) -> Pairs:
+    return Pairs(value.value.unsqueeze(dim % (value.rank + 1)))
+
+
+@_rule(aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(value: Pairs, dim: int | list[int]) -> Pairs:
+    dims = [dim] if isinstance(dim, int) else dim
+    return Pairs(value.value.squeeze([value.axis(one) for one in dims]))
+
+
+@_rule(aten.permute.default)
+def _permute(value: Pairs, dims: list[int]) -> Pairs:
+    return Pairs(value.value.permute(*(value.axis(dim) for dim in dims), value.rank))
+
+
+@_rule(aten.transpose.int)
+def _transpose(value: Pairs, first: int, second: int) -> Pairs:
+    return Pairs(value.value.transpose(value.axis(first), value.axis(second)))
+
+
+@_rule(aten.select.int)
+def _select(value: Pairs, dim: int, index: Any) -> Pairs:
+    return Pairs(value.value.select(value.axis(dim), index))
+
+
+@_rule(aten.slice.Tensor)
+def _slice(value: Pairs, dim: int = 0, *places: Any) -> Pairs:
+    return Pairs(aten.slice.Tensor(value.value, value.axis(dim), *places))
+
+
+@_rule(aten.index_select.default)
+def _index_select(value: Pairs, dim: int, index: Tensor) -> Pairs:
+    return Pairs(value.value.index_select(value.axis(dim), index))
+
+
+@_rule(aten.flip.default)
+def _flip(value: Pairs, dims: list[int]) -> Pairs:
+    return Pairs(value.value.flip([value.axis(dim) for dim in dims]))
+
+
+@_rule(aten.cat.default)
+def _cat(values: list[Pairs], dim: int = 0) -> Pairs:
+    if not all(isinstance(value, Pairs) for value in values):
+        raise StaysComplex
+    return Pairs(torch.cat([value.value for value in values], values[0].axis(dim)))
+
+
+@_rule(aten.sum.dim_IntList)
+def _sum(value: Pairs, dim: list[int] | None, keepdim: bool = False) -> Pairs:
+    axes = [value.axis(one) for one in dim or range(value.rank)]
+    return Pairs(value.value.sum(axes, keepdim))
+
+
+@_rule(aten.clone.default, aten.alias.default, aten.detach.default, aten.resolve_conj.default)
+def _same(value: Pairs, **_: Any) -> Pairs:
+    return Pairs(value.value.clone())

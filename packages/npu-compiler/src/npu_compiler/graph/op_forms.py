@@ -1,0 +1,243 @@
+"""Forms of ops: functional forms of writing ops, and composite ops that stay whole."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch._decomp import get_decompositions
+
+from npu_compiler.graph.nodes import op_name
+
+__all__ = [
+    "decompositions",
+    "functional_form",
+    "has_functional_form",
+    "keep_attention_whole",
+    "written_arguments",
+]
+
+# A program returns what it computes. So the converter of a writing op is that of a second op, which
+# takes the same arguments, writes to none, and returns the new content of those that are written.
+# npu_compiler.passes.memory puts one in the place of the other.
+
+_ALIAS = re.compile(r"\([^()]*![^()]*\)")
+# By name: the fragment that defines a form, and the schema of the op that it is of.
+_MADE: dict[str, tuple[torch.library.Library, str]] = {}
+
+
+def has_functional_form(key: Any) -> bool:
+    """Whether a key is an op from outside of torch that writes to tensors among its arguments."""
+    if not isinstance(key, torch._ops.OpOverload) or key.namespace in ("aten", "prim", "prims"):
+        return False
+    schema = key._schema
+    written = [item for item in schema.arguments if item.alias_info and item.alias_info.is_write]
+    is_plain = all(str(item.type) == "Tensor" for item in written)
+    return bool(written) and is_plain and not any(item.alias_info for item in schema.returns)
+
+
+def written_arguments(op: torch._ops.OpOverload) -> tuple[str, ...]:
+    """Returns the names of the arguments that an op writes to, in the schema's order."""
+    found = (item for item in op._schema.arguments if item.alias_info and item.alias_info.is_write)
+    return tuple(item.name for item in found)
+
+
+def functional_form(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """Returns the op that stands for a writing one in a program, defined at the first call.
+
+    `ns::append(Tensor(a!) cache, Tensor x) -> Tensor` has the form
+    `ns::append_functional(Tensor cache, Tensor x) -> (Tensor, Tensor)`: the op's results, then the
+    new content of each written argument. Its kernel runs the op on copies.
+    """
+    name = f"{op._opname}_functional"
+    overload = op._overloadname
+    qualified = f"{op.namespace}::{name}" + ("" if overload == "default" else f".{overload}")
+    schema = str(op._schema)
+    made = _MADE.get(qualified)
+    if made is None or made[1] != schema:
+        if made is not None:
+            made[0]._destroy()  # type: ignore[no-untyped-call]
+        _MADE[qualified] = _define(op, qualified), schema
+    form = getattr(getattr(getattr(torch.ops, op.namespace), name), overload)
+    assert isinstance(form, torch._ops.OpOverload)
+    return form
+
+
+def _define(op: torch._ops.OpOverload, qualified: str) -> torch.library.Library:
+    library = torch.library.Library(op.namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+    kinds = [*(str(item.type) for item in op._schema.returns), *["Tensor"] * len(_places(op))]
+    arguments = _ALIAS.sub("", str(op._schema)).split("(", 1)[1].rsplit(" -> ", 1)[0]
+    library.define(  # type: ignore[no-untyped-call]
+        f"{qualified.split('::')[1]}({arguments} -> ({', '.join(kinds)})"
+    )
+    call = _on_copies(op)
+    library.impl(  # type: ignore[no-untyped-call]
+        qualified.split("::")[1], call, "CompositeExplicitAutograd"
+    )
+    torch.library.register_fake(qualified, call, lib=library)
+    return library
+
+
+def _places(op: torch._ops.OpOverload) -> list[int]:
+    written = written_arguments(op)
+    return [place for place, item in enumerate(op._schema.arguments) if item.name in written]
+
+
+def _on_copies(op: torch._ops.OpOverload) -> Any:
+    names = [item.name for item in op._schema.arguments]
+    places = _places(op)
+    namespace, name, overload = op.namespace, op._opname, op._overloadname
+    by_name = {item.name for item in op._schema.arguments if item.kwarg_only}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        for place in places:
+            given[names[place]] = given[names[place]].clone()
+        ordered = [value for name, value in given.items() if name not in by_name]
+        # By name: its library may have gone with the op, and another have defined it again.
+        current = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        results = current(*ordered, **{one: given[one] for one in by_name if one in given})
+        own = results if isinstance(results, tuple) else () if results is None else (results,)
+        whole = (*own, *(given[names[place]] for place in places))
+        return whole if len(whole) > 1 else whole[0]
+
+    call.__name__ = f"{op_name(op)} on copies"
+    return call
+
+
+# torch traces composite ops into their parts, and an op that a device runs as one kernel is then no
+# longer seen. Rewrites of the traced graph are in npu_compiler.passes.
+
+# torch traces attention into a CPU kernel's op with conditions of its own, or into products and a
+# softmax. In inference this op of ours stands for it instead, with the same arguments.
+_LIBRARY = torch.library.Library("npu_compiler", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
+    "float? scale, bool enable_gqa) -> Tensor"
+)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    result = F.scaled_dot_product_attention(
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return result.contiguous()
+
+
+def _attention_fake(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
+) -> torch.Tensor:
+    shape = (*query.shape[:-1], value.shape[-1])
+    return query.new_empty(shape)
+
+
+_LIBRARY.impl(  # type: ignore[no-untyped-call]
+    "attention", _attention, "CompositeExplicitAutograd"
+)
+torch.library.register_fake("npu_compiler::attention", _attention_fake, lib=_LIBRARY)
+
+_AUTOCAST = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+
+
+def keep_attention_whole(graph_module: fx.GraphModule) -> None:
+    """Replaces attention calls in a graph from dynamo by one op; for inference only.
+
+    Calls with dropout keep their form, and graphs under autocast, which casts by torch's own names.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("npu"):
+        return
+    graph = graph_module.graph
+    if any(node.target in _AUTOCAST for node in graph.nodes if node.op == "call_function"):
+        return
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is F.scaled_dot_product_attention:
+            _replace_attention(graph, node)
+    graph_module.recompile()
+
+
+def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    if given.get("dropout_p", 0.0) != 0.0:
+        return
+    arguments = (
+        given["query"],
+        given["key"],
+        given["value"],
+        given.get("attn_mask"),
+        given.get("is_causal", False),
+        given.get("scale"),
+        given.get("enable_gqa", False),
+    )
+    with graph.inserting_before(node):
+        fresh = graph.call_function(torch.ops.npu_compiler.attention.default, arguments)
+    fresh.meta = dict(node.meta)
+    node.replace_all_uses_with(fresh)
+    graph.erase_node(node)
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns torch's own decompositions for ops without a converter that are made of others.
+
+    Few on purpose: an op that stays whole lowers to one node, and plugins fuse around it. Batch
+    norm and its gradient are taken apart for training: left to the host's kernels, they cut the
+    graphs of a ResNet-50 at each norm, and a step took 1.3 and 1.6 times as long.
+    """
+    aten = torch.ops.aten
+    return dict(
+        get_decompositions(
+            [
+                aten.gelu_backward,
+                aten.silu_backward,
+                aten.hardswish_backward,
+                aten.hardsigmoid_backward,
+                aten.hardtanh_backward,
+                aten.leaky_relu_backward,
+                aten.elu_backward,
+                aten.softplus_backward,
+                aten.mse_loss,
+                aten.mse_loss_backward,
+                aten.smooth_l1_loss,
+                aten.smooth_l1_loss_backward,
+                aten.binary_cross_entropy_with_logits,
+                aten.nll_loss_forward,
+                aten.nll_loss_backward,
+                aten.native_batch_norm,
+                aten.native_batch_norm_backward,
+                aten._native_batch_norm_legit,
+                aten._native_batch_norm_legit_functional,
+                aten.native_group_norm_backward,
+                aten._fused_rms_norm_backward,
+                aten.addmv,
+                aten.addr,
+                aten.hardshrink,
+                aten.softshrink,
+                aten.celu,
+                aten.glu,
+                aten.log_sigmoid_forward,
+                aten.log_sigmoid_backward,
+                aten.im2col,
+                aten.dist,
+                aten.expand_as,
+                aten.unsafe_split,
+                aten.unsafe_chunk,
+                aten.threshold,
+                aten.frac,
+                aten.xlogy,
+            ]
+        )
+    )

@@ -1,0 +1,359 @@
+"""Cuts a graph along a plan: one program per segment, eager calls between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.errors import LoweringError
+from npu_compiler.graph.nodes import is_symbolic
+from npu_compiler.graph_compiler.building import (
+    BuiltProgram,
+    Piece,
+    build_program,
+    check_outputs,
+    own_precision,
+)
+from npu_compiler.graph_compiler.kernel_building import build_kernel_program
+from npu_compiler.graph_compiler.partition import Plan, Segment
+from npu_compiler.graph_compiler.records import ProgramRecord
+from npu_compiler.graph_compiler.targets import ProgramFacts, TargetChoice, choose_target
+from npu_compiler.kernel_programs.tensor_graphs import graph_size
+from npu_compiler.options import CompilerConfig
+from npu_compiler.programs.execution import KernelCall, ProgramCall
+from npu_runtime import device_info
+
+__all__ = ["Assembled", "Ports", "assemble"]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A graph ready to run.
+
+    Attributes:
+        run: takes the graph's inputs, returns its outputs.
+        programs: what was compiled.
+        constant_inputs: placeholder names that became constants of at least one program.
+        built: the programs.
+        ports: how the graph calls its one program; None if it does anything else.
+        shortcut: of one kernel program: given what says whether inputs are current, returns what
+            runs the graph without Python; see npu_compiler.programs.execution.
+    """
+
+    run: Callable[..., Any]
+    programs: tuple[ProgramRecord, ...]
+    constant_inputs: frozenset[str]
+    built: tuple[BuiltProgram, ...] = ()
+    ports: Ports | None = None
+    shortcut: Callable[[Any], Callable[..., Any] | None] | None = None
+
+
+@dataclass(frozen=True)
+class Ports:
+    """How a graph calls its one program.
+
+    Attributes:
+        places: of the graph's inputs, by name.
+        outputs: which of the program's results each of the graph's is.
+    """
+
+    places: Mapping[str, int]
+    outputs: tuple[int, ...]
+
+
+def assemble(
+    graph_module: fx.GraphModule,
+    plan: Plan,
+    *,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    home: str,
+    exact_strides: bool,
+    name: str,
+    kind: str,
+    no_kernels: str | None = None,
+) -> Assembled:
+    """Lowers and loads each segment and strings programs and eager calls together.
+
+    Args:
+        graph_module: the graph that was planned.
+        plan: its plan.
+        constants: placeholder name -> tensor to freeze.
+        config: see CompilerConfig.
+        home: device type of the graph's tensors; programs' results live there.
+        exact_strides: whether results must have the strides of the fake ones also where those
+            leave gaps (AOTAutograd restrides what a training graph returns).
+        name: prefix of the programs' names.
+        kind: of the graph: inference, forward or backward.
+        no_kernels: why none of its programs may be made of our own kernels; None if they may.
+
+    Raises:
+        RefusedNode: plan again without these nodes.
+    """
+    pieces = [_extract(graph_module, plan, segment) for segment in plan.segments]
+    for piece in pieces:
+        check_outputs(piece, home=home, exact_strides=exact_strides)
+    outer = _Outer(graph_module)
+    built: list[BuiltProgram] = []
+    frozen: set[str] = set()
+    by_level = dict(zip((segment.level for segment in plan.segments), pieces, strict=True))
+    calls: dict[int, ProgramCall | KernelCall] = {}
+    for index, (level, piece) in enumerate(by_level.items()):
+        program_name = name if len(by_level) == 1 else f"{name}/{index}"
+        own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
+        choice = _choose(piece, kind=kind, config=config, no_kernels=no_kernels)
+        program = _build(piece, choice, constants=own, config=config, home=home, name=program_name)
+        calls[level] = program.call
+        built.append(program)
+        frozen.update(own)
+    whole = outer.build(plan, by_level, calls, frozen)
+    ports = _find_ports(whole.graph)
+    run: Callable[..., Any] = whole.forward
+    shortcut = None
+    if ports is not None:
+        (call,) = calls.values()
+        places = [ports.places[name] for name in call.input_names]
+        run = call.direct(places, ports.outputs)
+        if isinstance(call, KernelCall):
+            shortcut = partial(call.shortcut, places, ports.outputs)
+    return Assembled(
+        run=run,
+        programs=tuple(program.record for program in built),
+        constant_inputs=frozenset(frozen),
+        built=tuple(built),
+        ports=ports,
+        shortcut=shortcut,
+    )
+
+
+def _find_ports(outer: fx.Graph) -> Ports | None:
+    """Returns how a graph calls its program; None for one that does more than to call one."""
+    names = [node.name for node in outer.nodes if node.op == "placeholder"]
+    calls = [node for node in outer.nodes if node.op == "call_module"]
+    results: dict[Any, int] = {}
+    for node in outer.nodes:
+        if node.op == "call_function":
+            if node.args[0] not in calls or not isinstance(node.args[1], int):
+                return None
+            results[node] = node.args[1]
+    returned = outer.output_node().args[0]
+    if len(calls) != 1 or not isinstance(returned, (tuple, list)):
+        return None
+    if any(node.op != "placeholder" for node in calls[0].args):
+        return None
+    if not all(isinstance(node, fx.Node) and node in results for node in returned):
+        return None
+    places = {name: index for index, name in enumerate(names)}
+    return Ports(places, tuple(results[node] for node in returned))
+
+
+def _choose(
+    piece: Piece, *, kind: str, config: CompilerConfig, no_kernels: str | None
+) -> TargetChoice:
+    size = graph_size(piece.module.graph)
+    facts = ProgramFacts(
+        device=device_info().device,
+        kind=kind,
+        precision=config.computed_in or own_precision(piece.module.graph),
+        rows=None if size is None else size.rows,
+        multiplications=0 if size is None else size.multiplications,
+        refusal=no_kernels,
+    )
+    return choose_target(facts, config)
+
+
+def _build(
+    piece: Piece,
+    choice: TargetChoice,
+    *,
+    constants: Mapping[str, torch.Tensor],
+    config: CompilerConfig,
+    home: str,
+    name: str,
+) -> BuiltProgram:
+    """Builds a piece for what was chosen, or for OpenVINO where no kernel computes a call."""
+    reason = choice.reason
+    if choice.target == "kernels":
+        try:
+            return build_kernel_program(
+                piece, constants=constants, config=config, home=home, name=name, choice=choice
+            )
+        except LoweringError as refusal:
+            reason = refusal.reason
+    built = build_program(piece, constants=constants, config=config, home=home, name=name)
+    return replace(built, record=replace(built.record, target_reason=reason))
+
+
+def _needed_symbols(graph: fx.Graph, plan: Plan) -> set[fx.Node]:
+    """Symbolic numbers that eager calls or the output read, directly or through others."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        reads = node.op == "output" or node in plan.eager or node in needed
+        if reads:
+            needed.update(source for source in node.all_input_nodes if is_symbolic(source))
+    return needed
+
+
+def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piece:
+    graph = fx.Graph()
+    members = set(segment.nodes)
+    symbols = _Symbols(graph, members)
+    inputs: list[fx.Node] = []
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in segment.nodes:
+        for source in node.all_input_nodes:
+            if source in copies or source in members or is_symbolic(source):
+                continue
+            if source.op == "get_attr":
+                copies[source] = graph.node_copy(source)
+                continue
+            # Inputs are made before calls, so that the graph starts with its placeholders.
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = dict(source.meta)
+            inputs.append(source)
+    for node in segment.nodes:
+        for source in node.all_input_nodes:
+            if is_symbolic(source) and source not in copies:
+                copies[source] = symbols.get(source, copies, inputs)
+        copies[node] = graph.node_copy(node, lambda source: copies[source])
+    needed = _needed_symbols(graph_module.graph, plan)
+    outputs = tuple(
+        node
+        for node in segment.nodes
+        if isinstance(node.meta["val"], torch.Tensor)
+        and any(
+            user not in members and (not is_symbolic(user) or user in needed) for user in node.users
+        )
+    )
+    graph.output(tuple(copies[node] for node in outputs))
+    return Piece(fx.GraphModule(graph_module, graph), tuple(inputs), outputs)
+
+
+class _Symbols:
+    """Symbolic numbers of a piece: recomputed inside from sizes of its tensors where possible."""
+
+    def __init__(self, graph: fx.Graph, members: set[fx.Node]) -> None:
+        self._graph = graph
+        self._members = members
+
+    def get(self, node: fx.Node, copies: dict[fx.Node, fx.Node], inputs: list[fx.Node]) -> fx.Node:
+        """Returns the piece's node for a symbolic number of the whole graph."""
+        if node in copies:
+            return copies[node]
+        value = node.meta["val"]
+        found = None if isinstance(value, (int, float)) else self._as_size(value, inputs, copies)
+        if found is not None:
+            return found
+        sources = node.all_input_nodes
+        inside = all(is_symbolic(source) or source in copies for source in sources)
+        if node.op == "call_function" and sources and inside:
+            for source in sources:
+                if is_symbolic(source):
+                    copies[source] = self.get(source, copies, inputs)
+            return self._graph.node_copy(node, lambda source: copies[source])
+        with self._graph.inserting_before(next(iter(self._graph.nodes))):
+            copy = self._graph.placeholder(node.name)
+        copy.meta = dict(node.meta)
+        inputs.insert(0, node)
+        return copy
+
+    def _as_size(
+        self, value: Any, inputs: list[fx.Node], copies: dict[fx.Node, fx.Node]
+    ) -> fx.Node | None:
+        if not isinstance(value, torch.SymInt):
+            return None
+        for source in inputs:
+            meta = source.meta["val"]
+            if not isinstance(meta, torch.Tensor):
+                continue
+            sizes: tuple[Any, ...] = tuple(meta.shape)
+            for dim, size in enumerate(sizes):
+                if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+                    call = self._graph.call_function(
+                        torch.ops.aten.sym_size.int, (copies[source], dim)
+                    )
+                    call.meta["val"] = value
+                    return call
+        return None
+
+
+class _Outer:
+    """The graph with each segment replaced by one call."""
+
+    def __init__(self, graph_module: fx.GraphModule) -> None:
+        self._module = graph_module
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+
+    def build(
+        self,
+        plan: Plan,
+        pieces: Mapping[int, Piece],
+        calls: Mapping[int, ProgramCall | KernelCall],
+        frozen: set[str],
+    ) -> fx.GraphModule:
+        """Returns a module of the graph's inputs."""
+        symbols = self._symbols(plan, pieces)
+        waiting: dict[int, list[fx.Node]] = {}
+        for node in self._module.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._copy(node)
+            elif node in plan.eager:
+                waiting.setdefault(plan.levels[node], []).append(node)
+        targets: dict[str, ProgramCall | KernelCall] = {}
+        for level in sorted({*waiting, *pieces}):
+            self._emit_ready(symbols)
+            if level in pieces:
+                key = f"program_{len(targets)}"
+                targets[key] = calls[level]
+                self._call(key, pieces[level], calls[level])
+            for node in waiting.get(level, ()):
+                self._emit_ready(symbols)
+                self._copy(node)
+        self._emit_ready(symbols)
+        output = next(node for node in self._module.graph.nodes if node.op == "output")
+        self._copy(output)
+        root = torch.nn.Module()
+        for node in self._graph.nodes:
+            if node.op == "get_attr":
+                setattr(root, node.target, getattr(self._module, node.target))
+        for key, call in targets.items():
+            setattr(root, key, call)
+        return fx.GraphModule(root, self._graph)
+
+    def _symbols(self, plan: Plan, pieces: Mapping[int, Piece]) -> list[fx.Node]:
+        """Symbolic numbers to compute between programs, in the graph's order."""
+        needed = _needed_symbols(self._module.graph, plan)
+        taken = {node for piece in pieces.values() for node in piece.inputs if is_symbolic(node)}
+        for node in reversed(self._module.graph.nodes):
+            if node in taken:
+                needed.add(node)
+            if node in needed:
+                taken.update(source for source in node.all_input_nodes if is_symbolic(source))
+        return [
+            node
+            for node in self._module.graph.nodes
+            if node in needed and node.op == "call_function"
+        ]
+
+    def _emit_ready(self, symbols: list[fx.Node]) -> None:
+        for node in list(symbols):
+            if all(source in self._copies for source in node.all_input_nodes):
+                self._copy(node)
+                symbols.remove(node)
+
+    def _call(self, key: str, piece: Piece, call: ProgramCall | KernelCall) -> None:
+        by_name = {node.name: node for node in piece.inputs}
+        arguments = tuple(self._copies[by_name[name]] for name in call.input_names)
+        result = self._graph.call_module(key, arguments)
+        for index, node in enumerate(piece.outputs):
+            self._copies[node] = self._graph.call_function(operator.getitem, (result, index))
+
+    def _copy(self, node: fx.Node) -> None:
+        self._copies[node] = self._graph.node_copy(node, lambda source: self._copies[source])

@@ -1,0 +1,255 @@
+"""What was compiled, as data: one record per graph, handed to those who collect them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from npu_compiler.passes.infra.pass_base import PassResult
+from npu_compiler.verification.result import Verdict
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from npu_compiler.quantize import CompressionReport
+
+__all__ = [
+    "CompileStatistics",
+    "EagerNode",
+    "GraphRecord",
+    "ProgramRecord",
+    "collecting",
+    "compile_statistics",
+    "compression_report",
+    "next_graph_name",
+    "publish",
+    "recalled_record",
+    "show_model",
+    "watching_models",
+]
+
+
+@dataclass(frozen=True)
+class EagerNode:
+    """A call that runs eagerly.
+
+    Attributes:
+        name: of the FX node.
+        op: such as aten.roll.default.
+        reason: why it is in no program.
+        source: file:line of the Python code, or None when not recorded.
+    """
+
+    name: str
+    op: str
+    reason: str
+    source: str | None
+
+
+@dataclass(frozen=True)
+class ProgramRecord:
+    """A program of a graph.
+
+    Attributes:
+        name: as in traces.
+        node_count: FX calls in it, without symbolic numbers and picks from tuples.
+        input_count, output_count: ports.
+        constant_bytes: frozen weights.
+        precision: in which it computes: float32, bfloat16 or float16.
+        lower_time_s, compile_time_s: ours, and the device's.
+        compression: which weights were compressed, with the error; None when none was to be.
+        from_cache: whether it was neither lowered nor compiled, but read.
+        drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
+        verdict: what came of comparing its first results with torch's; None if not asked for.
+        target: what it is made for: "openvino", the device's compiler, or "kernels", our own.
+        target_reason: why this target.
+        rewritten: for target "NPU", each operation that was replaced by an equal form, with the
+            rule that refuses it.
+    """
+
+    name: str
+    node_count: int
+    input_count: int
+    output_count: int
+    constant_bytes: int
+    precision: str
+    lower_time_s: float
+    compile_time_s: float
+    compression: CompressionReport | None = None
+    from_cache: bool = False
+    drops_nan: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    target: str = "openvino"
+    target_reason: str = ""
+    rewritten: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """A captured graph.
+
+    Attributes:
+        name: such as graph_0.
+        kind: inference, forward or backward.
+        node_count: FX calls, without symbolic numbers, picks from tuples, views that are returned
+            and writes into inputs.
+        programs: in the order they run.
+        eager: calls that run between programs.
+        frozen_count: inputs that became constants.
+        rebuilds: how often it was compiled again because a frozen weight changed.
+        passes: those that rewrote something, in the order they ran.
+        tuned: the way of compiling that was measured as the fastest, None without a measurement.
+        auto_kept: what keep_float32="auto" chose, and by which errors; "" when it was not asked.
+    """
+
+    name: str
+    kind: str
+    node_count: int
+    programs: tuple[ProgramRecord, ...]
+    eager: tuple[EagerNode, ...]
+    frozen_count: int
+    rebuilds: int
+    passes: tuple[PassResult, ...] = ()
+    tuned: str | None = None
+    auto_kept: str = ""
+
+    @property
+    def lowered_count(self) -> int:
+        """Calls that are in a program."""
+        return sum(program.node_count for program in self.programs)
+
+
+@dataclass(frozen=True)
+class CompileStatistics:
+    """What this process compiled so far.
+
+    Attributes:
+        graphs: captured graphs that were made ready, counted again for each time.
+        programs: their programs.
+        from_cache: of these, the ones that were neither lowered nor compiled.
+        compile_time_s: the device's compiler.
+    """
+
+    graphs: int = 0
+    programs: int = 0
+    from_cache: int = 0
+    compile_time_s: float = 0.0
+
+    @property
+    def compiled(self) -> int:
+        """Programs that the device compiled."""
+        return self.programs - self.from_cache
+
+
+_numbers = itertools.count()
+_statistics = CompileStatistics()
+_collectors: list[list[GraphRecord]] = []
+_watchers: list[Callable[[str, ov.Model], None]] = []
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[GraphRecord]]:
+    """Gathers the records of graphs that are compiled inside the block, on any thread."""
+    records: list[GraphRecord] = []
+    with _lock:
+        _collectors.append(records)
+    try:
+        yield records
+    finally:
+        with _lock:
+            # By identity: two empty lists are equal.
+            index = next(i for i, kept in enumerate(_collectors) if kept is records)
+            del _collectors[index]
+
+
+def compile_statistics() -> CompileStatistics:
+    """Returns what this process compiled so far; the difference of two tells about a part."""
+    return _statistics
+
+
+def next_graph_name() -> str:
+    """Returns the name of the next graph of this process, such as graph_0."""
+    return f"graph_{next(_numbers)}"
+
+
+def compression_report(content: Mapping[str, Any] | None) -> CompressionReport | None:
+    """Makes a report of what dataclasses.asdict and JSON made of one."""
+    if content is None:
+        return None
+    from npu_compiler.quantize import CompressedWeight, CompressionReport  # late: imports openvino
+
+    weights = tuple(
+        CompressedWeight(**{**weight, "shape": tuple(weight["shape"])})
+        for weight in content["weights"]
+    )
+    return CompressionReport(**{**content, "weights": weights})
+
+
+@contextlib.contextmanager
+def watching_models(watch: Callable[[str, ov.Model], None]) -> Iterator[None]:
+    """Calls `watch` with each program's name and its model before the device's compiler has it.
+
+    The model's constants live until the program is loaded. A program from the cache has no model.
+    """
+    with _lock:
+        _watchers.append(watch)
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers.remove(watch)
+
+
+def show_model(name: str, model: ov.Model) -> None:
+    """Hands a lowered model to all who watch."""
+    for watch in tuple(_watchers):
+        watch(name, model)
+
+
+def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
+    """Makes the record of a graph whose program an earlier process made, out of that one's record.
+
+    Args:
+        content: what dataclasses.asdict and JSON made of it: one program, nothing eager.
+        name: of the graph in this process.
+    """
+    (written,) = content["programs"]
+    program = ProgramRecord(
+        **{
+            **written,
+            "compression": compression_report(written["compression"]),
+            "drops_nan": tuple(written.get("drops_nan", ())),
+            "rewritten": tuple(written.get("rewritten", ())),
+            "verdict": Verdict.from_json(written["verdict"]),
+        }
+    )
+    record = GraphRecord(
+        **{
+            **content,
+            "eager": (),
+            "programs": (),
+            "passes": tuple(PassResult(**result) for result in content["passes"]),
+        }
+    )
+    program = replace(program, name=name, lower_time_s=0.0, compile_time_s=0.0, from_cache=True)
+    return replace(record, name=name, programs=(program,), rebuilds=0)
+
+
+def publish(record: GraphRecord) -> None:
+    """Hands a record to all who collect."""
+    global _statistics
+    with _lock:
+        now, programs = _statistics, record.programs
+        _statistics = CompileStatistics(
+            graphs=now.graphs + 1,
+            programs=now.programs + len(programs),
+            from_cache=now.from_cache + sum(program.from_cache for program in programs),
+            compile_time_s=now.compile_time_s + sum(p.compile_time_s for p in programs),
+        )
+        for records in _collectors:
+            records.append(record)

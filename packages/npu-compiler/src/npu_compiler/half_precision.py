@@ -1,0 +1,520 @@
+"""Half precision: what it does to a model, call by call, without an NPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from npu_compiler.errors import ExportError, OptionError
+from npu_compiler.exported.capture import capture_program, read_saved_program, without_composites
+from npu_compiler.graph.nodes import op_name, written_inputs
+from npu_compiler.graph.origins import keep_name, python_line
+from npu_runtime.public_calls import public_call
+
+__all__ = [
+    "TOLERANCE",
+    "HalfCall",
+    "HalfPrecision",
+    "HalfRun",
+    "KeptSearch",
+    "check_half",
+    "check_half_file",
+    "is_finding",
+    "is_lossy",
+    "run_both",
+    "search_kept",
+]
+
+# Within a call sums are kept in float32, as an NPU's array of multipliers has it. A call's numbers
+# that are operands, such as the 1e-8 of `x + 1e-8`, are rounded too, its attributes are not.
+
+# Rounding takes away some 2e-4 of a result; above this, values are near the smallest of float16.
+_LOSS = 1e-2
+# Ops whose numbers are constants of a program, as tensors are.
+_OPERANDS = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "where", "masked_fill", "full", "full_like",
+     "scalar_tensor", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "fill"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HalfRun:
+    """Of one run: what became of each call, and the error of the worst output."""
+
+    calls: tuple[HalfCall, ...]
+    error: float
+
+
+def is_finding(call: HalfCall) -> bool:
+    """Whether a call did more than round."""
+    return call.overflowed > 0 or call.invalid > 0 or is_lossy(call)
+
+
+def is_lossy(call: HalfCall) -> bool:
+    """Whether a call's result is too small for float16."""
+    return call.loss > _LOSS
+
+
+def run_both(
+    module: fx.GraphModule, inputs: Mapping[str, Any], is_kept: Callable[[fx.Node], bool]
+) -> HalfRun:
+    """Runs a graph in both precisions.
+
+    Args:
+        module: a functional graph of aten calls; floats are float32.
+        inputs: value by placeholder name.
+        is_kept: whether a call is computed in float32, from inputs as they come.
+    """
+    wide: dict[fx.Node, Any] = {}
+    half: dict[fx.Node, Any] = {}
+    calls: list[HalfCall] = []
+    last_use = _last_uses(module.graph)
+    written = {found for node in module.graph.nodes for found in written_inputs(node)}
+    written_error = 0.0
+    with torch.no_grad():
+        for node in module.graph.nodes:
+            if node.op == "output":
+                error = max(written_error, _outputs_error(node, wide, half))
+                return HalfRun(tuple(calls), error)
+            if node.op in ("placeholder", "get_attr"):
+                value = inputs[node.name] if node.op == "placeholder" else _held(module, node)
+                wide[node] = half[node] = value
+                if node in written:  # the caller's stays as it is
+                    wide[node], half[node] = value.clone(), value.clone()
+                continue
+            wide[node] = _call(node, *_arguments(node, wide))
+            half[node], call = _half_call(node, half, wide[node], is_kept=is_kept(node))
+            if call is not None:
+                calls.append(call)
+                if any(True for _ in written_inputs(node)):
+                    written_error = max(written_error, call.error)
+            for dead in last_use.get(node, ()):
+                del wide[dead], half[dead]
+    raise AssertionError("a graph ends with its output")
+
+
+def _half_call(
+    node: fx.Node, half: Mapping[fx.Node, Any], wide: Any, *, is_kept: bool
+) -> tuple[Any, HalfCall | None]:
+    given = _arguments(node, half)
+    taken = given if is_kept else _half_arguments(node, given)
+    exact = _call(node, *taken)
+    result = exact if is_kept else pytree.tree_map_only(torch.Tensor, _rounded, exact)
+    parts = list(_floats(exact, result, wide))
+    if not parts:
+        return result, None
+    infinite, is_number = _new_infinities(given, taken)
+    has_nan = any(_has_nan(value) for value in pytree.tree_leaves(taken))
+    away = sum(float((full - kept)[kept.isfinite()].square().sum()) for full, kept, _ in parts)
+    size = sum(float(full[kept.isfinite()].square().sum()) for full, kept, _ in parts)
+    # A number that overflows is told where it reaches the result, which a mask's seldom does.
+    infinite += sum(
+        _count(kept.isinf() & (full.isfinite() | (right.isfinite() & is_number)))
+        for full, kept, right in parts
+    )
+    call = HalfCall(
+        name=node.name,
+        op=op_name(node.target),
+        line=python_line(node),
+        module=keep_name(node),
+        overflowed=infinite,
+        invalid=0 if has_nan else sum(_count(e.isnan() & ~w.isnan()) for _, e, w in parts),
+        lost=sum(_count((f != 0) & (e == 0)) for f, e, _ in parts),
+        loss=(away / size) ** 0.5 if size else 0.0,
+        error=max(_error(e, w) for _, e, w in parts),
+    )
+    return result, call
+
+
+def _half_arguments(node: fx.Node, given: tuple[Any, Any]) -> tuple[Any, Any]:
+    taken = pytree.tree_map_only(torch.Tensor, _rounded, given)
+    if _plain_name(node) in _OPERANDS:
+        taken = pytree.tree_map_only(float, _rounded_number, taken)
+    return taken[0], taken[1]
+
+
+def _arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
+    return fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), (args, kwargs))
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _held(module: fx.GraphModule, node: fx.Node) -> Any:
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _plain_name(node: fx.Node) -> str:
+    return op_name(node.target).split(".")[1] if "." in op_name(node.target) else ""
+
+
+def _rounded(value: torch.Tensor) -> torch.Tensor:
+    return value.half().to(value.dtype) if value.is_floating_point() else value
+
+
+def _rounded_number(value: float) -> float:
+    return float(torch.tensor(value, dtype=torch.float64).half())
+
+
+def _new_infinities(given: Any, taken: Any) -> tuple[int, bool]:
+    """How many values of tensors overflow as operands, and whether a number does."""
+    count, is_number = 0, False
+    for before, after in zip(pytree.tree_leaves(given), pytree.tree_leaves(taken), strict=True):
+        if isinstance(before, torch.Tensor):
+            count += _count(before.isfinite() & after.isinf())
+        elif isinstance(before, float):
+            is_number = is_number or (math.isfinite(before) and math.isinf(after))
+    return count, is_number
+
+
+def _floats(*values: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """The float tensors of a call's results, side by side, in float64."""
+    for parts in zip(*map(pytree.tree_leaves, values), strict=True):
+        if isinstance(parts[0], torch.Tensor) and parts[0].is_floating_point():
+            full, kept, wide = (part.double() for part in parts)
+            if full.numel():
+                yield full, kept, wide
+
+
+def _count(mask: torch.Tensor) -> int:
+    return int(mask.sum())
+
+
+def _has_nan(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(value.isnan().any())
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    is_finite = expected.isfinite()
+    others = torch.equal(found[~is_finite].nan_to_num(), expected[~is_finite].nan_to_num())
+    if not others or not found[is_finite].isfinite().all():
+        return float("inf")
+    if not is_finite.any():
+        return 0.0
+    scale = max(float(expected[is_finite].abs().max()), 1e-6)
+    return float((found - expected)[is_finite].abs().max()) / scale
+
+
+def _outputs_error(
+    node: fx.Node, wide: Mapping[fx.Node, Any], half: Mapping[fx.Node, Any]
+) -> float:
+    expected, found = _arguments(node, wide)[0], _arguments(node, half)[0]
+    return max((_error(e, w) for e, _, w in _floats(found, found, expected)), default=0.0)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Node -> the calls and inputs that nothing after it reads."""
+    seen: set[fx.Node] = set()
+    last: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(graph.nodes):
+        for source in (*node.all_input_nodes, node):
+            if source not in seen:
+                seen.add(source)
+                if node.op == "call_function":
+                    last.setdefault(node, []).append(source)
+    return last
+
+
+# Largest error of an output by its largest value.
+TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class KeptSearch:
+    """What a search came to.
+
+    Attributes:
+        first: the run before anything was added to what is kept.
+        last: the run with what is kept now.
+        kept: names of modules, or patterns of them.
+    """
+
+    first: HalfRun
+    last: HalfRun
+    kept: tuple[str, ...]
+
+
+def search_kept(
+    module: fx.GraphModule,
+    values: Mapping[str, Any],
+    *,
+    kept: Sequence[str] = (),
+    tolerance: float = TOLERANCE,
+    mend: bool = True,
+) -> KeptSearch:
+    """Runs a graph in both precisions, and keeps modules in float32 until outputs are near.
+
+    Args:
+        module: as of npu_compiler.half_precision.run_both.
+        values: of its inputs, by placeholder name.
+        kept: what is kept from the start.
+        tolerance: what counts as near.
+        mend: whether anything may be added to it.
+    """
+    given, names = tuple(kept), list(kept)
+    run = first = _run(module, values, names)
+    while mend and run.error > tolerance and (more := _next_to_keep(run, tolerance, names)):
+        names += more
+        run = _run(module, values, names)
+    for added in reversed(names[len(given) :]):  # what overflowed need not have done harm
+        others = [other for other in names if other != added]
+        if (trial := _run(module, values, others)).error <= tolerance:
+            names, run = others, trial
+    return KeptSearch(first, run, tuple(names))
+
+
+def _run(module: fx.GraphModule, values: Mapping[str, Any], kept: Sequence[str]) -> HalfRun:
+    def is_kept(node: fx.Node) -> bool:
+        return any(fnmatchcase(keep_name(node), pattern) for pattern in kept)
+
+    return run_both(module, values, is_kept)
+
+
+def _next_to_keep(run: HalfRun, tolerance: float, kept: Sequence[str]) -> list[str]:
+    """The modules whose calls do the harm that no other harm explains; none when all is well."""
+    harmful = [call for call in run.calls if call.overflowed or is_lossy(call)]
+    if not harmful:  # NaN of infinities goes away with what overflowed
+        harmful = [call for call in run.calls if is_finding(call)]
+    names = [call.module for call in harmful]
+    if not names and run.error > tolerance:
+        names = [call.module for call in run.calls if call.error > tolerance]
+        names = [name for name in names if name not in kept][:1]
+    return [name for name in dict.fromkeys(names) if name not in kept]
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class HalfCall:
+    """One call whose result half precision changed.
+
+    Attributes:
+        name: of the node in the captured graph.
+        op: such as "aten.pow.Tensor_Scalar".
+        line: "file.py:12", of the Python code; "" where it is not known.
+        module: by which CompilerConfig.keep_float32 names it.
+        overflowed: finite numbers of its inputs and its result that became infinite.
+        invalid: results that are NaN here, with no NaN among its inputs, and not in float32.
+        lost: results that became zero.
+        loss: size of what its own rounding took away by the size of the result, both as roots of
+            sums of squares.
+        error: largest difference from float32 by the largest value there; infinity where one is
+            finite and the other is not.
+    """
+
+    name: str
+    op: str
+    line: str
+    module: str
+    overflowed: int
+    invalid: int
+    lost: int
+    loss: float
+    error: float
+
+    def __str__(self) -> str:
+        said = [
+            (self.overflowed, f"{self.overflowed} overflow"),
+            (self.invalid, f"{self.invalid} become NaN"),
+            (self.lost, f"{self.lost} become zero (loss {self.loss:.0e})"),
+        ]
+        what = ", ".join(text for count, text in said if count) or f"loss {self.loss:.0e}"
+        where = ", ".join(filter(None, (self.line, self.module)))
+        return f"{self.op} ({self.name}{', ' if where else ''}{where}): {what}"
+
+
+@dataclass(frozen=True)
+class HalfPrecision:
+    """What is known of a model in half precision, for the inputs it was given.
+
+    Attributes:
+        model: its name.
+        calls: every call that computes with floats, in order.
+        findings: the calls that overflow, become NaN or lose more than rounding does; before
+            anything was mended.
+        error: of the worst output; see HalfCall.
+        error_before: the same before anything was mended.
+        tolerance: what was asked for.
+        keep_float32: modules that were computed in float32; pass them to CompilerConfig.
+    """
+
+    model: str
+    calls: tuple[HalfCall, ...]
+    findings: tuple[HalfCall, ...]
+    error: float
+    error_before: float
+    tolerance: float
+    keep_float32: tuple[str, ...]
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the outputs are as near to float32's as was asked for."""
+        return self.error <= self.tolerance
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold; what is infinite is the string "inf"."""
+        fields = {**dataclasses.asdict(self), "is_harmless": self.is_harmless}
+        return {key: _finite(value) for key, value in fields.items()}
+
+    def to_json(self) -> str:
+        """Returns as_dict() as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: in half precision, {self._off(self.error_before)}"]
+        lines += [f"  {finding}" for finding in self.findings[:_SHOWN]]
+        if len(self.findings) > _SHOWN:
+            lines.append(f"  and {len(self.findings) - _SHOWN} more calls")
+        if self.keep_float32:
+            lines.append(f"with {', '.join(self.keep_float32)} in float32, {self._off(self.error)}")
+            lines.append(f'as an option: {{"keep_float32": {json.dumps(self.keep_float32)}}}')
+        elif not self.is_harmless:
+            worst = max(self.calls, key=lambda call: call.error, default=None)
+            if worst is not None and not self.findings:
+                lines.append(f"the largest error is at {worst}")
+            lines.append("npu_compiler.check_half(..., mend=True) looks for what to keep")
+        elif self.findings:
+            lines.append("these calls reach no output that matters: nothing need be kept")
+        return "\n".join(lines)
+
+    def _off(self, error: float) -> str:
+        verdict = "within" if error <= self.tolerance else "more than"
+        return f"outputs are off by {error:.1e}, {verdict} {self.tolerance:.0e}"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return "inf" if value == float("inf") else value
+
+
+@public_call
+def check_half(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    keep_float32: Sequence[str] = (),
+    mend: bool = False,
+    tolerance: float = TOLERANCE,
+) -> HalfPrecision:
+    """Says what half precision, in which an NPU computes, does to a model; no NPU is needed.
+
+    Every call of the captured graph runs with float16 inputs and a float16 result, and sums in
+    float32. What is found holds for these inputs.
+
+    Args:
+        model: a torch module in float32.
+        example_inputs: positional arguments of a call, with values as the model will meet them.
+        kwargs: arguments by name.
+        keep_float32: modules to compute in float32; as of CompilerConfig.
+        mend: look for modules to compute in float32 until the outputs keep to the tolerance, and
+            leave out those without which they do so as well.
+        tolerance: largest error of an output by its largest value.
+
+    Returns:
+        Every call, and which of them do harm. With `mend`, what must be kept, and the calls and the
+        error of the run that keeps it; findings are always of the run before.
+
+    Raises:
+        ExportError: [export-capture] for a model that is no single graph; [half-dtype] for floats
+            that are not float32.
+        OptionError: [option-value] for a name in keep_float32 that no call has.
+    """
+    program = capture_program(model, example_inputs, kwargs or {})
+    values = _values(program, example_inputs, kwargs or {})
+    return _check(type(model).__name__, program, values, keep_float32, mend, tolerance)
+
+
+def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
+    """Says the same of a program that torch.export.save wrote, with its own example inputs.
+
+    What must be kept in float32 is looked for.
+
+    Raises:
+        ExportError: [saved-program] for another file; and as check_half.
+    """
+    saved = read_saved_program(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of its own trees of inputs
+        program = without_composites(saved)
+        values = _values(program, *saved.example_inputs)
+    return _check(Path(path).name, program, values, (), True, TOLERANCE)
+
+
+def _check(
+    name: str,
+    program: ExportedProgram,
+    values: Mapping[str, Any],
+    keep_float32: Sequence[str],
+    mend: bool,
+    tolerance: float,
+) -> HalfPrecision:
+    _check_dtypes(name, values)
+    kept = tuple(keep_float32)
+    _check_names(kept, program.graph_module.graph)
+    found = search_kept(program.graph_module, values, kept=kept, tolerance=tolerance, mend=mend)
+    findings = tuple(filter(is_finding, found.first.calls))
+    return HalfPrecision(
+        model=name,
+        calls=found.last.calls,
+        findings=findings,
+        error=found.last.error,
+        error_before=found.first.error,
+        tolerance=tolerance,
+        keep_float32=found.kept,
+    )
+
+
+def _values(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The value of each input of the graph, weights and constants among them."""
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    given = program._graph_module_flat_inputs(args, dict(kwargs))
+    return {node.name: value for node, value in zip(nodes, given, strict=True)}
+
+
+def _check_dtypes(model: str, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if is_float and value.dtype is not torch.float32:
+            raise ExportError(
+                f"{model}: half precision is compared with float32, so weights and inputs must be "
+                f"float32; got {value.dtype} for {name}. Use model.float() and float inputs.",
+                code="half-dtype",
+            )
+
+
+def _check_names(patterns: Sequence[str], graph: fx.Graph) -> None:
+    names = sorted({keep_name(node) for node in graph.nodes if node.op == "call_function"})
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=3) or names[:3]
+            raise OptionError(
+                f"keep_float32: each name is that of a module with calls of its own; got "
+                f"{pattern!r}. Names of this model are like {', '.join(close)}.",
+                code="option-value",
+            )

@@ -1,0 +1,188 @@
+"""TensorValues: what the nodes of a graph of tensors are in a kernel program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compiler.errors import LoweringError
+from npu_compiler.graph.origins import node_origins
+from npu_compiler.kernel_programs.draft import Draft, Part
+from npu_compiler.kernel_programs.evaluation import no_kernel
+from npu_ops.kernel_programs.program import Recipe
+from npu_ops.kernel_programs.weights import PackedLinear, interleave, pack
+from npu_runtime.npu import as_cpu
+
+__all__ = ["Shown", "TensorValues"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a node shows of a value: the number row * width + column of each of its elements.
+
+    None stands for all of them in their order.
+    """
+
+    value: int
+    numbers: torch.Tensor | None = None
+
+
+class TensorValues:
+    """The rows, constants and weights that the nodes of a graph stand for.
+
+    Attributes:
+        rows: how many rows each value has.
+        draft: of the program.
+        shown: what a node shows of a value, for those that have rows.
+        refusals: why no kernel computes a node.
+        fixed: what a node is, for constants.
+        sources: the tensors that weights are made of, by name.
+    """
+
+    def __init__(
+        self, graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor], rows: int
+    ) -> None:
+        """Takes a graph.
+
+        Args:
+            graph_module: of tensors with fixed shapes.
+            constants: placeholder name -> weight.
+            rows: of its tensors.
+        """
+        self.rows = rows
+        self.draft = Draft()
+        self.shown: dict[fx.Node, Shown] = {}
+        self.refusals: dict[fx.Node, LoweringError] = {}
+        self.fixed: dict[fx.Node, Any] = {}
+        self.sources: dict[str, torch.Tensor] = {}
+        self._modules = {
+            name: module for name, (module, _) in node_origins(graph_module.graph).items()
+        }
+        self._graph_module = graph_module
+        self._constants = constants
+
+    def load(self, node: fx.Node, number: int) -> None:
+        """Takes a placeholder that the program loads, as its input of a number."""
+        part = self.draft.add("load", self.width(node), {}, argument=number)
+        self.shown[node] = Shown(part.value)
+
+    def fix(self, node: fx.Node) -> None:
+        """Takes a weight or a tensor that belongs to the graph."""
+        if node.op == "placeholder":
+            self.fixed[node] = _on_host(self._constants[node.name])
+        else:
+            self.fixed[node] = _on_host(getattr(self._graph_module, str(node.target)))
+
+    def source(self, node: fx.Node, tensor: torch.Tensor) -> str:
+        """Returns the name of a node's tensor among the sources of weights."""
+        self.sources[node.name] = tensor
+        return node.name
+
+    def vector(self, name: str, tensor: torch.Tensor) -> str:
+        """Returns the weight that is a vector."""
+        self.sources[name] = tensor.detach().float().contiguous()
+        return self.draft.weight(Recipe(sources=(name,), kind="vector"))
+
+    def packed(self, recipe: Recipe) -> PackedLinear | torch.Tensor:
+        """Returns a weight as the program needs it, in memory of its own."""
+        sources = [self.sources[name] for name in recipe.sources]
+        if recipe.transposed:
+            sources = [source.t() for source in sources]
+        joined = torch.cat(sources) if len(sources) > 1 else sources[0]
+        if recipe.interleaved:
+            joined = interleave(*joined.chunk(2))
+        # A copy: the program was made for what the weights are now.
+        return pack(joined, "float32") if recipe.kind == "linear" else joined.clone()
+
+    def width(self, node: fx.Node) -> int:
+        """Returns how many columns a value of a node has; checks what it is."""
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+            kind = getattr(value, "dtype", type(value).__name__)
+            raise no_kernel(node, f"is of {str(kind).removeprefix('torch.')}, not float32")
+        if self.rows == 0 or value.numel() == 0:
+            raise no_kernel(node, "has no rows")
+        if value.numel() % self.rows:
+            raise no_kernel(node, f"has {value.numel()} elements, not rows as the others have")
+        return int(value.numel()) // self.rows
+
+    def part(self, node: Any) -> Part:
+        """Returns the columns of a value that a node shows, whose rows are the graph's.
+
+        Raises:
+            LoweringError: it shows them in another order, or no kernel computes it.
+        """
+        if node in self.refusals:
+            raise self.refusals[node]
+        if node not in self.shown:
+            raise no_kernel(node, "has no rows, although rows are read")
+        shown = self.shown[node]
+        whole = self.draft.whole(shown.value)
+        if shown.numbers is None:
+            return whole
+        by_row = shown.numbers.reshape(self.rows, -1)
+        rows = torch.arange(self.rows)[:, None]
+        if not torch.equal(by_row // whole.width, rows.expand_as(by_row)):
+            raise no_kernel(node, "moves elements from one row to another")
+        first, count = int(by_row[0, 0]), by_row.shape[1]
+        if not torch.equal(by_row, rows * whole.width + torch.arange(first, first + count)):
+            raise no_kernel(node, "reads columns in another order")
+        return Part(shown.value, first, count)
+
+    def rows_of(self, node: Any, owner: fx.Node) -> Part:
+        """Returns the columns of a node whose last dimension is a row."""
+        value = node.meta["val"]
+        part = self.part(node)
+        if value.dim() == 0 or value.shape[-1] != part.width:
+            raise no_kernel(owner, "has other rows than the calls before it")
+        return part
+
+    def add(self, node: fx.Node, kind: Any, reads: dict[str, Part], **fields: Any) -> None:
+        """Adds the line that computes a node."""
+        part = self.draft.add(
+            kind, self.width(node), reads, module=self._modules.get(node.name, ""), **fields
+        )
+        self.shown[node] = Shown(part.value)
+
+    def drop_unread(self) -> None:
+        """Drops lines that nobody reads, such as parts of a norm that became one instruction."""
+        read: set[int] = set()
+        for line in reversed(list(self.draft.lines)):
+            if line.kind in ("store", "load") or line.out in read:
+                read.update(part.value for part in line.reads.values())
+            else:
+                self.draft.lines.remove(line)
+
+    def evaluated(self, node: fx.Node) -> Any:
+        """Returns what a call of constants gives."""
+        target: Any = node.target
+        arguments, names = fx.map_arg((node.args, node.kwargs), self.fixed.__getitem__)
+        try:
+            result = target(*arguments, **names)
+        except (RuntimeError, TypeError) as failure:
+            raise no_kernel(node, "cannot be computed beforehand") from failure
+        return _on_host(result) if isinstance(result, torch.Tensor) else result
+
+    def spread(self, node: fx.Node, operand: Any) -> str:
+        """Returns the vector that an operand is for each row of a node.
+
+        Raises:
+            LoweringError: it is no constant, or not the same for all rows.
+        """
+        value = self.fixed.get(operand) if isinstance(operand, fx.Node) else operand
+        if value is None:
+            raise no_kernel(node, "has an operand that is no constant")
+        shape = node.meta["val"].shape
+        by_row = torch.as_tensor(value).float().expand(shape).reshape(self.rows, -1)
+        if not torch.equal(by_row.nan_to_num(), by_row[:1].expand_as(by_row).nan_to_num()):
+            raise no_kernel(node, "has an operand that differs from row to row")
+        return self.vector(f"{node.name}.{operand}", by_row[0])
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return as_cpu(tensor) if tensor.device.type == "npu" else tensor

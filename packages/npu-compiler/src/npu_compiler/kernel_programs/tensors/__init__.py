@@ -1,1 +1,0 @@
-"""Kernel programs of graphs whose tensors are rows with fixed sizes, for torch.compile."""

@@ -1,0 +1,285 @@
+"""Readiness: whether an NPU's compiler takes a model, and its reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openvino as ov
+
+from npu_command.pages import render_page
+from npu_compiler.exported.manifest import read_manifest
+from npu_compiler.graph.kept_origins import kept_origins
+from npu_compiler.npu_rules.operations import (
+    Finding,
+    check_operations,
+    check_whole_program,
+    varying_operations,
+)
+from npu_compiler.npu_rules.rewriting import REWRITTEN
+from npu_compiler.npu_rules.source_rules import GENERATIONS
+from npu_compiler.openvino_core import openvino_core
+from npu_compiler.target_compiler import Target, TargetReport, compile_if_installed, find_target
+from npu_runtime.public_calls import public_call
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "Readiness",
+    "check",
+    "check_file",
+    "check_folder",
+    "check_model",
+    "compiler_verdict",
+    "readiness_page",
+]
+
+_TEMPLATE = Path(__file__).with_name("readiness.html")
+_MARKS = {"accepted": "ok", "refused": "NO", "unknown": "??"}
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What is known of a model and an NPU.
+
+    Attributes:
+        name: of the model.
+        target: the NPU.
+        findings: one per rule, one per operation that breaks one, and the compiler's last.
+        report: of the NPU's compiler; None if it compiled nothing.
+    """
+
+    name: str
+    target: Target
+    findings: tuple[Finding, ...]
+    report: TargetReport | None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the compiler accepts it or, without one, no rule refuses it."""
+        if self.report is not None:
+            return self.report.is_accepted
+        return all(finding.verdict != "refused" for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        if self.report is not None:
+            return f"{'accepted' if self.is_ready else 'refused'} by the compiler of {self.target}"
+        if self.is_ready:
+            return f"no rule refuses it for {self.target}"
+        return f"refused by the rules for {self.target}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold."""
+        return {
+            **dataclasses.asdict(self),
+            "report": None if self.report is None else self.report.as_dict(),
+            "is_ready": self.is_ready,
+        }
+
+    def to_json(self) -> str:
+        """Returns everything as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __str__(self) -> str:
+        width = max(len(finding.rule) for finding in self.findings)
+        lines = [
+            f"{_MARKS[finding.verdict]}  {finding.rule:{width}}  {finding.detail}"
+            + (f" [{finding.source}]" if finding.source else "")
+            for finding in self.findings
+        ]
+        return "\n".join([f"{self.name}: {self.verdict}", *lines])
+
+
+def readiness_page(title: str, found: Sequence[Readiness]) -> str:
+    """Returns the checks of some programs as a page that loads nothing from elsewhere."""
+    return render_page(_TEMPLATE, title=title, found=found)
+
+
+_RULE = "the NPU's compiler"
+
+
+def compiler_verdict(
+    model: ov.Model,
+    target: Target,
+    rules: Sequence[Finding],
+    options: Mapping[str, str] | None = None,
+) -> tuple[Finding, TargetReport | None]:
+    """Compiles a model for a target.
+
+    Args:
+        model: stays as it is.
+        target: to compile for.
+        rules: the findings of the rules, which a compiler overrules.
+        options: further options of the compiler.
+
+    Returns:
+        The finding, with the compiler's report. Without a usable compiler the verdict is unknown,
+        and the finding has the command that brings one.
+    """
+    if varying_operations(model):
+        return _finding("unknown", "left out: it takes static shapes alone"), None
+    report, failure = compile_if_installed(model, target, options)
+    if report is None:
+        return _finding("unknown", str(failure)), None
+    refusing = dict.fromkeys(one.rule for one in rules if one.verdict == "refused")
+    if report.is_accepted:
+        detail = f"compiled in {report.duration_s:.1f} s to {report.blob_bytes / 1e6:.1f} MB"
+        if report.estimate is not None:
+            detail += f"; {report.estimate}"
+        if refusing:
+            detail += f". The rules refuse it ({', '.join(refusing)}); the compiler decides."
+        return _finding("accepted", detail), report
+    return _refusal(report, model, has_rules=bool(refusing)), report
+
+
+def _refusal(report: TargetReport, model: ov.Model, *, has_rules: bool) -> Finding:
+    operation, node, module, line = "", "", "", ""
+    for one in model.get_ordered_ops():
+        if report.operation and one.get_friendly_name() == report.operation:
+            info = one.get_type_info()
+            operation = f"{info.name} ({info.version_id})"
+            node = report.operation.partition("/")[0]
+            module, line = kept_origins(model).get(node, ("", ""))
+            break
+    begins = "" if report.operation in report.reason else "begins with "
+    place = ", ".join(filter(None, (f"{begins}{operation} of {report.operation}", module, line)))
+    detail = f"{place}: {report.reason}" if operation else report.reason
+    if not has_rules:
+        detail += " The rules take it; the compiler decides."
+    return _finding("refused", detail, operation=operation, node=node, module=module, line=line)
+
+
+def _finding(verdict: str, detail: str, **place: str) -> Finding:
+    return Finding(_RULE, verdict, detail, judge="compiler", **place)
+
+
+# The NPU's compiler decides if it is installed. The rules that were read from its source of 2024
+# are the quick answer without it; npu_compiler.npu_rules.operations has them.
+
+
+@public_call
+def check(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
+) -> Readiness:
+    """Checks whether an NPU's compiler accepts a model; no NPU is needed.
+
+    Args:
+        model: a torch module.
+        example_inputs: positional arguments of a call; their sizes are those that are checked.
+        kwargs: arguments by name.
+        target: the NPU, such as "lunar-lake" or "4000"; see `npu-compiler target list`.
+        rules_only: whether the compiler is left out, which takes seconds to minutes the first time.
+
+    Returns:
+        The compiler's verdict if one is installed, else that of the rules, with one finding per
+        rule and one per operation that breaks one. A model that cannot become one program is
+        refused by the first.
+
+    Raises:
+        OptionError: [unknown-target] no NPU generation has this name.
+        TargetError: [target-cache] the compiler's files cannot be written.
+    """
+    chosen = find_target(target)
+    from npu_compiler.errors import ExportError, LoweringError
+    from npu_compiler.exported.write import export
+
+    with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
+        folder = Path(place) / "model"
+        try:
+            export(model, example_inputs, folder, kwargs=kwargs)
+        except (ExportError, LoweringError) as failure:
+            finding = Finding("one program", "refused", str(failure))
+            return Readiness(type(model).__name__, chosen, (finding,), None)
+        return check_folder(folder, target=target, rules_only=rules_only)
+
+
+def check_file(
+    path: str | os.PathLike[str], *, target: str = "lunar-lake", rules_only: bool = False
+) -> Readiness:
+    """Checks a program that torch.export.save wrote, with its own example inputs; see `check`.
+
+    Raises:
+        ExportError: [saved-program] for another file.
+        OptionError: [unknown-target] no NPU generation has this name.
+    """
+    find_target(target)
+    from npu_compiler.exported.capture import read_saved_program
+
+    program = read_saved_program(path)
+    args, kwargs = program.example_inputs
+    found = check(program.module(), args, kwargs=kwargs, target=target, rules_only=rules_only)
+    return replace(found, name=Path(path).name)
+
+
+def check_folder(
+    path: str | os.PathLike[str], *, target: str = "lunar-lake", rules_only: bool = False
+) -> Readiness:
+    """Checks an exported model; see `check`.
+
+    Args:
+        path: a folder that npu_compiler.export made.
+        target: as of `check`.
+        rules_only: as of `check`.
+
+    Raises:
+        ExportError: the folder is not one, or is damaged.
+        OptionError: [unknown-target] no NPU generation has this name.
+    """
+    find_target(target)
+    folder = Path(path)
+    name = read_manifest(folder).name
+    model = openvino_core().read_model(next(folder.glob("*.xml")))
+    return check_model(model, name=name, target=target, rules_only=rules_only)
+
+
+def check_model(
+    model: ov.Model,
+    *,
+    name: str,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> Readiness:
+    """Checks a program of OpenVINO; see `check`.
+
+    Args:
+        model: of OpenVINO.
+        name: of it, in the report.
+        target: as of `check`.
+        rules_only: as of `check`.
+        options: further options of the compiler.
+
+    Raises:
+        OptionError: [unknown-target] no NPU generation has this name.
+    """
+    chosen = find_target(target)
+    findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
+    findings += check_whole_program(model)
+    if chosen.number in GENERATIONS:
+        findings += check_operations(model, generation=chosen.number)
+    else:
+        known = " and ".join(GENERATIONS)
+        findings.append(
+            Finding("operation types", "unknown", f"there are rules for NPU {known} alone")
+        )
+    if model.has_rt_info(list(REWRITTEN)):
+        done = json.loads(str(model.get_rt_info(list(REWRITTEN)).value))
+        findings.append(Finding("equal forms", "accepted", "; ".join(done)))
+    if rules_only:
+        return Readiness(name, chosen, tuple(findings), None)
+    verdict, report = compiler_verdict(model, chosen, findings, options)
+    return Readiness(name, chosen, (*findings, verdict), report)

@@ -1,0 +1,248 @@
+"""Roofline bounds of a program's time on each NPU generation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from npu_compiler.roofline.counts import (
+    Products,
+    Traffic,
+    count_products,
+    count_traffic,
+    live_nodes,
+)
+
+__all__ = ["BOUND_NOTE", "Figure", "Generation", "TimeBound", "bound_model", "generation_figures"]
+
+# Panther Lake is left out: no published width and speed of its memory was at hand.
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published number.
+
+    Attributes:
+        value: in the unit of its name.
+        source: file and commit, slide, or address.
+        date: of publication, as far as it is known.
+    """
+
+    value: float
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What bounds a generation's speed: its fastest model with its fastest memory.
+
+    Attributes:
+        name: such as "4000".
+        chip: the processors that have it.
+        tiles: how many there are.
+        macs_per_tile: products of 8 bits that one tile adds up in a cycle.
+        half_ratio: how many times slower products of float16 are.
+        frequency_mhz: the highest of the array.
+        bandwidth_gbps: of the memory, in 1e9 bytes a second.
+    """
+
+    name: str
+    chip: str
+    tiles: Figure
+    macs_per_tile: Figure
+    half_ratio: Figure
+    frequency_mhz: Figure
+    bandwidth_gbps: Figure
+
+    @property
+    def narrow_macs_per_s(self) -> float:
+        """Products of 8 bits a second."""
+        return self.tiles.value * self.macs_per_tile.value * self.frequency_mhz.value * 1e6
+
+    @property
+    def half_macs_per_s(self) -> float:
+        """Products of float16 a second."""
+        return self.narrow_macs_per_s / self.half_ratio.value
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes between memory and scratchpad a second."""
+        return self.bandwidth_gbps.value * 1e9
+
+
+def generation_figures(name: str) -> Generation | None:
+    """Returns a generation's figures; None if they are not published.
+
+    Args:
+        name: such as "4000".
+    """
+    return _figures().get(name)
+
+
+@cache
+def _figures() -> dict[str, Generation]:
+    content = json.loads((Path(__file__).parent / "generations.json").read_text())
+    return {
+        name: Generation(
+            name=name,
+            chip=row["chip"],
+            **{key: Figure(**value) for key, value in row.items() if key != "chip"},
+        )
+        for name, row in content.items()
+    }
+
+
+# Memory and array work side by side, and weights may be fetched ahead, so times of single
+# operations cannot be added up: the bound is the larger one of all bytes by the bandwidth and all
+# products by the array's rate.
+
+_SHOWN = 5
+# Ports, numbers and views, for which nothing is computed.
+_WITHOUT_COMPUTE = frozenset(
+    {"Assign", "Constant", "Parameter", "ReadValue", "Reshape", "Result", "ShapeOf", "Squeeze",
+     "Unsqueeze"}
+)  # fmt: skip
+BOUND_NOTE = (
+    "a lower bound from published figures and not a measurement: the largest chip of the "
+    "generation with its fastest memory, every weight dense and read once, nothing waited for"
+)
+
+
+@dataclass(frozen=True)
+class TimeBound:
+    """The least time that one run of a program can take.
+
+    Attributes:
+        name: of the program.
+        generation: the figures that it is computed from, with their sources.
+        products: the operations of the array, in the model's order.
+        traffic: bytes that must be moved.
+        left_out: operations whose time is not counted, by type: software kernels, since no rate
+            of theirs is published, and moves inside the scratchpad.
+    """
+
+    name: str
+    generation: Generation
+    products: tuple[Products, ...]
+    traffic: Traffic
+    left_out: Mapping[str, int]
+
+    @property
+    def memory_s(self) -> float:
+        """Seconds that the bytes take."""
+        return self.traffic.total_bytes / self.generation.bytes_per_s
+
+    @property
+    def array_s(self) -> float:
+        """Seconds that the products take."""
+        return sum(map(self.product_s, self.products))
+
+    @property
+    def seconds(self) -> float:
+        """The bound."""
+        return max(self.memory_s, self.array_s)
+
+    @property
+    def limit(self) -> str:
+        """What sets it: "memory" or "array"."""
+        return "memory" if self.memory_s >= self.array_s else "array"
+
+    def product_s(self, products: Products) -> float:
+        """Seconds that one operation takes in the array."""
+        figures = self.generation
+        rate = figures.narrow_macs_per_s if products.is_narrow else figures.half_macs_per_s
+        return products.count / rate
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as what JSON can hold, with what kind of figure it is."""
+        fields = dataclasses.asdict(self)
+        computed = {
+            "note": BOUND_NOTE,
+            "least_seconds": self.seconds,
+            "memory_seconds": self.memory_s,
+            "array_seconds": self.array_s,
+            "limit": self.limit,
+        }
+        return {**computed, **fields}
+
+    def __str__(self) -> str:
+        figures, traffic = self.generation, self.traffic
+        moved = (
+            f"{_size(traffic.weight_bytes)} of weights, {_size(traffic.input_bytes)} of inputs, "
+            f"{_size(traffic.output_bytes)} of outputs at {figures.bandwidth_gbps.value} GB/s"
+        )
+        lines = [
+            f"{_time(self.seconds)} on NPU {figures.name} ({figures.chip})",
+            f"memory  {_time(self.memory_s)}  {moved}",
+            f"array   {_time(self.array_s)}  {self._product_text()}",
+        ]
+        largest = sorted(self.products, key=self.product_s, reverse=True)[:_SHOWN]
+        lines += [
+            f"        {_time(self.product_s(one))}  {one.operation} {one.node}" for one in largest
+        ]
+        if self.left_out:
+            listed = ", ".join(f"{count} {kind}" for kind, count in self.left_out.items())
+            lines.append(f"left out, since no rate of theirs is published: {listed}")
+        return "\n".join([*lines, f"This is {BOUND_NOTE}."])
+
+    def _product_text(self) -> str:
+        counts = {narrow: self._count(narrow=narrow) for narrow in (False, True)}
+        rates = {False: self.generation.half_macs_per_s, True: self.generation.narrow_macs_per_s}
+        names = {False: "float16", True: "8 bits or fewer"}
+        said = [
+            f"{counts[narrow]:,} products of {names[narrow]} at "
+            f"{rates[narrow] / 1e12:.1f}e12 a second"
+            for narrow in (False, True)
+            if counts[narrow]
+        ]
+        return ", ".join(said) or "no products"
+
+    def _count(self, *, narrow: bool) -> int:
+        return sum(one.count for one in self.products if one.is_narrow == narrow)
+
+
+def bound_model(model: ov.Model, *, name: str, generation: Generation) -> TimeBound:
+    """Computes the least time of a run of a program.
+
+    Args:
+        model: of static shapes.
+        name: of it, in the report.
+        generation: the figures.
+    """
+    nodes = model.get_ordered_ops()
+    products: list[Products] = []
+    others: Counter[str] = Counter()
+    live = live_nodes(nodes)
+    for node in nodes:
+        if node.get_name() not in live:
+            continue
+        found = count_products(node)
+        if found is not None:
+            products.append(found)
+        elif node.get_type_name() not in _WITHOUT_COMPUTE:
+            others[node.get_type_name()] += 1
+    left_out = dict(sorted(others.items(), key=lambda item: (-item[1], item[0])))
+    return TimeBound(name, generation, tuple(products), count_traffic(model), left_out)
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _size(count: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,547 @@
+"""The cache of compiled graphs: a second process finds its programs without lowering."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import operator
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._functorch.config as functorch_config
+from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from npu_command.whole_files import write_json
+from npu_compiler.config import read_settings
+from npu_compiler.errors import IndexRangeError
+from npu_compiler.graph.origins import source_names
+from npu_compiler.graph_compiler.content import ProgramContent
+from npu_compiler.graph_compiler.records import (
+    GraphRecord,
+    next_graph_name,
+    publish,
+    recalled_record,
+)
+from npu_compiler.options import CompilerConfig
+from npu_compiler.programs import ProgramCache, compile_options, content_key
+from npu_compiler.programs.execution import KernelCall, ProgramCall, run_shortcut
+from npu_compiler.programs.index_checks import NARROW, check_indices
+from npu_compiler.programs.kernel_files import find_kernels, kernel_options
+from npu_compiler.tuning.run import current_run
+from npu_compiler.verification.result import Verdict
+from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
+from npu_runtime.npu import is_current_stream_capturing
+from npu_runtime.npu.graphs import outside_capture
+
+if TYPE_CHECKING:
+    from npu_compiler.graph_compiler.assembly import Assembled
+
+__all__ = ["GraphMemory", "GraphStore", "RecalledGraph", "graph_identity"]
+
+_logger = logging.getLogger(__name__)
+
+_MOST = 2000
+
+
+class GraphStore:
+    """The records in a directory; many processes may share it."""
+
+    def __init__(
+        self, cache_dir: str | os.PathLike[str] | None = None, *, most: int = _MOST
+    ) -> None:
+        """Names the directory: `graphs` in the one for caches (NPU_COMPILE_CACHE_DIR).
+
+        Args:
+            cache_dir: the one for caches.
+            most: when there are more records, the older half goes.
+        """
+        self.directory = Path(cache_dir or read_settings().cache_dir) / "graphs"
+        self._most = most
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """Returns the record of a key, or None; a damaged one counts as none, with a log line."""
+        path = self.directory / f"{key}.json"
+        try:
+            content = json.loads(path.read_text())
+            record = content["record"]
+            if not isinstance(record, dict) or content["sha256"] != _checksum(record):
+                raise ValueError("it is not what was written")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            _logger.warning("graph store: record %s cannot be used (%s)", path, failure)
+            return None
+        return record
+
+    def write(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keeps a record; a directory that cannot be written costs a log line.
+
+        Args:
+            key: of the graph.
+            record: JSON-like.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            content = {"sha256": _checksum(record), "record": dict(record)}
+            write_json(self.directory / f"{key}.json", content)
+            self._trim()
+        except OSError as failure:
+            _logger.warning("graph store: cannot write in %s (%s)", self.directory, failure)
+
+    def clear(self) -> None:
+        """Removes all records."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _trim(self) -> None:
+        files = [*self.directory.glob("*")]
+        if len(files) > self._most:
+            files.sort(key=_age)
+            for path in files[: len(files) - self._most // 2]:
+                path.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # another process removes it
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+# Weights are told apart by npu_compiler.graph_compiler.content, since their bytes belong to the
+# program.
+
+# Ops of other namespaces may be taken apart by Python code that is not in the key.
+_NAMESPACES = ("aten", "prims", "npu")
+_PLAIN = (
+    bool, int, float, complex, str, type(None), EllipsisType,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+# Where config says only how a program is kept, or what has its effect before the backend is called.
+_NO_CONTENT = ("cache_dir", "use_to", "dynamic")
+
+
+class _Unknown(Exception):
+    """Something in the graph has no text that says all about it."""
+
+
+def graph_identity(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig
+) -> dict[str, Any] | None:
+    """Returns all that decides what becomes of a graph but the weights' values, JSON-like.
+
+    Args:
+        graph_module: from dynamo, before anything rewrites it.
+        inputs: its example inputs, as a backend is given them.
+        config: see CompilerConfig.
+
+    Returns:
+        None where something is not known well enough: sizes that vary, tensors inside the graph,
+        tensor subclasses, functions and ops that are not torch's or ours, modes that see each call.
+    """
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return None
+    try:
+        lines = [*_lines(graph_module.graph, inputs)]
+    except _Unknown:
+        return None
+    options = {
+        field.name: repr(getattr(config, field.name))
+        for field in fields(config)
+        if field.name not in _NO_CONTENT
+    }
+    return {"graph": lines, "options": options, "state": _state()}
+
+
+def _state() -> list[str]:
+    """What torch reads beside a graph when it traces."""
+    facts = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in ("cpu", "npu")
+        ],
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_flash_sdp_enabled(),
+        sorted(
+            (key, repr(value)) for key, value in functorch_config.save_config_portable().items()
+        ),
+    )
+    return [repr(fact) for fact in facts]
+
+
+def _lines(graph: fx.Graph, inputs: Sequence[Any]) -> Iterator[str]:
+    names: dict[fx.Node, str] = {}
+    values = iter(inputs)
+    for node in graph.nodes:
+        names[node] = f"%{len(names)}"
+        if node.op == "placeholder":
+            yield _input(node, next(values, None))
+            continue
+        if node.op == "output":
+            called = "return"
+        elif node.op == "call_method":
+            called = f".{node.target}"
+        elif node.op == "call_function":
+            called = _function(node.target)
+        else:
+            raise _Unknown  # a tensor or a module of the graph's own
+        yield f"{called}({_text(node.args, names)}, {_text(node.kwargs, names)})"
+    if next(values, None) is not None:
+        raise _Unknown
+
+
+def _input(node: fx.Node, value: Any) -> str:
+    traced = node.meta.get("example_value")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or not isinstance(
+        traced, torch.Tensor
+    ):
+        raise _Unknown
+    if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+        raise _Unknown
+    if not all(type(size) is int for size in (*traced.shape, *traced.stride())):
+        raise _Unknown
+    facts = (
+        value.dtype,
+        tuple(value.shape),
+        value.stride(),
+        value.storage_offset(),
+        str(value.device),
+        value.requires_grad,
+        value.is_leaf,
+        value.is_inference(),
+        type(value).__name__,
+        # dynamo's sign for parameters and buffers.
+        repr((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")),
+    )
+    return f"input {facts!r}"
+
+
+def _function(target: Any) -> str:
+    """The name of a function, if it leads to this function and to no one's replacement of it."""
+    if isinstance(target, torch._ops.OpOverload):
+        if target.namespace not in _NAMESPACES:
+            raise _Unknown
+        return f"op {target}"
+    name = getattr(target, "__name__", "")
+    if getattr(operator, name, None) is target:
+        return f"operator.{name}"
+    for home in (torch, torch._C._nn, torch.nn.functional, torch._C, torch.special):
+        is_own = getattr(target, "__module__", None) in (None, home.__name__, "torch.functional")
+        if is_own and getattr(home, name, None) is target:
+            return f"{home.__name__}.{name}"
+    raise _Unknown
+
+
+def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
+    if isinstance(value, fx.Node):
+        return names[value]
+    if isinstance(value, slice):
+        return f"slice({_text((value.start, value.stop, value.step), names)})"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(_text(item, names) for item in value)
+        return f"{'list' if isinstance(value, list) else 'tuple'}({inside})"
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise _Unknown
+        return "{" + ", ".join(f"{key!r}: {_text(one, names)}" for key, one in value.items()) + "}"
+    if type(value) not in _PLAIN:
+        raise _Unknown
+    return repr(value)
+
+
+class RecalledGraph:
+    """One program that computes all of a graph, while its weights are what they were."""
+
+    def __init__(
+        self,
+        call: ProgramCall | KernelCall,
+        *,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        frozen: FrozenTensors | None,
+        trace: Callable[[Sequence[Any]], Callable[..., Any]],
+    ) -> None:
+        """Takes a loaded program.
+
+        Args:
+            call: of the program.
+            inputs: which of the graph's inputs the program takes, in its order.
+            outputs: which of the program's results each of the graph's is.
+            frozen: the weights in the program.
+            trace: the full way, for the graph's inputs.
+        """
+        self._run = call.direct(inputs, outputs)
+        self._is_host_code = isinstance(call, KernelCall)
+        self._shortcut: Callable[[tuple[Any, ...]], Any] | None = None
+        if isinstance(call, KernelCall):
+            is_current = None if frozen is None else frozen.is_current
+            self._shortcut = call.shortcut(inputs, outputs, is_current)
+        self._frozen = frozen
+        self._trace = trace
+        self._traced: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the graph; once a weight differs or an integer is too large, by the full way."""
+        shortcut = self._shortcut
+        if shortcut is not None:
+            results = run_shortcut(shortcut, inputs)
+            if results is not None:
+                return results
+        if self._is_usable(inputs):
+            try:
+                return self._run(*inputs)
+            except IndexRangeError as error:
+                if NARROW not in str(error):
+                    raise
+        return self._full(inputs)(*inputs)
+
+    def _is_usable(self, inputs: Sequence[Any]) -> bool:
+        if self._traced is not None or (self._is_host_code and is_current_stream_capturing()):
+            return False
+        return self._frozen is None or self._frozen.is_current(inputs)
+
+    def _full(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        with self._lock:
+            if self._traced is None:
+                # No ShapeEnv: the sizes are fixed, and dynamo has guarded them.
+                with outside_capture(), tracing(TracingContext(FakeTensorMode())):
+                    self._traced = torch.compiler.disable(self._trace(inputs))  # type: ignore[no-untyped-call]
+                self._frozen = self._shortcut = None
+            return self._traced
+
+
+# A graph is kept only if AOTAutograd changed nothing about the call: no input is written to, no
+# result is a view of an input or of another result, and one program computes all results.
+# Everything else takes the full way in each process.
+
+
+class GraphMemory:
+    """One graph from dynamo: found in the store, or kept there once it is compiled."""
+
+    def __init__(
+        self, graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig
+    ) -> None:
+        """Takes the identity of a graph; see graph_identity for the arguments."""
+        self._inputs = tuple(inputs)
+        self._names = source_names(graph_module)
+        self._config = config
+        self._store = GraphStore(config.cache_dir)
+        self._tuning: tuple[str, str | None] = ("", None)
+        self._is_plain = False
+        self._key: str | None = None
+        settings = read_settings()
+        if settings.cache_size_bytes and settings.debug_dir is None and current_run() is None:
+            with observe.span("compile", "identity"):
+                identity = graph_identity(graph_module, inputs, config)
+            if identity is not None:
+                self._key = content_key({"dynamo": identity})
+
+    def recall(self, trace: Callable[[Sequence[Any]], Callable[..., Any]]) -> RecalledGraph | None:
+        """Returns the graph with its program, if an earlier process left both.
+
+        Args:
+            trace: the full way, for inputs: taken when a weight has changed since.
+        """
+        # Its calls are not traced, so the lines that its layers come from would be unknown.
+        if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":
+            return None
+        record = self._store.read(self._key)
+        if record is None:
+            return None
+        with observe.span("compile", "recall"):
+            try:
+                return self._recalled(record, trace)
+            except (KeyError, TypeError, ValueError, IndexError) as failure:
+                _logger.warning(
+                    "graph store: record %s is of another form (%s)", self._key, failure
+                )
+                return None
+
+    def _recalled(
+        self, record: Mapping[str, Any], trace: Callable[[Sequence[Any]], Callable[..., Any]]
+    ) -> RecalledGraph | None:
+        content = ProgramContent(**_tuples(record["content"]))
+        key, name = record["tuning"]
+        if _tuned_name(key, self._config) != name or _foreign_ops() & set(content.ops):
+            return None
+        weights = {name: self._inputs[position] for name, position in record["weights"].items()}
+        if any(weight.is_inference() for weight in weights.values()):
+            return None
+        told = recalled_record(record["graph"], name=next_graph_name())
+        find = self._kernels if told.programs[0].target == "kernels" else self._program
+        call = find(record, told, content, weights)
+        if call is None:
+            return None
+        positions = [*record["weights"].values()]
+        frozen = FrozenTensors(positions, [*weights.values()], [self._names[p] for p in positions])
+        publish(told)
+        return RecalledGraph(
+            call,
+            inputs=record["inputs"],
+            outputs=record["outputs"],
+            frozen=frozen if weights else None,
+            trace=trace,
+        )
+
+    def _program(
+        self,
+        record: Mapping[str, Any],
+        told: GraphRecord,
+        content: ProgramContent,
+        weights: Mapping[str, torch.Tensor],
+    ) -> ProgramCall | None:
+        """Returns the call of a program of the device, if it is kept and known to be right."""
+        options = {**compile_options(told.programs[0].precision), **record["device_options"]}
+        cache = ProgramCache(self._config.cache_dir)
+        key = content.key(weights, options=options)
+        if not self._is_right(cache, key):
+            return None
+        try:
+            program = cache.find(key, name=told.name, options=options)
+        except ProgramError as failure:
+            _logger.warning("graph store: the program of a graph cannot be loaded (%s)", failure)
+            return None
+        if program is None:
+            return None
+        call = ProgramCall(
+            program,
+            input_orders=[_order(order) for order in record["input_orders"]],
+            output_orders=[_order(order) for order in record["output_orders"]],
+            home=record["home"],
+        )
+        check_indices(program, record["index_checks"])
+        return call
+
+    def _kernels(
+        self,
+        record: Mapping[str, Any],
+        told: GraphRecord,
+        content: ProgramContent,
+        weights: Mapping[str, torch.Tensor],
+    ) -> KernelCall | None:
+        """Returns the call of a kernel program, if it is kept and known to be right."""
+        cache = ProgramCache(self._config.cache_dir)
+        key = content.key(weights, options=kernel_options(record["home"]))
+        found = find_kernels(cache, key) if self._is_right(cache, key) else None
+        if found is None:
+            return None
+        names = [str(place) for place in record["inputs"]]
+        return KernelCall(*found, input_names=names, name=told.name)
+
+    def _is_right(self, cache: ProgramCache, key: str) -> bool:
+        """Whether a program's results are known to be right, or nobody asks."""
+        if self._config.verify != "first":
+            return True
+        # With other weights it is another program, perhaps left before its first run.
+        verdict = Verdict.from_json(cache.verdict(key))
+        return verdict is not None and verdict.status != "wrong"
+
+    def traced(self, graph: fx.Graph) -> None:
+        """Told by AOTAutograd's compiler of inference graphs, while torch's facts are at hand."""
+        context = torch._guards.TracingContext.try_get()
+        facts = None if context is None else context.fw_metadata
+        if context is None or facts is None:
+            return
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        plain = torch._functorch._aot_autograd.schemas.OutputType.non_alias
+        self._is_plain = (
+            len(placeholders) == len(self._inputs)
+            and not any(info.mutates_data or info.mutates_metadata for info in facts.input_info)
+            and all(
+                info.output_type is plain and not info.requires_grad for info in facts.output_info
+            )
+            and facts.num_intermediate_bases == 0
+            and not facts.tokens
+            and not facts.is_rng_op_functionalized
+            and not context.guards_context.aotautograd_guards
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether AOTAutograd changed nothing about the call, once the graph was traced."""
+        return self._is_plain
+
+    def tuned_by(self, key: str, name: str | None) -> None:
+        """Remembers which measured way of compiling was taken; see npu_compiler.tuning."""
+        self._tuning = (key, name)
+
+    def keep(self, record: GraphRecord, assembled: Assembled) -> None:
+        """Keeps what came of the graph, if a later call can do with that."""
+        inputs, self._inputs = self._inputs, ()
+        if self._key is None or not self._is_plain or len(assembled.built) != 1 or record.eager:
+            return
+        built = assembled.built[0]
+        ports = assembled.ports
+        if built.content is None or ports is None:
+            return
+        places = ports.places
+        weights = {name: places[name] for name in built.content.weights}
+        if any(inputs[position].is_inference() for position in weights.values()):
+            return
+        self._store.write(
+            self._key,
+            {
+                "content": asdict(built.content),
+                "weights": weights,
+                "inputs": [places[name] for name in built.call.input_names],
+                "outputs": ports.outputs,
+                "input_orders": built.input_orders,
+                "output_orders": built.output_orders,
+                "home": built.home,
+                "device_options": dict(built.device_options),
+                "index_checks": [dict(check) for check in built.index_checks],
+                "tuning": self._tuning,
+                "graph": asdict(record),
+            },
+        )
+
+
+def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("weights", "ops", "compression")
+    return {key: tuple(one) if key in names else one for key, one in content.items()}
+
+
+def _order(axes: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if axes is None else tuple(axes)
+
+
+def _tuned_name(key: str, config: CompilerConfig) -> str | None:
+    """Which way of compiling is recorded as the fastest by now."""
+    if not (GraphStore(config.cache_dir).directory.parent / "tuning").is_dir():
+        return None
+    from npu_compiler.tuning.candidates import recorded_candidate  # late: with the ops of lowering
+
+    candidate = recorded_candidate(key, config)
+    return None if candidate is None else candidate.name
+
+
+def _foreign_ops() -> frozenset[str]:
+    """Ops with a converter from outside, whose programs are rebuilt in each process."""
+    # The table is looked at only where somebody can have written into it.
+    is_imported = "npu_compiler.lowering.registry" in sys.modules
+    if not is_imported and not entry_points(group="npu_compiler.converters"):
+        return frozenset()
+    from npu_compiler.lowering.registry import foreign_ops
+
+    return foreign_ops()

@@ -1,0 +1,193 @@
+"""A compiled graph compared with torch on its first inputs: as a whole, then program by program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from npu_compiler.graph.nodes import is_effectful, is_mutation, op_name, written_inputs
+from npu_compiler.verification.comparison import Difference, compare, on_host
+from npu_compiler.verification.program_check import ProgramTrial
+from npu_compiler.verification.reference import REFUSALS, Reference, standing_in
+
+__all__ = ["GraphTrial", "Outcome", "keep_original"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        results: the graph's, right as far as was found.
+        difference: how the whole graph differed, although each of its programs is right; or None.
+        is_unsteady: whether it was right when it was run again.
+    """
+
+    results: Any
+    difference: Difference | None = None
+    is_unsteady: bool = False
+
+
+def keep_original(module: fx.GraphModule) -> fx.GraphModule | None:
+    """Returns a copy of a graph to compare with, before passes rewrite it.
+
+    None for one that draws random numbers, or writes by other calls than copies into its inputs:
+    it cannot be computed twice.
+    """
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        is_copy = node.target is torch.ops.aten.copy_.default
+        if is_effectful(node) and not is_copy:
+            return None
+        if is_mutation(node) and not (is_copy and list(written_inputs(node))):
+            return None
+        if not isinstance(node.target, torch._ops.OpOverload) and "auto_functionalized" in op_name(
+            node.target
+        ):
+            return None
+    copy = fx.Graph()
+    result = copy.graph_copy(module.graph, {}, return_output_node=True)
+    assert isinstance(result, tuple)
+    copy.output(result[0])
+    return fx.GraphModule(module, copy)
+
+
+class GraphTrial:
+    """Judges the runs of a compiled graph."""
+
+    def __init__(self, original: fx.GraphModule | None, programs: Sequence[ProgramTrial]) -> None:
+        """Takes the graph as it was captured, if it can be computed twice, and its programs.
+
+        Args:
+            original: from keep_original; without it each program is compared on its own.
+            programs: of the graph; those that were judged before are not among them.
+        """
+        self._original = original
+        self.programs = tuple(programs)
+        self._precision = _coarsest(program.precision for program in programs)
+        self._written = () if original is None else _written_positions(original)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the graph writes into its inputs."""
+        return bool(self._written)
+
+    def run(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Outcome:
+        """Runs the graph once, or twice where it is wrong at first, and judges its programs.
+
+        Args:
+            call: runs the graph.
+            arguments: its inputs.
+        """
+        if self._original is None:
+            return Outcome(self._by_program(call, arguments))
+        before = {position: arguments[position].clone() for position in self._written}
+        given = [
+            on_host(before[position]).clone() if position in before else value
+            for position, value in enumerate(arguments)
+        ]
+        reference = _Original(self._original, given, self._written, self._precision)
+        try:
+            expected = reference.results()
+        except REFUSALS:
+            # Each program is asked on its own, which says why.
+            return Outcome(self._by_program(call, arguments))
+        results = call(*arguments)
+        first = self._differs(results, arguments, expected, reference)
+        if first is None:
+            for program in self.programs:
+                program.acquit()
+            return Outcome(results)
+        for position, value in before.items():
+            arguments[position].copy_(value)
+        results = self._by_program(call, arguments)
+        difference = self._differs(results, arguments, expected, reference)
+        if difference is None:
+            is_blamed = any(program.is_blamed for program in self.programs)
+            return Outcome(results) if is_blamed else Outcome(results, first, is_unsteady=True)
+        for position, value in zip(self._written, expected[-len(self._written) :], strict=False):
+            arguments[position].copy_(value)
+        return Outcome(_placed(expected, results), difference)
+
+    def _by_program(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        for program in self.programs:
+            program.watch(is_on=True)
+        try:
+            return call(*arguments)
+        finally:
+            for program in self.programs:
+                program.watch(is_on=False)
+
+    def _differs(
+        self,
+        results: Any,
+        arguments: Sequence[Any],
+        expected: Sequence[Any],
+        reference: _Original,
+    ) -> Difference | None:
+        found = [*_leaves(results), *(arguments[position] for position in self._written)]
+        return compare(
+            found,
+            expected,
+            precision=self._precision,
+            noisy=reference.noisy,
+            drops_nan=any(program.drops_nan for program in self.programs),
+        )
+
+
+class _Original:
+    """The captured graph: its results, and after them what it wrote into its inputs."""
+
+    def __init__(
+        self, module: fx.GraphModule, given: list[Any], written: Sequence[int], precision: str
+    ) -> None:
+        self._module, self._given = module, given
+        self._written, self._precision = tuple(written), precision
+
+    def results(self) -> list[Any]:
+        given = self._fresh()
+        found = Reference(self._module, given, precision=self._precision).results()
+        return [*found, *(given[position] for position in self._written)]
+
+    def noisy(self) -> list[list[Any]]:
+        if not self._written:
+            return Reference(self._module, self._given, precision=self._precision).noisy()
+        # What is written stands in the inputs that each sample makes for itself.
+        return Reference(self._module, self._fresh(), precision=self._precision).noisy(
+            also_inputs=self._written
+        )
+
+    def _fresh(self) -> list[Any]:
+        return [
+            value.clone() if position in self._written else value
+            for position, value in enumerate(self._given)
+        ]
+
+
+def _written_positions(module: fx.GraphModule) -> tuple[int, ...]:
+    placeholders = module.graph.find_nodes(op="placeholder")
+    found = {node for call in module.graph.nodes for node in written_inputs(call)}
+    return tuple(position for position, node in enumerate(placeholders) if node in found)
+
+
+def _coarsest(precisions: Any) -> str:
+    order = ("float32", "float16", "bfloat16")
+    return max(precisions, key=order.index, default="float32")
+
+
+def _leaves(results: Any) -> list[Any]:
+    return pytree.tree_leaves(results, is_leaf=lambda value: value is None)
+
+
+def _placed(expected: Sequence[Any], results: Any) -> list[Any]:
+    """Torch's results where the graph's live."""
+    return [
+        standing_in(right, result) if isinstance(result, torch.Tensor) else result
+        for result, right in zip(_leaves(results), expected, strict=False)
+    ]

@@ -1,0 +1,306 @@
+"""Checks of a program at its first run, and the search for the wrong part."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+import npu_runtime
+from npu_compiler.graph.origins import source_line
+from npu_compiler.programs.execution import KernelCall, ProgramCall
+from npu_compiler.verification.comparison import Difference, compare
+from npu_compiler.verification.reference import REFUSALS, Reference, refusal_text, standing_in
+from npu_compiler.verification.result import Verdict
+
+__all__ = ["WORKAROUNDS", "ProgramTrial", "Subject", "cut", "wrong_part"]
+
+# A search that takes longer is given up, and the whole program is the wrong part.
+_TIME_LIMIT_S = 120.0
+
+
+def wrong_part(
+    module: fx.GraphModule, is_wrong: Callable[[fx.GraphModule, Sequence[fx.Node]], bool]
+) -> list[fx.Node]:
+    """Returns calls that are wrong together, as few as halving finds.
+
+    First the shortest wrong beginning of the graph, then the shortest wrong end of that. A program
+    whose parts are all right, since it is wrong only as a whole, is returned whole.
+
+    Args:
+        module: the graph of a program that is wrong.
+        is_wrong: compiles a part of it, runs it on what torch computes for its inputs, and
+            compares. It is given the part and the nodes of `module` that are its inputs.
+    """
+    calls = _units(module.graph)
+    every = [node for unit in calls for node in unit]
+    started = time.monotonic()
+
+    def differs(first: int, last: int) -> bool:
+        if time.monotonic() - started > _TIME_LIMIT_S:
+            raise TimeoutError
+        part = cut(module, [node for unit in calls[first:last] for node in unit])
+        return part is not None and is_wrong(*part)
+
+    try:
+        if not differs(0, len(calls)):
+            return every
+        right, wrong = 0, len(calls)
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            right, wrong = (right, middle) if differs(0, middle) else (middle, wrong)
+        end, first, beyond = wrong, 0, wrong
+        while beyond - first > 1:
+            middle = (first + beyond) // 2
+            first, beyond = (middle, beyond) if differs(middle, end) else (first, middle)
+    except TimeoutError:
+        return every
+    return [node for unit in calls[first:end] for node in unit]
+
+
+def cut(
+    module: fx.GraphModule, calls: Sequence[fx.Node]
+) -> tuple[fx.GraphModule, list[fx.Node]] | None:
+    """Returns some calls of a graph as a graph of its own, and the nodes that are its inputs.
+
+    Its outputs are the tensors that others read. None when none are read.
+    """
+    members = set(calls)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    inputs: list[fx.Node] = []
+    for node in calls:
+        for source in node.all_input_nodes:
+            if source in members or source in copies:
+                continue
+            if source.op == "get_attr":
+                copies[source] = graph.node_copy(source)
+                continue
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = dict(source.meta)
+            inputs.append(source)
+    for node in calls:
+        copies[node] = graph.node_copy(node, lambda source: copies[source])
+    outputs = [
+        node
+        for node in calls
+        if isinstance(node.meta.get("val"), torch.Tensor)
+        and any(user not in members for user in node.users)
+    ]
+    if not outputs:
+        return None
+    graph.output(tuple(copies[node] for node in outputs))
+    # Placeholders first, as a graph wants them.
+    head = next(iter(graph.nodes))
+    for source in reversed(inputs):
+        if copies[source] is not head:
+            head.prepend(copies[source])
+            head = copies[source]
+    return fx.GraphModule(module, graph), inputs
+
+
+def _units(graph: fx.Graph) -> list[list[fx.Node]]:
+    """The calls of a graph, each with the picks from the tuple that it returns."""
+    units: dict[fx.Node, list[fx.Node]] = {}
+    owners: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        source = node.args[0] if node.args else None
+        is_pick = node.target is operator.getitem and isinstance(source, fx.Node)
+        owner = owners.get(source, node) if is_pick and isinstance(source, fx.Node) else node
+        owners[node] = owner
+        units.setdefault(owner, []).append(node)
+    return list(units.values())
+
+
+# What is tried on a wrong program, in this order: the CPU plugin's generator of fused kernels had a
+# part in each wrong result that was found so far (OpenVINO 2026.4.1).
+WORKAROUNDS: tuple[Mapping[str, str], ...] = ({"SNIPPETS_MODE": "DISABLE"},)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is needed to judge a program.
+
+    Attributes:
+        name: of the program.
+        module: its graph; the placeholders stand for the program's inputs and weights.
+        weights: returns placeholder name -> weight that is a part of the program, as it computes
+            with it, or why that is not known.
+        precision: in which it computes.
+        drops_nan: whether it was compiled to forms that lose NaN.
+        with_options: compiles and loads it with further options of the device's compiler; raises
+            npu_runtime.ProgramError where the device refuses.
+        build_part: compiles a part of the graph: given the part, and the weights among its inputs.
+        keep: called with the verdict.
+    """
+
+    name: str
+    module: fx.GraphModule
+    weights: Callable[[], Mapping[str, torch.Tensor] | str]
+    precision: str
+    drops_nan: bool
+    with_options: Callable[[Mapping[str, str]], npu_runtime.Program]
+    build_part: Callable[[fx.GraphModule, Mapping[str, torch.Tensor]], ProgramCall]
+    keep: Callable[[Verdict], None]
+
+
+class ProgramTrial:
+    """Judges the runs of one program."""
+
+    def __init__(self, call: ProgramCall | KernelCall, subject: Subject) -> None:
+        """Takes a program's call, and what is needed to judge it."""
+        self._call: Any = call
+        self._subject = subject
+        self.verdict: Verdict | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the program."""
+        return self._subject.name
+
+    @property
+    def precision(self) -> str:
+        """In which the program computes."""
+        return self._subject.precision
+
+    @property
+    def drops_nan(self) -> bool:
+        """Whether the program may lose NaN."""
+        return self._subject.drops_nan
+
+    @property
+    def is_blamed(self) -> bool:
+        """Whether a run of the program differed from torch."""
+        return self.verdict is not None and self.verdict.status in ("mended", "wrong", "unsteady")
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The calls that a verdict's positions mean."""
+        verdict = self.verdict
+        every = list(self._subject.module.graph.nodes)
+        return () if verdict is None else tuple(every[position] for position in verdict.nodes)
+
+    def watch(self, *, is_on: bool) -> None:
+        """Has the call hand each run's inputs and results to `judge`, or no longer."""
+        self._call.watch = self.judge if is_on else None
+
+    def acquit(self) -> None:
+        """Settles that the program is right, since all results that it has a part in are."""
+        self._settle(Verdict("right"))
+
+    def judge(self, inputs: Sequence[Any], results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Compares a run with torch, and tries to mend the program when it is wrong.
+
+        Returns:
+            The program's results, or torch's when those are wrong.
+        """
+        subject = self._subject
+        weights = subject.weights()
+        if isinstance(weights, str):
+            self._settle(Verdict("unchecked", weights))
+            return results
+        given = dict(zip(self._call.input_names, inputs, strict=True)) | dict(weights)
+        reference = Reference(
+            subject.module,
+            [given.get(node.name) for node in subject.module.graph.find_nodes(op="placeholder")],
+            precision=subject.precision,
+        )
+        try:
+            expected = reference.results()
+        except REFUSALS as failure:
+            self._settle(Verdict("unchecked", refusal_text(failure)))
+            return results
+        difference = self._differ(results, expected, reference)
+        if difference is None:
+            self.acquit()
+            return results
+        mended = self._mended(inputs, expected, reference, difference)
+        if mended is not None:
+            return mended
+        self._settle(self._wrong(weights, reference, difference))
+        return [standing_in(right, result) for result, right in zip(results, expected, strict=True)]
+
+    def _differ(
+        self, results: Sequence[Any], expected: Sequence[Any], reference: Reference
+    ) -> Difference | None:
+        return compare(
+            results,
+            expected,
+            precision=self._subject.precision,
+            noisy=reference.noisy,
+            drops_nan=self._subject.drops_nan,
+        )
+
+    def _mended(
+        self,
+        inputs: Sequence[Any],
+        expected: Sequence[Any],
+        reference: Reference,
+        difference: Difference,
+    ) -> list[torch.Tensor] | None:
+        """The results of another run, or of the program compiled in another way, that are right."""
+        former, watch = self._call.program, self._call.watch
+        self._call.watch = None
+        try:
+            results: list[torch.Tensor] = self._call(*inputs)
+            if self._differ(results, expected, reference) is None:
+                self._settle(Verdict("unsteady", str(difference)))
+                return results
+            for options in WORKAROUNDS:
+                try:
+                    self._call.program = self._subject.with_options(options)
+                    results = self._call(*inputs)
+                except npu_runtime.ProgramError:
+                    continue
+                if self._differ(results, expected, reference) is None:
+                    line = self._line_of(difference)
+                    self._settle(Verdict("mended", str(difference), dict(options), source=line))
+                    return results
+            self._call.program = former
+            return None
+        finally:
+            self._call.watch = watch
+
+    def _line_of(self, difference: Difference) -> str | None:
+        """The Python line of the result that differs."""
+        results = torch.utils._pytree.tree_leaves(self._subject.module.graph.output_node().args[0])
+        return source_line(results[difference.output])
+
+    def _wrong(
+        self, weights: Mapping[str, torch.Tensor], reference: Reference, difference: Difference
+    ) -> Verdict:
+        module = self._subject.module
+        values = reference.values()
+        largest = difference
+
+        def is_wrong(part: fx.GraphModule, sources: Sequence[fx.Node]) -> bool:
+            nonlocal largest
+            given = {node.name: values[node.name] for node in sources}
+            constants = {name: weights[name] for name in given if name in weights}
+            try:
+                call = self._subject.build_part(part, constants)
+            except npu_runtime.NpuError:
+                return False
+            results = call(*[given[name] for name in call.input_names])
+            own = Reference(part, list(given.values()), precision=self._subject.precision)
+            found = self._differ(results, own.results(), own)
+            largest = found or largest
+            return found is not None
+
+        nodes = wrong_part(module, is_wrong)
+        positions = {node: position for position, node in enumerate(module.graph.nodes)}
+        source = next(filter(None, map(source_line, reversed(nodes))), None)
+        places = tuple(positions[node] for node in nodes)
+        return Verdict("wrong", str(largest), nodes=places, source=source)
+
+    def _settle(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        if verdict.status != "unsteady":
+            self._subject.keep(verdict)
