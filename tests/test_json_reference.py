@@ -88,7 +88,7 @@ SOURCES = {
         f"{COMPILER}/half_precision.py:{name}" for name in ("HalfPrecision", "HalfCall")
     ],
     "npu-compiler check --estimate": [
-        f"{COMPILER}/roofline/estimate.py:TimeEstimate",
+        f"{COMPILER}/roofline/time_estimate.py:TimeEstimate",
         *COMPILED,
         f"{COMPILER}/roofline/bound.py:TimeBound",
         f"{COMPILER}/roofline/bound.py:Generation",

@@ -101,7 +101,7 @@ class CompilerConfig:
             device makes of it.
         target: what inference programs are made for: "openvino", the device's compiler; "kernels",
             our own kernels on the host's cores, wherever they compute all of a program, see
-            npu_compiler.graph_compiler.targets; "NPU", what the NPU's compiler takes, on any device:
+            `graph_compiler.targets`; "NPU", what the NPU's compiler takes, on any device:
             refused operations are rewritten where an equal form exists, and run eagerly elsewhere.
             None: "NPU" on that device; kernels for few rows and small weights, where a call costs
             more than its arithmetic, if the device is OpenVINO's CPU plugin.

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from npu_compiler.exported import runners
+from npu_compiler.exported import load as loading
 from npu_llm import NPUModelForFeatureExtraction
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.models.entry import MANIFEST
@@ -85,15 +85,15 @@ CALLS = [(1, 3), (3, 9), (4, 16), (2, 17), (3, 36)]
 def asked(monkeypatch):
     """The shapes for which programs are loaded."""
     found = []
-    load = runners.with_fixed_shapes
+    load = loading.with_fixed_shapes
 
     def told(path, shapes, place):
         found.append(shapes[0])
         return load(path, shapes, place)
 
-    for module in (runners, task_model):
+    for module in (loading, task_model):
         monkeypatch.setattr(module, "has_one_shape", lambda device: True)
-    monkeypatch.setattr(runners, "with_fixed_shapes", told)
+    monkeypatch.setattr(loading, "with_fixed_shapes", told)
     return found
 
 

@@ -1,6 +1,6 @@
 """What torch.compile(backend="npu") did with a model, as an object, a table and JSON.
 
-The records come from npu_compiler.graph_compiler.records; the public name is `npu_compiler.explain`.
+The records come from `npu_compiler.graph_compiler.records`; the public name is `explain`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """npu_compiler.estimate: the compiler's estimate of a run, and a lower bound of its time."""
 
 from npu_compiler.roofline.bound import TimeBound
-from npu_compiler.roofline.estimate import (
+from npu_compiler.roofline.time_estimate import (
     TimeEstimate,
     estimate,
     estimate_folder,

@@ -90,7 +90,7 @@ def test_estimates_of_both_programs_become_speeds(checkpoint, capsys, monkeypatc
         estimate = Estimate(2.0 if "NPU_TILES" in options else 50.0, {}, None, None, ())
         return TargetReport(target.number, "fake", True, "", "", None, 0, 1.0, estimate), None
 
-    monkeypatch.setattr("npu_compiler.roofline.estimate.compile_if_installed", compile_model)
+    monkeypatch.setattr("npu_compiler.roofline.time_estimate.compile_if_installed", compile_model)
     command = (checkpoint, "--estimate", "--target", "panther-lake")
     code, out, _ = check(capsys, *command, "--json")
     assert code == 0

@@ -101,7 +101,7 @@ def test_target_adds_the_compilers_estimate(checkpoint, capsys, monkeypatch):
         estimate = Estimate(2.0, {}, None, None, ())
         return TargetReport(target.number, "fake", True, "", "", None, 0, 1.0, estimate), None
 
-    monkeypatch.setattr("npu_compiler.roofline.estimate.compile_if_installed", compile_model)
+    monkeypatch.setattr("npu_compiler.roofline.time_estimate.compile_if_installed", compile_model)
     estimate = json.loads(info(capsys, checkpoint, "--target", "4000", "--json"))["estimate"]
     assert (estimate["tokens_per_s"], estimate["ttft_s"]) == (500.0, 0.002)
     text = " ".join(info(capsys, checkpoint, "--target", "4000").split())

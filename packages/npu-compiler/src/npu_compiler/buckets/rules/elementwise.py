@@ -148,9 +148,6 @@ def _arange(call: Call) -> Any:
     return result
 
 
-__all__: list[str] = []
-
-
 def _within(call: Call, index: fx.Node, size: int) -> fx.Node:
     """An index that stays inside also where it has no true value."""
     writer = call.writer

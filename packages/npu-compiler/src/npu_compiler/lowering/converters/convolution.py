@@ -189,8 +189,6 @@ def _are_exact(
 # exchanged they took 1.3 to 3.9 times what the host's kernel takes, and for kernels of one place,
 # which are a matrix product, half of it (shapes of ResNet-50, one thread, November 2026).
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True)
 class _Windows:

@@ -25,7 +25,7 @@ def answer(monkeypatch):
     def given(estimate, reason=""):
         report = TargetReport("5010", "fake-1", not reason, reason, "", None, 0, 1.0, estimate)
         monkeypatch.setattr(
-            "npu_compiler.roofline.estimate.compile_if_installed", lambda *_: (report, None)
+            "npu_compiler.roofline.time_estimate.compile_if_installed", lambda *_: (report, None)
         )
 
     return given
