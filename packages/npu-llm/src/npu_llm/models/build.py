@@ -14,8 +14,8 @@ from pathlib import Path
 
 import npu_runtime
 from npu_compiler.errors import LoweringError
-from npu_compiler.programs.ahead_blobs import AheadBlobs
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.programs.blobs import AheadBlobs
+from npu_compiler.verification.result import Verdict
 from npu_llm.adapters.lora import common_rank, idle_inputs, port_shapes
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts

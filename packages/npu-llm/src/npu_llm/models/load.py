@@ -11,7 +11,7 @@ import torch
 
 import npu_runtime
 from npu_compiler.verification.comparison import ROUNDING
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.adapters.lora import idle_inputs
 from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
 from npu_llm.choices import Verify

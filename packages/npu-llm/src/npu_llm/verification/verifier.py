@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import npu_runtime
 from npu_compiler.errors import WrongResultError, WrongResultWarning
-from npu_compiler.programs.blob_files import read_amendments
+from npu_compiler.programs.blobs import read_amendments
 from npu_compiler.verification.comparison import Difference
-from npu_compiler.verification.verdict import Verdict
+from npu_compiler.verification.result import Verdict
 from npu_llm.choices import Verify
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_runtime import Program
@@ -103,7 +103,7 @@ class Verifier:
         amendments: Mapping[str, str],
     ) -> tuple[Program, Verdict]:
         """Loads a wrong program with workarounds that may make it right."""
-        from npu_compiler.verification.program_trial import WORKAROUNDS
+        from npu_compiler.verification.program_check import WORKAROUNDS
 
         tried = []
         for options in WORKAROUNDS:
