@@ -83,7 +83,7 @@ def test_square_of_large_activations_overflows_at_its_node_and_line():
     assert first.op == "aten.pow.Tensor_Scalar"
     assert first.overflowed > 0
     line = line_of(RmsNorm.forward, "x.pow(2)")
-    assert first.line.endswith(f"test_check.py:{line}")
+    assert first.line.endswith(f"test_half_precision.py:{line}")
     assert first.module == "norm"
     assert found.keep_float32 == ("norm",)
     assert not plain.is_harmless
@@ -209,7 +209,7 @@ def test_command_reads_a_saved_program(planted, capsys):
     assert content["keep_float32"] == ["norm"]
     assert content["is_harmless"]
     line = line_of(RmsNorm.forward, "x.pow(2)")
-    assert content["findings"][0]["line"].endswith(f"test_check.py:{line}")
+    assert content["findings"][0]["line"].endswith(f"test_half_precision.py:{line}")
     assert content["error_before"] > _TOLERANCE >= content["error"]
 
 

@@ -132,7 +132,7 @@ def test_refused_operation_leads_to_its_node_and_python_line(tmp_path, capsys):
     assert (first["module"], first["judge"]) == ("Choice", "rules")
     file, _, line = first["line"].rpartition(":")
     source = inspect.getsourcelines(Choice.forward)[1] + 1
-    assert file.endswith("test_checks.py")
+    assert file.endswith("test_readiness.py")
     assert int(line) == source
     assert "ops.td:" in first["source"]
     assert "Cast the operand" in first["detail"]
@@ -161,7 +161,7 @@ def test_the_compilers_refusal_leads_to_node_module_and_python_line(answer, tmp_
     assert (found["verdict"], found["judge"]) == ("refused", "compiler")
     assert found["operation"] == "MatMul (opset1)"
     assert (found["node"], found["module"]) == ("linear_1", "second")
-    assert "test_checks.py:" in found["line"]
+    assert "test_readiness.py:" in found["line"]
     assert "cannot split" in found["detail"]
     assert "The rules take it; the compiler decides." in found["detail"]
     assert content["report"]["operation"] == name
@@ -214,7 +214,7 @@ def test_a_page_of_a_refusal_leads_to_the_python_line(tmp_path, capsys):
     command = ["check", str(tmp_path / "m"), "--target", "3720"]
     assert main([*command, "-o", str(page)]) == 1
     assert "refused by the rules for NPU 3720" in page.read_text()
-    assert "test_checks.py:" in page.read_text()
+    assert "test_readiness.py:" in page.read_text()
     assert main([*command, "-o", str(tmp_path)]) == 2
     assert "[dump-output]" in capsys.readouterr().err
 

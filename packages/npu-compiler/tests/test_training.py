@@ -2,7 +2,7 @@
 
 Layers are compiled side by side as one model, and compared each by itself.
 
-Whole models, and losses over steps, are in test_models.py, test_in_place.py and
+Whole models, and losses over steps, are in test_models.py, test_backend.py and
 benchmarks/training.py.
 """
 
