@@ -44,7 +44,7 @@ def graph_of(**options):
 
 def test_wrong_program_gives_torchs_results_and_says_where(wrong_tanh, close):
     graph = graph_of()
-    with pytest.warns(WrongResultWarning, match=r"test_trial\.py:\d+.*is off by"):
+    with pytest.warns(WrongResultWarning, match=r"test_builder\.py:\d+.*is off by"):
         close(graph.run(X), X.tanh() * 2)
     close(graph.run(X + 1), (X + 1).tanh() * 2)
     found = graph.run(X.numpy())
