@@ -84,13 +84,95 @@ def test_a_program_without_slots_has_no_past(core):
     assert shape.tolist() == [1, 2, 0, 8]
 
 
-@pytest.mark.parametrize("tokens, count", [(1, 1), (4, 2)])
-def test_computed_masks_of_several_tokens_are_results(tokens, count):
-    scores, hidden = named([1, 2, tokens, 8], "scores"), named([1, 1, tokens, 8], "hidden")
-    mask = ops.multiply(hidden, np.float32(-65504))
-    model = ov.Model([ops.softmax(ops.add(scores, mask), 3)], [scores, hidden])
-    specialize(model, sizes=StepSizes(tokens, 7, 1), caches=[], form=PLAIN)
-    assert len(model.get_results()) == count
+def test_the_last_layer_runs_on_the_wanted_token_alone(core):
+    x, others = named([1, 4, 8], "x"), named([1, 4, 8], "others")
+    kept = ops.parameter([1], ov.Type.i64)
+    kept.set_friendly_name("logits_to_keep")
+    kept.output(0).set_names({"logits_to_keep"})
+    weight = ops.constant(random(8, 8))
+    hidden = ops.add(x, ops.matmul(others, weight, False, True))
+    mean = ops.reduce_mean(ops.multiply(hidden, hidden), ops.constant([-1]), True)
+    logits = ops.gather(ops.divide(hidden, ops.sqrt(mean)), kept, ops.constant(1))
+    cache = ops.matmul(others, ops.constant(random(8, 8)), False, False)
+    model = ov.Model([logits, cache], [x, others, kept])
+    arrays = {"x": random(1, 4, 8), "others": random(1, 4, 8), "logits_to_keep": np.array([2])}
+    expected = results(model, core, **arrays)
+    specialize(model, sizes=StepSizes(4, 15, 1), caches=[], form=PLAIN)
+    shapes = [list(n.get_output_shape(0)) for n in model.get_ops() if n.get_type_name() == "MatMul"]
+    assert sorted(shapes) == [[1, 1, 8], [1, 4, 8]]
+    for got, wanted in zip(results(model, core, **arrays), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_mix_tokens_are_selected_behind_that(core):
+    x = named([1, 4, 4], "x")
+    kept = ops.parameter([1], ov.Type.i64)
+    kept.set_friendly_name("logits_to_keep")
+    kept.output(0).set_names({"logits_to_keep"})
+    mixed = ops.matmul(ops.constant(random(1, 4, 4)), x, False, False)
+    table = ops.constant(random(4, 4))  # a row for each token
+    model = ov.Model([ops.gather(ops.add(mixed, table), kept, ops.constant(1))], [x, kept])
+    arrays = {"x": random(1, 4, 4), "logits_to_keep": np.array([1])}
+    (expected,) = results(model, core, **arrays)
+    specialize(model, sizes=StepSizes(4, 15, 1), caches=[], form=PLAIN)
+    (got,) = results(model, core, **arrays)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_token_s_activations_are_multiplied_as_rows_where_that_pays(splits, core):
+    x, y = named([1, 1, 64], "x"), named([1, 1, 64], "y")
+    model = ov.Model([ops.add(ops.multiply(x, y), ops.multiply(x, x))], [x, y])
+    arrays = {"x": random(1, 1, 64), "y": random(1, 1, 64)}
+    (expected,) = results(model, core, **arrays)
+    form = ProgramForm("4000", splits_products=splits)
+    specialize(model, sizes=StepSizes(1, 15, 1), caches=[], form=form)
+    shapes = [n.get_output_shape(0) for n in model.get_ops() if n.get_type_name() == "Multiply"]
+    assert sorted(map(list, shapes)) == [[1, 1, 64], [1, 16, 1, 4] if splits else [1, 1, 64]]
+    (got,) = results(model, core, **arrays)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def feed_forward() -> ov.Model:
+    """A gated feed-forward block whose input has one massive activation."""
+    weights = [ops.parameter(shape, ov.Type.i8) for shape in ([64, 8], [64, 8], [8, 64])]
+    for number, one in enumerate(weights):
+        one.output(0).set_names({f"weight.{number}"})
+    x = named([1, 1, 8], "x")
+
+    def scaled(value, number):
+        product = ops.matmul(value, ops.convert(weights[number], ov.Type.f32), False, True)
+        rows = weights[number].get_shape()[0]
+        found = ops.multiply(product, ops.constant(np.full(rows, 1e-3, np.float32)))
+        found.set_friendly_name(f"{number}/scale")
+        return found
+
+    normed = ops.multiply(ops.constant(np.full(8, 30, np.float32)), x)
+    gate, up = scaled(normed, 0), scaled(normed, 1)
+    down = scaled(ops.multiply(ops.swish(gate), up), 2)
+    return ov.Model([ops.add(down, x)], [x, *weights])
+
+
+def test_massive_activations_stay_in_the_range_of_float16(core):
+    model = feed_forward()
+    arrays = {
+        f"weight.{n}": np.full(s, 127, np.int8) for n, s in enumerate(((64, 8), (64, 8), (8, 64)))
+    }
+    arrays |= {"x": np.full((1, 1, 8), 0.5, np.float32)}
+
+    def products(model):
+        found = [n for n in model.get_ordered_ops() if n.get_type_name() == "MatMul"]
+        seen = ov.Model([ops.result(n.output(0)) for n in found], model.get_parameters())
+        return [abs(one).max() for one in results(seen, core, **arrays)]
+
+    assert max(products(model)) > 65504
+    (expected,) = results(model, core, **arrays)
+    before = kinds(model)
+    specialize(model, sizes=StepSizes(1, 15, 1), caches=[], form=ProgramForm("4000"))
+    assert kinds(model) == before, "constants take the powers of two"
+    assert max(products(model)) < 65504
+    (got,) = results(model, core, **arrays)
+    np.testing.assert_array_equal(got, expected)
 
 
 def scaled_model() -> ov.Model:

@@ -43,6 +43,9 @@ class StepPrograms(Protocol):
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program for these sizes."""
 
+    def weights(self, sizes: StepSizes) -> StepWeights:
+        """Returns what it reads besides tokens, masks and caches."""
+
 
 class _Row:
     """The memory of one sequence."""
@@ -92,7 +95,6 @@ class StaticCache(StepCache):
         *,
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
-        weights: StepWeights | None = None,
     ) -> None:
         """Makes an empty cache.
 
@@ -101,7 +103,6 @@ class StaticCache(StepCache):
             sizes: the sizes in which they come.
             relocation: how they learn which slots count.
             given: what else the programs read, for each row or once for all.
-            weights: what they take at their inputs; None if their weights are constants.
         """
         super().__init__()
         self._programs = programs
@@ -110,7 +111,6 @@ class StaticCache(StepCache):
         self._memory: list[_Row] = []
         # What each row's programs read besides tokens and cache; empty for models that do not.
         self._given = given
-        self._weights = weights or StepWeights()
         self._length = 0
         self._reserved = 0
         self.capacity = 0
@@ -227,15 +227,13 @@ class StaticCache(StepCache):
             sizes = StepSizes(size, capacity, 1 if is_one else size)
             program = self._programs.get(sizes)
             inputs = self._inputs(sizes, index, at, count, wanted, values)
-            inputs |= row.ports | self._weights.inputs(inputs)
+            inputs |= row.ports | self._programs.weights(sizes).inputs(inputs)
             logits, *added = program.run(
                 [inputs[port.name] for port in program.inputs], output_device="cpu"
             )
             groups = len(row.memory)
-            # Behind the states a specialized program returns its masks, which nobody reads.
-            end = groups + len(row.layout.states) if row.layout.is_specialized else None
             row.write(added[:groups], self._length + at, count)
-            self._note(index, added[groups:end], count)
+            self._note(index, added[groups:], count)
             pieces.append(logits[:, : wanted.numel()])
             at += count
         if len(pieces) == 1 and place.numel() == 1:
@@ -323,10 +321,9 @@ class StaticStateCache(StaticCache):
         *,
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
-        weights: StepWeights | None = None,
     ) -> None:
         """Makes an empty cache; see StaticCache."""
-        super().__init__(programs, sizes, relocation=relocation, given=given, weights=weights)
+        super().__init__(programs, sizes, relocation=relocation, given=given)
         self._history = StateHistory(programs.layout.states)
         # Of each row of the step that runs: the states after the chunks so far.
         self._running: list[Sequence[torch.Tensor]] = []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,9 @@ from safetensors import safe_open
 
 from npu_llm.kv_cache.static_layout import EmbeddingTable, StaticLayout
 
-__all__ = ["StepWeights", "load_step_weights"]
+__all__ = ["HOST_MODEL", "StepWeights", "load_step_weights"]
+
+HOST_MODEL = "host.xml"  # beside a program, what the host runs of it
 
 # Where tensors begin in their memory: an NPU's plugin imports whole pages.
 _ALIGNMENT = 4096
@@ -28,20 +30,32 @@ class StepWeights:
         tables: embeddings by the programs' inputs for their rows.
         tensors: the tables' rows, and their scales.
         dtype: of the rows at the inputs.
+        host: computes further inputs of one program from its positions and masks; None for none.
     """
 
     ports: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tables: Mapping[str, EmbeddingTable] = field(default_factory=dict)
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    host: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None
+
+    def of_program(self, folder: Path) -> StepWeights:
+        """Returns the same, and what the host computes for the program in a folder."""
+        path = folder / HOST_MODEL
+        if not path.is_file():
+            return self
+        from npu_llm.kv_cache.host_inputs import HostInputs  # late: it imports OpenVINO
+
+        return replace(self, host=HostInputs(path))
 
     def inputs(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns inputs of a program.
 
         Args:
-            values: other inputs of it; of them the tokens, (1, tokens) int64, if it has tables.
+            values: its other inputs but the caches, or of them the tokens, (1, tokens) int64, if
+                it has tables and the host computes nothing.
         """
-        found = dict(self.ports)
+        found = dict(self.ports) | (self.host(values) if self.host is not None else {})
         for port, table in self.tables.items():
             tokens = values["input_ids"]
             rows = self.tensors[table.rows][tokens]

@@ -184,7 +184,7 @@ def verify_variant(
                 sizes,
                 as_here(entry, reference),
                 relocation=entry.relocation,
-                weights=weights,
+                weights=weights.of_program(folder),
             )
 
         return verifier.load(load, check, folder)

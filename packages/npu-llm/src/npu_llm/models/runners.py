@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from npu_llm.kv_cache.paged import PagedCache
     from npu_llm.kv_cache.request_cache import SessionCache
     from npu_llm.kv_cache.static import StaticCache, StepPrograms
-    from npu_llm.kv_cache.step_weights import StepWeights
 
 __all__ = [
     "DynamicPipeline",
@@ -143,8 +142,7 @@ class StaticPipeline:
 
     def new_cache(self) -> StaticCache:
         """Returns an empty cache of the smallest capacity."""
-        weights = self.programs.weights
-        return static_cache(self.programs, self.sizes, self.relocation, self.given, weights)
+        return static_cache(self.programs, self.sizes, self.relocation, self.given)
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,9 @@ def static_cache(
     sizes: StaticSizes,
     relocation: Relocation,
     given: Sequence[Mapping[str, torch.Tensor]] = (),
-    weights: StepWeights | None = None,
 ) -> StaticCache:
     """Returns an empty cache of a static pipeline's programs; see StaticPipeline."""
     from npu_llm.kv_cache.static import StaticCache, StaticStateCache
 
     made = StaticStateCache if programs.layout.states else StaticCache
-    return made(programs, sizes, relocation=relocation, given=given, weights=weights)
+    return made(programs, sizes, relocation=relocation, given=given)

@@ -11,15 +11,28 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
+from npu_llm.kv_cache.host_inputs import split_host_inputs
 from npu_llm.kv_cache.static_layout import StepSizes
 from npu_llm.models.program_form import ProgramForm
 
 __all__ = ["read_by", "specialize"]
 
+# Products of integers with massive activations exceed float16's 65,504: they reach 471,000 before
+# the last projection of SmolLM2-135M's layers (2026-11). A power of two is exact.
+_GUARD = 64.0
+_ROWS = 16
+# Calls that treat each number alike.
+_ELEMENTWISE = frozenset(
+    {
+        "Add", "Subtract", "Multiply", "Divide", "Power", "Sqrt", "Convert", "Sigmoid", "Swish",
+        "Gelu", "Relu", "Tanh", "Exp", "Erf", "HSwish", "SoftPlus",
+    }
+)  # fmt: skip
+
 
 def specialize(
     model: ov.Model, *, sizes: StepSizes, caches: Sequence[str], form: ProgramForm
-) -> None:
+) -> ov.Model | None:
     """Rewrites a program, in place; the same program in the same way, to the names of its calls.
 
     Args:
@@ -27,22 +40,32 @@ def specialize(
         sizes: of a step.
         caches: names of the inputs for past keys and values.
         form: that is wanted.
+
+    Returns:
+        The part of it that the host runs, see npu_llm.kv_cache.host_inputs; None for none.
     """
     known = {node.get_friendly_name() for node in model.get_ops()}
     if not sizes.capacity:
         _drop_past(model, caches)
     if sizes.tokens == 1:
         _rotate_by_product(model)
-    else:
-        _return_masks(model)
-        if form.target == "3720":
-            _rotate_by_signs(model)
+        if form.splits_products:
+            _split_products(model)
+    elif form.target == "3720":
+        _rotate_by_signs(model)
+    if sizes.kept < sizes.tokens:
+        _select_rows_early(model, sizes.tokens)
     if form.scales_weights:
         _scale_weights(model)
+    else:
+        _guard_products(model)
     model.validate_nodes_and_infer_types()
+    host = split_host_inputs(model, ov.Type.f16 if form.target else ov.Type.f32)
+    known |= {node.get_friendly_name() for node in model.get_parameters()}
     made = (node for node in model.get_ordered_ops() if node.get_friendly_name() not in known)
     for number, node in enumerate(made):
         node.set_friendly_name(f"specialized/{node.get_type_name()}_{number}")
+    return host
 
 
 def _scale_weights(model: ov.Model) -> None:
@@ -85,22 +108,144 @@ def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
             yield node
 
 
-def _return_masks(model: ov.Model) -> None:
-    """Makes each computed mask a result, too.
+def _split_products(model: ov.Model) -> None:
+    """Multiplies activations of one token as 16 rows.
 
-    Otherwise the compiler fails to place it where several fused attentions read it
-    ("FeasibleAllocation Pass failed").
+    As one row the product becomes a convolution, with a transfer of weights for each tile.
     """
-    masks: dict[int, ov.Output] = {}
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "Softmax":
+        if node.get_type_name() != "Multiply":
             continue
-        added = node.input_value(0).get_node()
-        if added.get_type_name() == "Add":
-            mask = added.input_value(1)
-            if mask.get_node().get_type_name() not in ("Parameter", "Constant"):
-                masks[mask.get_node().get_instance_id()] = mask
-    model.add_results([ops.result(mask) for mask in masks.values()])
+        factors = node.input_values()
+        shape = list(factors[0].get_partial_shape().to_shape())
+        is_alike = [list(one.get_partial_shape().to_shape()) for one in factors] == [shape, shape]
+        is_constant = any(one.get_node().get_type_name() == "Constant" for one in factors)
+        if is_constant or factors[0] == factors[1] or not is_alike:
+            continue
+        if len(shape) != 3 or shape[:2] != [1, 1] or shape[2] % _ROWS or shape[2] == _ROWS:
+            continue
+        rows = np.array([1, _ROWS, 1, shape[2] // _ROWS])
+        product = ops.multiply(*(ops.reshape(one, rows, False) for one in factors))
+        product.set_friendly_name(node.get_friendly_name())
+        node.output(0).replace(ops.reshape(product, np.array(shape), False).output(0))
+
+
+def _select_rows_early(model: ov.Model, tokens: int) -> None:
+    """Selects the tokens whose logits are wanted before the last layer's products.
+
+    What treats each token alike, and is read for its logits alone, runs on the selected ones.
+    """
+    for gather in model.get_ordered_ops():
+        if gather.get_type_name() != "Gather" or _number(gather.input_value(2)) != 1:
+            continue
+        rows = gather.input_value(1)
+        if not _depends_on(rows, "logits_to_keep") or len(rows.get_shape()) != 1:
+            continue
+        selected, later = {gather.get_instance_id()}, []
+        for node in reversed(model.get_ordered_ops()):
+            readers = {
+                one.get_node().get_instance_id()
+                for output in node.outputs()
+                for one in output.get_target_inputs()
+            }
+            if readers and readers <= selected and _treats_alike(node, tokens):
+                selected.add(node.get_instance_id())
+                later.append(node)
+        known: dict[tuple[int, int], ov.Output] = {}
+        for port in (port for node in later for port in node.inputs()):
+            value = port.get_source_output()
+            number = value.get_node().get_instance_id()
+            if _has_rows(value, tokens) and number not in selected:
+                key = (number, value.get_index())
+                if key not in known:
+                    known[key] = ops.gather(value, rows, ops.constant(1)).output(0)
+                port.replace_source_output(known[key])
+        if later:
+            gather.output(0).replace(gather.input_value(0))
+    model.validate_nodes_and_infer_types()
+
+
+def _depends_on(value: ov.Output, name: str) -> bool:
+    node = value.get_node()
+    if node.get_type_name() == "Parameter":
+        return str(node.get_friendly_name()) == name
+    return any(_depends_on(one, name) for one in node.input_values())
+
+
+def _has_rows(value: ov.Output, tokens: int) -> bool:
+    return _rank(value) == 3 and value.get_partial_shape()[1] == tokens
+
+
+def _treats_alike(node: ov.Node, tokens: int) -> bool:
+    """Whether each of a node's rows (1, tokens, ...) depends on the same rows of its inputs."""
+    kind, inputs = node.get_type_name(), node.input_values()
+    if node.get_output_size() != 1 or not _has_rows(node.output(0), tokens):
+        return False
+    if kind == "MatMul":
+        is_plain = not node.get_attributes()["transpose_a"]
+        return is_plain and _has_rows(inputs[0], tokens) and _rank(inputs[1]) == 2
+    if kind == "ReduceMean":
+        return _has_rows(inputs[0], tokens) and _number(inputs[1]) in (-1, 2)
+    return kind in _ELEMENTWISE and all(
+        _rank(one) < 2 or (_rank(one) == 3 and one.get_partial_shape()[1] in (1, tokens))
+        for one in inputs
+    )
+
+
+def _rank(value: ov.Output) -> int:
+    return len(value.get_partial_shape())
+
+
+def _guard_products(model: ov.Model) -> None:
+    """Keeps integers' products in float16's range before their scale is applied.
+
+    Inputs become smaller, and scales larger, by a power of two. A constant takes it where an input
+    is a product with one, such as a norm's weights or another scale, else a call of its own.
+    """
+    groups: dict[tuple[int, int], list[ov.Node]] = {}
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Multiply" or not node.get_friendly_name().endswith("/scale"):
+            continue
+        product, scale = (node.input_value(index).get_node() for index in range(2))
+        if product.get_type_name() == "MatMul" and scale.get_type_name() == "Constant":
+            value = product.input_value(0)
+            groups.setdefault((value.get_node().get_instance_id(), value.get_index()), []).append(
+                node
+            )
+    for scaled in groups.values():
+        products = [node.input_value(0).get_node() for node in scaled]
+        value = products[0].input_value(0)
+        if not _shrink(value, {one.get_instance_id() for one in products}):
+            smaller = ops.multiply(value, ops.constant(1 / _GUARD, value.get_element_type()))
+            for one in products:
+                one.input(0).replace_source_output(smaller.output(0))
+        for node in scaled:
+            _multiply_constant(node.input(1), _GUARD)
+
+
+def _shrink(value: ov.Output, readers: set[int]) -> bool:
+    """Divides a value by the guard in a constant above it; returns whether there is one."""
+    found = {one.get_node().get_instance_id() for one in value.get_target_inputs()}
+    node = value.get_node()
+    if found != readers or node.get_output_size() != 1:
+        return False
+    if node.get_type_name() in ("Reshape", "Transpose", "Gather", "Convert"):
+        return _shrink(node.input_value(0), {node.get_instance_id()})
+    if node.get_type_name() != "Multiply" or node.input_value(0) == node.input_value(1):
+        return False
+    for port in node.inputs():
+        if port.get_source_output().get_node().get_type_name() == "Constant":
+            _multiply_constant(port, 1 / _GUARD)
+            return True
+    return any(_shrink(one, {node.get_instance_id()}) for one in node.input_values())
+
+
+def _multiply_constant(port: ov.Input, factor: float) -> None:
+    constant = port.get_source_output().get_node()
+    data = np.array(constant.get_data())
+    made = ops.constant(data * data.dtype.type(factor))
+    made.set_friendly_name(f"{constant.get_friendly_name()}/guarded")
+    port.replace_source_output(made.output(0))
 
 
 def _rotate_by_product(model: ov.Model) -> None:

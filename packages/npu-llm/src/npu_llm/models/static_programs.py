@@ -24,7 +24,7 @@ from npu_compiler.programs.fixed_shapes import with_shapes
 from npu_compiler.verification.result import Verdict
 from npu_llm.errors import CacheError
 from npu_llm.kv_cache.static_layout import StaticLayout, StepSizes
-from npu_llm.kv_cache.step_weights import StepWeights
+from npu_llm.kv_cache.step_weights import HOST_MODEL, StepWeights
 from npu_llm.models.program_form import ProgramForm
 from npu_llm.verification.verifier import Load
 from npu_runtime import Program
@@ -60,7 +60,6 @@ class StaticPrograms:
 
     Attributes:
         layout: their ports.
-        weights: what they read besides tokens, masks and caches.
     """
 
     def __init__(
@@ -89,7 +88,8 @@ class StaticPrograms:
         """
         self._form = form or ProgramForm()
         self.layout = layout
-        self.weights = weights or StepWeights()
+        self._weights = weights or StepWeights()
+        self._given: dict[StepSizes, StepWeights] = {}
         self._model = model
         self._folder = folder
         self._spare = spare
@@ -127,11 +127,16 @@ class StaticPrograms:
                 load = functools.partial(self._load, path, folder / "blob", wanted)
                 program, self._verdicts[sizes] = self._verify(sizes, load, folder)
                 self.compiled += not program.loaded_from_cache
+                self._given[sizes] = self._weights.of_program(folder)
                 self._programs[sizes] = program
             self._programs.move_to_end(sizes)
             while len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
             return program
+
+    def weights(self, sizes: StepSizes) -> StepWeights:
+        """Returns what the program for these sizes reads besides tokens, masks and caches."""
+        return self._given[sizes]
 
     def _place(self, name: str) -> Path:
         """Returns the folder of a variant."""
@@ -182,7 +187,7 @@ def write_variant(
     model: Path,
     folder: Path,
     shapes: Mapping[str, tuple[int, ...]],
-    rewrite: Callable[[Any], None] | None = None,
+    rewrite: Callable[[Any], Any] | None = None,
 ) -> Path:
     """Writes a model with fixed sizes, unless it exists.
 
@@ -190,7 +195,8 @@ def write_variant(
         model: the .xml file with its .bin beside it.
         folder: where to write.
         shapes: the shape of each input.
-        rewrite: changes the openvino.Model, whose weights are then written again; see `rewriting`.
+        rewrite: changes the openvino.Model, whose weights are then written again, and returns
+            what the host runs of it; see `rewriting`.
 
     Returns:
         Its .xml file in `folder`, with the weights beside it.
@@ -223,7 +229,7 @@ def write_variant(
 
 def rewriting(
     layout: StaticLayout, sizes: StepSizes, form: ProgramForm
-) -> Callable[[Any], None] | None:
+) -> Callable[[Any], Any] | None:
     """Returns what rewrites a program for its sizes; None for one that stays as it is."""
     if not layout.is_specialized:
         return None
@@ -235,16 +241,18 @@ def rewriting(
     return functools.partial(specialize, sizes=sizes, caches=caches, form=form)
 
 
-def _rewrite(path: Path, rewrite: Callable[[Any], None]) -> None:
+def _rewrite(path: Path, rewrite: Callable[[Any], Any]) -> None:
     import openvino as ov
 
     from npu_compiler.openvino_core import openvino_core
 
     model = openvino_core().read_model(path)
-    rewrite(model)
+    host = rewrite(model)
+    if host is not None:
+        ov.save_model(host, path.with_name(HOST_MODEL), compress_to_fp16=False)
     written = path.with_name("rewritten.xml")
     ov.save_model(model, written, compress_to_fp16=False)
-    del model  # it maps the file that is replaced
+    del model, host  # they map the file that is replaced
     for suffix in (".xml", ".bin"):
         written.with_suffix(suffix).replace(path.with_suffix(suffix))
 

@@ -74,19 +74,26 @@ def check_static(
         relocation: how it learns which slots count.
         weights: what it reads besides tokens, masks and caches; None for nothing.
     """
-    only = OneProgram(program, layout, sizes)
+    only = OneProgram(program, layout, sizes, weights)
     slots = (sizes.capacity or sizes.tokens) if layout.groups else None
     chunks = StaticSizes(slots, chunks=(sizes.tokens,), smallest=slots or 0)
     given = [{name: torch.zeros(shape) for name, shape in layout.given.items()}]
-    cache = static_cache(only, chunks, relocation, given, weights)
+    cache = static_cache(only, chunks, relocation, given)
     return _judge(_static_steps(cache, layout, sizes, reference), reference)
 
 
 class OneProgram:
     """Takes the place of a model's programs where one of them is checked."""
 
-    def __init__(self, program: Program, layout: StaticLayout, sizes: StepSizes) -> None:
+    def __init__(
+        self,
+        program: Program,
+        layout: StaticLayout,
+        sizes: StepSizes,
+        weights: StepWeights | None = None,
+    ) -> None:
         self.layout = layout
+        self._weights = weights or StepWeights()
         self._program = program
         self._sizes = sizes
 
@@ -94,6 +101,10 @@ class OneProgram:
         """Returns the program."""
         assert sizes == self._sizes, "steps are split so that this program can run them"
         return self._program
+
+    def weights(self, sizes: StepSizes) -> StepWeights:
+        """Returns what it reads besides tokens, masks and caches."""
+        return self._weights
 
 
 class _Reader:
