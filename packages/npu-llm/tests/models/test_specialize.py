@@ -119,16 +119,19 @@ def test_rows_that_mix_tokens_are_selected_behind_that(core):
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("splits", [True, False])
-def test_a_token_s_activations_are_multiplied_as_rows_where_that_pays(splits, core):
+@pytest.mark.parametrize("scales_weights", [True, False])
+def test_a_token_s_activations_are_multiplied_as_rows_where_that_pays(scales_weights, core):
     x, y = named([1, 1, 64], "x"), named([1, 1, 64], "y")
     model = ov.Model([ops.add(ops.multiply(x, y), ops.multiply(x, x))], [x, y])
     arrays = {"x": random(1, 1, 64), "y": random(1, 1, 64)}
     (expected,) = results(model, core, **arrays)
-    form = ProgramForm("4000", splits_products=splits)
+    form = ProgramForm("4000", scales_weights=scales_weights)
     specialize(model, sizes=StepSizes(1, 15, 1), caches=[], form=form)
     shapes = [n.get_output_shape(0) for n in model.get_ops() if n.get_type_name() == "Multiply"]
-    assert sorted(map(list, shapes)) == [[1, 1, 64], [1, 16, 1, 4] if splits else [1, 1, 64]]
+    assert sorted(map(list, shapes)) == [
+        [1, 1, 64],
+        [1, 1, 64] if scales_weights else [1, 16, 1, 4],
+    ]
     (got,) = results(model, core, **arrays)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 

@@ -23,12 +23,10 @@ class ProgramForm:
         target: number of the NPU generation, such as "4000"; "" for a device that is not an NPU.
         scales_weights: whether the scale of integer weights is applied to them, as a compiler with
             dynamic quantization wants it; otherwise to the product.
-        splits_products: whether products of one token's activations are split into rows.
     """
 
     target: str = ""
     scales_weights: bool = False
-    splits_products: bool = False
 
     def options(self, tokens: int) -> dict[str, str]:
         """Returns the compiler's options for a program.
@@ -66,6 +64,4 @@ def form_here() -> ProgramForm:
 
 
 def _form(number: str) -> ProgramForm:
-    return ProgramForm(
-        number, scales_weights=number >= "5000", splits_products="4000" <= number < "5000"
-    )
+    return ProgramForm(number, scales_weights=number >= "5000")

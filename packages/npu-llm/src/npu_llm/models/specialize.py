@@ -49,8 +49,6 @@ def specialize(
         _drop_past(model, caches)
     if sizes.tokens == 1:
         _rotate_by_product(model)
-        if form.splits_products:
-            _split_products(model)
     elif form.target == "3720":
         _rotate_by_signs(model)
     if sizes.kept < sizes.tokens:
@@ -58,6 +56,8 @@ def specialize(
     if form.scales_weights:
         _scale_weights(model)
     else:
+        if sizes.tokens == 1:
+            _split_products(model)
         _guard_products(model)
     model.validate_nodes_and_infer_types()
     host = split_host_inputs(model, ov.Type.f16 if form.target else ov.Type.f32)
@@ -109,10 +109,7 @@ def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
 
 
 def _split_products(model: ov.Model) -> None:
-    """Multiplies activations of one token as 16 rows.
-
-    As one row the product becomes a convolution, with a transfer of weights for each tile.
-    """
+    """Multiplies activations of one token as 16 rows: one row would be a convolution."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Multiply":
             continue
