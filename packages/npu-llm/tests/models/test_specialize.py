@@ -170,9 +170,9 @@ def test_massive_activations_stay_in_the_range_of_float16(core):
 
     assert max(products(model)) > 65504
     (expected,) = results(model, core, **arrays)
-    before = kinds(model)
+    before = kinds(model).count("Multiply")
     specialize(model, sizes=StepSizes(1, 15, 1), caches=[], form=ProgramForm("4000"))
-    assert kinds(model) == before, "constants take the powers of two"
+    assert kinds(model).count("Multiply") == before, "constants take the powers of two"
     assert max(products(model)) < 65504
     (got,) = results(model, core, **arrays)
     np.testing.assert_array_equal(got, expected)
