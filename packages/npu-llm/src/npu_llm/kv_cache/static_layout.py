@@ -30,7 +30,7 @@ __all__ = [
 # Inputs that transformers' models do not have: each slot's position, and, for a model with states,
 # which rows' tokens count.
 KEY_POSITIONS, TOKEN_MASK = "key_positions", "token_mask"
-# Those of which the host computes all that depends on nothing else, see npu_llm.kv_cache.host_inputs.
+# What depends on these alone is computed by the host, see npu_llm.kv_cache.host_inputs.
 HOST_INPUTS = ("attention_mask", "position_ids", "logits_to_keep", KEY_POSITIONS, TOKEN_MASK)
 
 # Slots of the largest cache if the model sets no limit.
