@@ -11,6 +11,7 @@ from npu_llm.encoder_decoders.cross_cache import CrossCache, StepResult, equal_n
 from npu_llm.kv_cache.cache import Relocation, run_step
 from npu_llm.kv_cache.static import StaticCache, StepPrograms
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.kv_cache.step_weights import StepWeights
 from npu_runtime import Program
 
 __all__ = ["SOURCE_MASK", "CrossPrograms", "StaticCrossCache"]
@@ -42,6 +43,10 @@ class _Unread:
         raise AssertionError("a source is read before tokens")
 
     def get(self, sizes: StepSizes) -> Program:
+        """Raises: a decoder reads its source first."""
+        raise AssertionError(f"a source is read before tokens, here {sizes}")
+
+    def weights(self, sizes: StepSizes) -> StepWeights:
         """Raises: a decoder reads its source first."""
         raise AssertionError(f"a source is read before tokens, here {sizes}")
 

@@ -56,9 +56,9 @@ def specialize(
     if form.scales_weights:
         _scale_weights(model)
     else:
+        _guard_products(model)
         if sizes.tokens == 1:
             _split_products(model)
-        _guard_products(model)
     model.validate_nodes_and_infer_types()
     host = split_host_inputs(model, ov.Type.f16 if form.target else ov.Type.f32)
     known |= {node.get_friendly_name() for node in model.get_parameters()}
@@ -109,22 +109,39 @@ def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
 
 
 def _split_products(model: ov.Model) -> None:
-    """Multiplies activations of one token as 16 rows: one row would be a convolution."""
+    """Multiplies activations of one token, and their scales, as 16 rows.
+
+    One row would be a convolution, whose weights and tables take time and room in the program.
+    """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Multiply":
             continue
-        factors = node.input_values()
-        shape = list(factors[0].get_partial_shape().to_shape())
-        is_alike = [list(one.get_partial_shape().to_shape()) for one in factors] == [shape, shape]
-        is_constant = any(one.get_node().get_type_name() == "Constant" for one in factors)
-        if is_constant or factors[0] == factors[1] or not is_alike:
+        first, second = node.input_values()
+        size = _row_size(first)
+        factors = first.get_node(), second.get_node()
+        if first == second or any(one.get_type_name() == "Constant" for one in factors):
             continue
-        if len(shape) != 3 or shape[:2] != [1, 1] or shape[2] % _ROWS or shape[2] == _ROWS:
+        if size != _row_size(second) or size % _ROWS or size == _ROWS:
             continue
-        rows = np.array([1, _ROWS, 1, shape[2] // _ROWS])
-        product = ops.multiply(*(ops.reshape(one, rows, False) for one in factors))
-        product.set_friendly_name(node.get_friendly_name())
-        node.output(0).replace(ops.reshape(product, np.array(shape), False).output(0))
+        _as_rows(node, size)
+        above = [value.get_node() for one in factors for value in one.input_values()[:1]]
+        for one in (*factors, *above):  # a scale, or an activation of one
+            if one.get_type_name() == "Multiply" and one.get_friendly_name().endswith("/scale"):
+                _as_rows(one, size)
+
+
+def _row_size(value: ov.Output) -> int:
+    """Returns the numbers of a tensor (1, 1, numbers); 1 for another shape."""
+    shape = list(value.get_partial_shape().to_shape())
+    return int(shape[2]) if len(shape) == 3 and shape[:2] == [1, 1] else 1
+
+
+def _as_rows(node: ov.Node, size: int) -> None:
+    shape = np.array(node.get_output_shape(0))
+    rows = np.array([1, _ROWS, 1, size // _ROWS])
+    product = ops.multiply(*(ops.reshape(one, rows, False) for one in node.input_values()))
+    product.set_friendly_name(node.get_friendly_name())
+    node.output(0).replace(ops.reshape(product, shape, False).output(0))
 
 
 def _select_rows_early(model: ov.Model, tokens: int) -> None:

@@ -19,6 +19,7 @@ from npu_compiler.verification.result import Verdict
 from npu_llm.choices import Verify
 from npu_llm.errors import ContextError
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
+from npu_llm.kv_cache.step_weights import StepWeights
 from npu_llm.models.entry import REFERENCE, VARIANTS, Entry
 from npu_llm.models.static_programs import LoadVariant, write_variant
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
@@ -280,6 +281,10 @@ class _Steps:
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program for these sizes, compared with torch."""
         return self.parts.program(LANGUAGE, sizes, self.layout.port_shapes(sizes))
+
+    def weights(self, sizes: StepSizes) -> StepWeights:
+        """Returns nothing: weights are constants."""
+        return StepWeights()
 
 
 def _lengths(size: int, merge: int) -> dict[int | str, int]:
