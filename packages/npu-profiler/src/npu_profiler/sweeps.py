@@ -248,23 +248,17 @@ def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str
         Column("gbytes_per_s", "GB/s", "number"),
         Column("runs", "runs", "count"),
     ]
-    rows = [
-        [
-            one.size,
-            one.dtype,
-            one.mode,
-            one.time_ns,
-            _billions(one.flops_per_s),
-            _billions(one.bytes_per_s),
-            one.runs,
-        ]
-        for one in measured
-    ]
     if peaks is not None:
         columns[-1:-1] = [Column("peak_share", "of peak", "roof"), Column("bound", "bound by")]
-        for row, one in zip(rows, measured, strict=True):
-            row[-1:-1] = list(_roof(one, peaks))
-    return Table(title, columns, rows)
+    return Table.of(
+        title,
+        columns,
+        measured,
+        gflops_per_s=lambda one: _billions(one.flops_per_s),
+        gbytes_per_s=lambda one: _billions(one.bytes_per_s),
+        peak_share=lambda one: _roof(one, peaks)[0],
+        bound=lambda one: _roof(one, peaks)[1],
+    )
 
 
 def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
@@ -274,7 +268,7 @@ def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
         for one in measured
         if one.problem
     ]
-    if peaks is not None and any((_roof(one, peaks)[0] or 0) > 1 for one in measured):
+    if any((_roof(one, peaks)[0] or 0) > 1 for one in measured):
         lines.append(ABOVE_PEAK)
     return lines
 
@@ -283,7 +277,7 @@ def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[s
     """The measurements for programs; times in nanoseconds, rates per second."""
     found = []
     for one in measured:
-        share, bound = _roof(one, peaks) if peaks is not None else (None, None)
+        share, bound = _roof(one, peaks)
         found.append(
             {
                 **dataclasses.asdict(one),
@@ -308,10 +302,10 @@ def draw_sweep(measured: Sequence[Measurement], *, title: str) -> Chart:
     return draw_bars(panels, title=title)
 
 
-def _roof(one: Measurement, peaks: Peaks) -> tuple[float | None, str | None]:
+def _roof(one: Measurement, peaks: Peaks | None) -> tuple[float | None, str | None]:
     """What it reaches of the least time that the device could take, and what sets that."""
-    peak = peaks.flops_per_s.get(PRECISIONS.get(one.dtype, ""))
-    if one.time_ns is None or peak is None:
+    peak = None if peaks is None else peaks.flops_per_s.get(PRECISIONS.get(one.dtype, ""))
+    if one.time_ns is None or peaks is None or peak is None:
         return None, None
     compute_s, memory_s = one.flops / peak, one.size_bytes / peaks.bytes_per_s
     bound = "compute" if compute_s > memory_s else "memory"

@@ -136,7 +136,7 @@ def test_a_layer_knows_the_module_that_it_comes_from(write_trace):
     assert [found.layer.module for found in told] == ["layers.0.gate_proj", ""]
     table = by_layer(told)
     assert [column.key for column in table.columns][:2] == ["module", "layer"]
-    assert [row[:2] for row in table.rows] == [["layers.0.gate_proj", "linear_1"], ["", "linear_2"]]
+    assert [row[:2] for row in table.rows] == [("layers.0.gate_proj", "linear_1"), ("", "linear_2")]
     assert by_layer(told[1:]).columns[0].key == "layer"
 
 
@@ -153,4 +153,4 @@ def test_products_of_a_kernel_program_have_a_roof_in_the_precision_of_their_weig
     (found,) = told
     assert (found.layer.precision, found.flops, found.size_bytes) == ("u4", 256, 64 + 32 + 64)
     assert (found.compute_ns, found.memory_ns) == (None, 160)
-    assert by_layer(told).rows[0][:2] == ["a.b", "Linear"]
+    assert by_layer(told).rows[0][:2] == ("a.b", "Linear")

@@ -6,6 +6,7 @@ What differs and whether it is noise is answered by `npu_profiler.comparison`.
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from operator import attrgetter
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
@@ -34,13 +35,7 @@ _LEAST_SHARE = 0.01
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0; 1 if something became slower by more than `--fail-above`.
+    """Runs the command; returns 0, or 1 if something became slower by more than `--fail-above`.
 
     Raises:
         TraceError: a file cannot be read, or it is not clear what to compare.
@@ -174,24 +169,7 @@ def _table(title: str, name: str, rows: Sequence[Difference]) -> Table:
         Column("total_ns", "impact ms", "ns"),
         Column("verdict", "verdict"),
     ]
-    return Table(
-        title,
-        columns,
-        [
-            (
-                row.name,
-                row.base_calls,
-                row.new_calls,
-                row.base_ns,
-                row.new_ns,
-                row.change,
-                row.noise,
-                row.total_ns,
-                _verdict_text(row),
-            )
-            for row in rows
-        ],
-    )
+    return Table.of(title, columns, rows, **{name: attrgetter("name"), "verdict": _verdict_text})
 
 
 def _verdict_text(row: Difference) -> str:

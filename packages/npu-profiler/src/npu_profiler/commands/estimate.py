@@ -20,13 +20,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the model is not compiled, or the trace cannot be written.

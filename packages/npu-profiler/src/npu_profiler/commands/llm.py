@@ -18,13 +18,7 @@ __all__ = ["draw", "main", "to_table"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: npu-llm is not installed, or refuses; an option cannot be met.
@@ -107,21 +101,13 @@ def to_table(benches: Sequence[Mapping[str, Any]]) -> Table:
         Column("peak_memory_bytes", "peak memory", "bytes"),
     ]
     rows = [
-        [
-            bench["precision"],
-            record["prompt_tokens"],
-            record["new_tokens"],
-            record["batch_size"],
-            record["first_token_s"] * 1e9,
-            record["prefill_tokens_per_s"],
-            record["decode_tokens_per_s"],
-            record["peak_memory_bytes"],
-        ]
+        {**bench, **record, "first_token_ns": record["first_token_s"] * 1e9}
         for bench in benches
         for record in bench["records"]
     ]
+    cells = [[row[column.key] for column in columns] for row in rows]
     names = ", ".join(dict.fromkeys(f"{one['model']} on {one['device']}" for one in benches))
-    return Table(names, columns, rows)
+    return Table(names, columns, cells)
 
 
 def draw(benches: Sequence[Mapping[str, Any]], *, title: str) -> Chart:

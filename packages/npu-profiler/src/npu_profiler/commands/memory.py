@@ -54,13 +54,7 @@ class _Curve:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the file cannot be read or has no curve of memory, or the picture cannot be
@@ -125,26 +119,22 @@ def _lines(trace: Trace, curve: _Curve, top: int) -> list[str]:
 
 def _peak_lines(peak: Peak, top: int) -> list[str]:
     within = f" in {peak.place.within}" if peak.place.within else ""
-    table = Table(
+    whole = max(peak.size_bytes, 1)
+    columns = [
+        Column("op", "op"),
+        Column("within", "within"),
+        Column("size_bytes", "bytes", "bytes"),
+        Column("share", "share", "share"),
+        Column("rises", "rises", "count"),
+    ]
+    table = Table.of(
         f"peak {format_bytes(peak.size_bytes)} at {format_ms(peak.time_ns)}, at "
         f"{peak.place.op}{within}; held by what was allocated in:",
-        [
-            Column("op", "op"),
-            Column("within", "within"),
-            Column("bytes", "bytes", "bytes"),
-            Column("share", "share", "share"),
-            Column("rises", "rises", "count"),
-        ],
-        [
-            (
-                holder.place.op,
-                holder.place.within,
-                holder.size_bytes,
-                holder.size_bytes / max(peak.size_bytes, 1),
-                holder.rises,
-            )
-            for holder in peak.holders
-        ],
+        columns,
+        peak.holders,
+        op=lambda holder: holder.place.op,
+        within=lambda holder: holder.place.within,
+        share=lambda holder: holder.size_bytes / whole,
     )
     lines = format_table(table, limit=top)
     places: Tally[str] = Tally()
@@ -153,12 +143,8 @@ def _peak_lines(peak: Peak, top: int) -> list[str]:
     if len(places) > 1:
         by_place = Table(
             "the same by annotation, module or phase:",
-            [
-                Column("within", "within"),
-                Column("bytes", "bytes", "bytes"),
-                Column("share", "share", "share"),
-            ],
-            [(name, size, size / max(peak.size_bytes, 1)) for name, size in places.most_common()],
+            columns[1:4],
+            [(name, size, size / whole) for name, size in places.most_common()],
         )
         lines += format_table(by_place, limit=top)
     return lines

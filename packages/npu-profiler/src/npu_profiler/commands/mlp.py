@@ -20,13 +20,7 @@ _COMMAND = SweepCommand(
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0; 1 when nothing ran.
+    """Runs the command; returns 0, or 1 when nothing ran.
 
     Raises:
         TraceError: an option cannot be met, or there is no device.

@@ -24,13 +24,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the file has no layers, an option cannot be met, or the picture not be written.

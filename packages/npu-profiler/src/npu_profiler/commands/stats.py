@@ -17,13 +17,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the file cannot be read, or a table cannot be written.
@@ -35,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     launched = launches(trace)
     for name, records in RECORDS.items():
         path = directory / f"{name}.csv"
-        count = write_csv(path, records.header, records.rows(trace, launched))
+        count = write_csv(path, records.header.split(","), records.rows(trace, launched))
         print(f"wrote {path}: {count:,} rows, {records.meaning}")
     if trace.estimate:
         print(f"times: {trace.estimate['note']}")

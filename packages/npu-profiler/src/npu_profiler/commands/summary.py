@@ -24,13 +24,7 @@ _USUAL = ("op", "program", "type")
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the file cannot be read, or is not a trace.

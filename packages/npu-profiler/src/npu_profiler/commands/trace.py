@@ -31,9 +31,6 @@ __all__ = ["main"]
 def main(words: Sequence[str]) -> int:
     """Runs the command; the traced program's own exit code wins, as it ends the process itself.
 
-    Args:
-        words: the arguments.
-
     Raises:
         NpuError: the request cannot be met; nothing was run.
     """

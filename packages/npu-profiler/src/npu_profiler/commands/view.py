@@ -18,13 +18,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        words: the arguments.
-
-    Returns:
-        0.
+    """Runs the command; returns 0.
 
     Raises:
         TraceError: the file cannot be read, the page not be written, or the port not be used.

@@ -78,27 +78,6 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
     whole_ns = sum(roof.time_ns for roof in roofs)
     has_steps = any(roof.layer.step for roof in roofs)
     has_modules = any(roof.layer.module for roof in roofs)
-    rows = []
-    for roof in roofs:
-        layer = roof.layer
-        rows.append(
-            [
-                *([layer.module] if has_modules else []),
-                own_name(layer.name, layer.module),
-                *([layer.step] if has_steps else []),
-                layer.kind,
-                layer.precision,
-                roof.time_ns,
-                roof.time_ns / whole_ns if whole_ns else None,
-                None if roof.flops is None else roof.flops / 1e6,
-                roof.size_bytes,
-                roof.intensity,
-                _rate(roof.flops, roof.time_ns),
-                _rate(roof.size_bytes, roof.time_ns),
-                roof.share,
-                roof.bound,
-            ]
-        )
     columns = [
         *([Column("module", "module")] if has_modules else []),
         Column("layer", "layer"),
@@ -108,7 +87,21 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
         *_AMOUNTS,
         Column("bound", "bound by"),
     ]
-    return Table("layers", columns, rows)
+    return Table.of(
+        "layers",
+        columns,
+        roofs,
+        module=lambda roof: roof.layer.module,
+        layer=lambda roof: own_name(roof.layer.name, roof.layer.module),
+        step=lambda roof: roof.layer.step,
+        type=lambda roof: roof.layer.kind,
+        precision=lambda roof: roof.layer.precision,
+        time_share=lambda roof: roof.time_ns / whole_ns if whole_ns else None,
+        flops=lambda roof: None if roof.flops is None else roof.flops / 1e6,
+        gflops_per_s=lambda roof: _rate(roof.flops, roof.time_ns),
+        gbytes_per_s=lambda roof: _rate(roof.size_bytes, roof.time_ns),
+        roof_share=lambda roof: roof.share,
+    )
 
 
 def unknown_kinds(roofs: Iterable[Roof]) -> Mapping[str, tuple[int, float]]:

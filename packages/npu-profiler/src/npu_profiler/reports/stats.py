@@ -36,12 +36,12 @@ class Records(NamedTuple):
 
     Attributes:
         meaning: what one row is.
-        header: names of the columns, with the unit.
+        header: names of the columns, with the unit, as in the file.
         rows: gives the rows of a trace.
     """
 
     meaning: str
-    header: Sequence[str]
+    header: str
     rows: Callable[[Trace, list[Launch]], Rows]
 
 
@@ -176,57 +176,24 @@ def _us(ns: int) -> str:
 RECORDS = {
     "operator_details": Records(
         "one per call of an op",
-        (
-            "step",
-            "op",
-            "thread",
-            "called_by",
-            "start_us",
-            "host_self_us",
-            "host_total_us",
-            "device_total_us",
-            "fallbacks",
-        ),
+        "step,op,thread,called_by,start_us,host_self_us,host_total_us,device_total_us,fallbacks",
         _operators,
     ),
     "kernel_details": Records(
         "one per run of a program, per layer and per copy",
-        (
-            "step",
-            "device",
-            "category",
-            "name",
-            "program",
-            "type",
-            "precision",
-            "implementation",
-            "start_us",
-            "duration_us",
-            "since_launch_us",
-            "bytes",
-            "flops",
-            "module",
-            "line",
-        ),
+        "step,device,category,name,program,type,precision,implementation,start_us,"
+        "duration_us,since_launch_us,bytes,flops,module,line",
         _kernels,
     ),
     "memory_record": Records(
         "one per sample of a curve of memory",
-        ("process", "series", "time_us", "bytes", "change_bytes", "op", "within"),
+        "process,series,time_us,bytes,change_bytes,op,within",
         _memory,
     ),
     "step_trace_time": Records(
         "one per step",
-        (
-            "kind",
-            "step",
-            "start_us",
-            "duration_us",
-            "computing_us",
-            "copying_not_overlapped_us",
-            "free_us",
-            "compiling_us",
-        ),
+        "kind,step,start_us,duration_us,computing_us,copying_not_overlapped_us,free_us,"
+        "compiling_us",
         _steps,
     ),
 }

@@ -6,6 +6,7 @@ Their rows come from `npu_profiler.queries`.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -38,6 +39,8 @@ from npu_profiler.reports.tables import (
 __all__ = ["VIEWS", "View", "figure_lines", "heading_lines", "missing_note"]
 
 View = Callable[[Trace, list[Launch]], Table]
+
+_NAME = attrgetter("name")
 
 # What a program does that none of its layers tells: its start, what binds its inputs, work of its
 # first run, layers below a microsecond.
@@ -78,32 +81,16 @@ def _ops(trace: Trace, launched: list[Launch]) -> Table:
         Column("device_ns", "device ms", "ns"),
         Column("fallbacks", "fallbacks", "count"),
     ]
-    return Table(
-        "ops by own host time (device: programs launched within)",
-        columns,
-        [
-            (
-                row.name,
-                row.calls,
-                row.self_ns,
-                _part(row.self_ns, whole),
-                row.total_ns,
-                row.device_ns,
-                row.fallbacks,
-            )
-            for row in rows
-        ],
+    title = "ops by own host time (device: programs launched within)"
+    return Table.of(
+        title, columns, rows, op=_NAME, self_share=lambda row: _part(row.self_ns, whole)
     )
 
 
 def _programs(trace: Trace, _: list[Launch]) -> Table:
     rows = program_rows(trace)
     whole = sum(row.total_ns for row in rows)
-    if trace.estimate:  # each runs once
-        columns = [Column("program", "program"), Column("total_ns", "total ms", "ns")]
-        columns.append(Column("share", "share", "share"))
-        cells = [(row.name, row.total_ns, _part(row.total_ns, whole)) for row in rows]
-        return Table("programs by time", columns, cells)
+    title = "programs by time (explained: their layers' part of the runs that tell them)"
     columns = [
         Column("program", "program"),
         Column("device", "device"),
@@ -116,24 +103,18 @@ def _programs(trace: Trace, _: list[Launch]) -> Table:
         Column("layered_runs", "runs with layers", "count"),
         Column("layered_share", "explained", "share"),
     ]
-    return Table(
-        "programs by time (explained: their layers' part of the runs that tell them)",
+    if trace.estimate:  # each runs once
+        title = "programs by time"
+        columns = [column for column in columns if column.key in ("program", "total_ns", "share")]
+    return Table.of(
+        title,
         columns,
-        [
-            (
-                row.name,
-                f"npu:{row.device}",
-                row.runs,
-                row.total_ns,
-                _part(row.total_ns, whole),
-                row.mean_ns,
-                row.least_ns,
-                row.most_ns,
-                row.layered,
-                row.layer_ns / row.layered_ns if row.layered_ns else None,
-            )
-            for row in rows
-        ],
+        rows,
+        program=_NAME,
+        device=lambda row: f"npu:{row.device}",
+        share=lambda row: _part(row.total_ns, whole),
+        layered_runs=lambda row: row.layered,
+        layered_share=lambda row: _part(row.layer_ns, row.layered_ns),
     )
 
 
@@ -257,10 +238,6 @@ def _lines(trace: Trace, launched: list[Launch]) -> Table:
 
 
 def _origins(trace: Trace, title: str, key: str, rows: Sequence[OriginRow]) -> Table:
-    if trace.estimate:  # of a host nothing is known
-        columns = [Column(key, key), Column("layers", "layers", "count")]
-        columns.append(Column("layer_ns", "layer ms", "ns"))
-        return Table(title, columns, [(row.name, row.layers, row.layer_ns) for row in rows])
     columns = [
         Column(key, key),
         Column("class", "class"),
@@ -271,23 +248,13 @@ def _origins(trace: Trace, title: str, key: str, rows: Sequence[OriginRow]) -> T
         Column("layers", "layer runs", "count"),
         Column("layer_ns", "layer ms", "ns"),
     ]
-    has_classes = any(row.kind for row in rows)
-    if not has_classes:
-        columns.pop(1)
-    cells = [
-        (
-            row.name,
-            *([row.kind] if has_classes else []),
-            row.calls,
-            row.self_ns,
-            row.total_ns,
-            row.device_ns,
-            row.layers,
-            row.layer_ns,
-        )
-        for row in rows
-    ]
-    return Table(f"{title} by device and host time", columns, cells)
+    if trace.estimate:  # of a host nothing is known
+        columns = [Column(key, key), Column("layers", "layers", "count"), columns[-1]]
+    else:
+        title = f"{title} by device and host time"
+        if not any(row.kind for row in rows):
+            columns.pop(1)
+    return Table.of(title, columns, rows, **{key: _NAME, "class": attrgetter("kind")})
 
 
 def _part(value: float, whole: float) -> float | None:

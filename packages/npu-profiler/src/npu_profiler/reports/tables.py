@@ -1,8 +1,9 @@
 """Tables: rows under columns with a unit, as text for a terminal, and curves in one line."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 __all__ = [
@@ -45,6 +46,25 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        columns: Sequence[Column],
+        items: Iterable[Any],
+        **cells: Callable[[Any], Any],
+    ) -> "Table":
+        """Makes a table with one row for each item.
+
+        Args:
+            title: the table's.
+            columns: a cell is the item's attribute that its column's key names.
+            items: one for each row.
+            cells: by a column's key, what gives its cells in place of the attribute.
+        """
+        getters = [cells.get(column.key) or attrgetter(column.key) for column in columns]
+        return cls(title, columns, [tuple(get(item) for get in getters) for item in items])
 
     def records(self) -> list[dict[str, Any]]:
         """The rows by the columns' keys."""
