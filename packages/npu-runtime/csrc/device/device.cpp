@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/error.h"
 #include "npu/process.h"
 #include "stream/stream_state.h"

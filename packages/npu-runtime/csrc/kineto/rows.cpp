@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/process.h"
 
 namespace npu::kineto {

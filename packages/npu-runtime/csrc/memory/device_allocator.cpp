@@ -6,7 +6,7 @@
 
 #include <c10/core/Allocator.h>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "memory/arena.h"
 #include "memory/free_block.h"
 #include "memory/page_owners.h"

@@ -13,7 +13,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "memory/arena.h"
 #include "memory/page_owners.h"
 #include "memory/trace.h"

@@ -3,7 +3,7 @@
 
 #include <new>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "memory/page_owners.h"
 #include "memory/pool.h"
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/process.h"
 #include "program/layers.h"
 

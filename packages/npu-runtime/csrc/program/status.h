@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/error.h"
 
 namespace npu::program {

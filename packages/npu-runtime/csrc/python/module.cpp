@@ -6,7 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "device/default_generators.h"
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/generator.h"

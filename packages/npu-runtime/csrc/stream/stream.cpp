@@ -9,7 +9,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "npu/device.h"
 #include "npu/error.h"
 #include "npu/host_access.h"

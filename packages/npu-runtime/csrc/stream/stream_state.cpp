@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "driver/choice.h"
+#include "driver/device_selection.h"
 #include "memory/free_block.h"
 #include "npu/error.h"
 #include "npu/host_access.h"

@@ -1,6 +1,6 @@
 // Which npu devices exist, which one is current, and waiting for them.
 //
-// The driver that serves them is chosen once, at first use (csrc/driver/choice.h).
+// The driver that serves them is chosen once, at first use (csrc/driver/device_selection.h).
 #pragma once
 
 #include <string>

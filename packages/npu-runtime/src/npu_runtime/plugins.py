@@ -1,7 +1,7 @@
 """Other wheels' parts, found by entry point: drivers, kernels, code for Inductor, observers.
 
-Which driver serves is decided in csrc/driver/choice.cpp; the interface is include/npu/driver.h. The
-kernels are npu-ops, which depends on this package. Nothing here imports torch.
+csrc/driver/device_selection.cpp decides which driver serves; the interface is include/npu/driver.h.
+The kernels are npu-ops, which depends on this package. Importing this module needs no torch.
 """
 
 import importlib
@@ -62,7 +62,7 @@ def find_vendor_drivers() -> list[tuple[str, str, str]]:
     for entry in vendor_entry_points():
         try:
             found.append((entry.name, library_of(entry), ""))
-        except Exception as error:  # noqa: BLE001  # choice.cpp tells of it: an error or a warning
+        except Exception as error:  # noqa: BLE001  # device_selection.cpp reports it
             found.append((entry.name, "", f"{type(error).__name__}: {error}"))
     return found
 

@@ -1,6 +1,6 @@
 """Finds the driver under test by name: its table, its library and its programs.
 
-Which driver serves a process is decided in csrc/driver/choice.cpp, not here.
+Which driver serves a process is decided in csrc/driver/device_selection.cpp, not here.
 """
 
 import ctypes
