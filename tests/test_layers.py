@@ -107,3 +107,18 @@ def test_a_circle_through_the_package_itself_is_told(root, tree, file, line):
     assert done.returncode == 1
     assert done.stderr.startswith("A circle of imports: ")
     assert file.removesuffix(".py").replace("/", ".") in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if TYPE_CHECKING:\n    from npu_runtime.program import Program",
+        "def late():\n    importlib.import_module('npu_runtime.program')",
+    ],
+    ids=["for types", "by name"],
+)
+def test_a_circle_that_no_import_statement_closes_at_run_time_is_told(root, tree, line):
+    add(tree, "npu_runtime/observe.py", line)
+    done = circles(root, tree)
+    assert done.returncode == 1
+    assert "npu_runtime.observe -> npu_runtime.program" in done.stderr

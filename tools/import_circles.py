@@ -1,15 +1,20 @@
-"""Refuses circles of imports that pass through a package's own `__init__`; run by `nox -s layers`.
+"""Refuses circles of imports, those for types and by name included; run by `nox -s layers`.
 
 import-linter compares the modules of a folder with each other, and not with the folder itself. A
 module that imports a name from its own package can close a circle there: whether it works depends
-on which of them is imported first.
+on which of them is imported first. Imports under TYPE_CHECKING and calls of import_module with a
+literal name count too: a reader has to follow them all the same.
 """
 
 from __future__ import annotations
 
+import ast
 import graphlib
+import importlib.util
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import grimp
 
@@ -25,20 +30,46 @@ def find_circle(*packages: str) -> list[str]:
     Args:
         packages: their import names; their sources are on the path.
     """
-    graph = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
-    imported = {
-        importer: {
+    graph = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
+    at_run_time = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
+    imported: dict[str, set[str]] = {}
+    for importer in graph.modules:
+        # A package lists its lazy names for type checkers, and its modules may import those.
+        of_importer = at_run_time if graph.find_children(importer) else graph
+        imported[importer] = {
             name
-            for name in graph.find_modules_directly_imported_by(importer)
+            for name in of_importer.find_modules_directly_imported_by(importer)
             if name != importer and not _is_native(graph, importer, name)
         }
-        for importer in graph.modules
-    }
+    for package in packages:
+        for importer, name in _named_imports(package):
+            if name in graph.modules and name != importer:
+                imported[importer].add(name)
     try:
         graphlib.TopologicalSorter(imported).prepare()
     except graphlib.CycleError as error:
         return list(reversed(error.args[1]))
     return []
+
+
+def _named_imports(package: str) -> Iterator[tuple[str, str]]:
+    """Yields a module, and one that it imports by a call of import_module with a literal name."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        for file in sorted(folder.rglob("*.py")):
+            text = file.read_text("utf-8")
+            if "import_module(" not in text:
+                continue
+            parts = file.relative_to(folder.parent).with_suffix("").parts
+            importer = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            for node in ast.walk(ast.parse(text)):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+                        args=[ast.Constant(value=str(name)), *_],
+                    ):
+                        yield importer, name
 
 
 def _is_native(graph: grimp.ImportGraph, importer: str, imported: str) -> bool:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(arguments)
-    from npu_compiler.tuning.measuring import estimator_for  # help needs none of these
+    from npu_compiler.tuning.estimation import estimator_for  # help needs none of these
     from npu_compiler.tuning.run import open_run
     from npu_compiler.tuning.store import TuningReport, TuningStore
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from npu_compiler.torch_compile.backend import npu
-from npu_compiler.tuning.measuring import estimator_for
+from npu_compiler.tuning.estimation import estimator_for
 from npu_compiler.tuning.run import open_run
 from npu_compiler.tuning.store import TuningReport
 from npu_runtime.public_calls import public_call

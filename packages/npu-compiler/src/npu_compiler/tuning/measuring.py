@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,85 +20,13 @@ from torch import fx
 import npu_runtime
 from npu_compiler.graph.nodes import is_effectful, is_mutation, written_inputs
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
-from npu_compiler.graph_compiler.records import collecting, watching_models
 from npu_compiler.options import CompilerConfig
-from npu_compiler.target_compiler import (
-    Target,
-    TargetCompiler,
-    TargetReport,
-    find_target,
-    target_compiler,
-)
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate
+from npu_compiler.tuning.estimation import Estimator, NoEstimateError
 from npu_compiler.tuning.run import TuningRun, current_run
 from npu_compiler.tuning.store import TuningRecord, TuningStore, tuning_key
 
-__all__ = ["Estimator", "MeasuredGraph", "NoEstimateError", "estimator_for"]
-
-
-class NoEstimateError(Exception):
-    """A way of compiling has no estimate; the text is the reason."""
-
-
-class Estimator:
-    """A vendor's compiler and the target that it compiles for."""
-
-    def __init__(self, compiler: TargetCompiler, target: Target) -> None:
-        self.target = str(target)
-        self.version = compiler.version
-        self._compiler = compiler
-        self._target = target
-
-    def estimate_us(self, call: Callable[[], Any]) -> tuple[Any, float]:
-        """Calls a graph for the first time, and adds up the estimates of its programs.
-
-        Args:
-            call: calls the graph, whose programs must be lowered in this call.
-
-        Returns:
-            The call's results and the sum in microseconds, without the overhead of calls.
-
-        Raises:
-            NoEstimateError: a part runs on the host, or the compiler refuses a program.
-        """
-        reports: dict[str, TargetReport] = {}
-
-        def judge(name: str, model: ov.Model) -> None:
-            reports[name] = self._compiler.compile(model, self._target)
-
-        with collecting() as records, watching_models(judge):
-            results = call()
-        record = records[-1]
-        if record.eager:
-            ops = ", ".join(sorted({node.op for node in record.eager}))
-            raise NoEstimateError(f"{ops} would run on the host, which has no estimate")
-        total_us = 0.0
-        for program in record.programs:
-            report = reports.get(program.name)
-            if report is None:
-                raise NoEstimateError(f"{program.name} is made of kernels of the host")
-            if not report.is_accepted:
-                raise NoEstimateError(f"the compiler refuses {program.name}: {report.reason}")
-            if report.estimate is None:
-                raise NoEstimateError(f"the compiler gives no estimate of {program.name}")
-            total_us += report.estimate.latency_ms * 1e3
-        return results, total_us
-
-
-@contextlib.contextmanager
-def estimator_for(target: str | None) -> Iterator[Estimator | None]:
-    """Starts the compiler for a target; None without one.
-
-    Raises:
-        OptionError: [unknown-target].
-        TargetError: the compiler cannot be started.
-    """
-    if target is None:
-        yield None
-        return
-    chosen = find_target(target)
-    with target_compiler() as compiler:
-        yield Estimator(compiler, chosen)
+__all__ = ["MeasuredGraph"]
 
 
 _logger = logging.getLogger(__name__)

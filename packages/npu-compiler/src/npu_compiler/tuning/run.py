@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from npu_compiler.tuning.measuring import Estimator
+    from npu_compiler.tuning.estimation import Estimator
     from npu_compiler.tuning.store import TuningRecord
 
 __all__ = ["TuningRun", "current_run", "open_run"]

@@ -1,4 +1,4 @@
-"""Ranking ways to compile by a compiler's measuring, with a compiler that is made up."""
+"""Ranking ways to compile by a compiler's estimate, with a compiler that is made up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import npu_compiler
 from npu_compiler.cli import main
 from npu_compiler.errors import OptionError, TargetError
 from npu_compiler.target_compiler.report import ESTIMATE_NOTE
-from npu_compiler.tuning import TuningStore, measuring
+from npu_compiler.tuning import TuningStore, estimation
 
 X = torch.randn(2, 16)
 
@@ -44,7 +44,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch):
     made = Compiler()
-    monkeypatch.setattr(measuring, "target_compiler", lambda: made)
+    monkeypatch.setattr(estimation, "target_compiler", lambda: made)
     return made
 
 
@@ -155,6 +155,6 @@ def test_unknown_target_and_absent_compiler_are_errors(store, model, monkeypatch
     def absent():
         raise TargetError("none is installed", code="target-absent")
 
-    monkeypatch.setattr(measuring, "target_compiler", absent)
+    monkeypatch.setattr(estimation, "target_compiler", absent)
     with pytest.raises(TargetError, match=r"\[target-absent\]"):
         npu_compiler.tune(model, X, target="4000")
