@@ -24,8 +24,8 @@ from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.models.export import export
+from npu_llm.models.pretrained import TaskReady
 from npu_llm.models.static_programs import StaticPrograms
-from npu_llm.models.task_entries import TaskReady
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_runtime import device_info
 
@@ -488,9 +488,10 @@ def on_npu_plugin():
 def parts_on_npu_plugin():
     """parts_on_npu_plugin(kind, model): another of that class, its programs by the NPU plugin."""
 
-    def make(kind: type, model: Any, **more: Any) -> Any:
-        made = type(model._parts)
-        parts = made(model._entry, lambda path, *_: NpuwProgram(path), when="off", **more)
+    def make(kind: Any, model: Any) -> Any:
+        parts = type(model._parts)(
+            model._entry, when="off", check=kind._check, load=lambda path, *_: NpuwProgram(path)
+        )
         return kind._made_of(TaskReady(model._entry, parts, model.report))
 
     return make

@@ -5,11 +5,18 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers.generation import GenerationMixin
+from transformers import LogitsProcessorList, TemperatureLogitsWarper
+from transformers.generation import (
+    GenerationMixin,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 
 import npu_llm
 from npu_llm import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
+from npu_llm.encoder_decoders.models import check_encoder_inputs, suppress_by_index
 from npu_llm.errors import CaptureError, ContextError, ModelError, OptionError
+from npu_llm.multi_part.model import check_tokens
 
 _HALVES = {
     "vocab_size": 97, "d_model": 24, "encoder_layers": 1, "decoder_layers": 2,
@@ -518,3 +525,57 @@ def test_moonshine_writes_down_what_transformers_does(tmp_path, cache):
 
 def test_names_are_public():
     assert npu_llm.NPUModelForSeq2SeqLM is NPUModelForSeq2SeqLM
+
+
+@pytest.mark.parametrize(
+    "ids, code, quoted",
+    [
+        ([[1, 2]], "step-dtype", "list"),
+        (torch.ones(2, 3), "step-dtype", "float32"),
+        (torch.ones(3, dtype=torch.int64), "step-shape", r"\(3,\)"),
+        (torch.ones(2, 0, dtype=torch.int64), "step-shape", r"\(2, 0\)"),
+        (torch.tensor([[3, 97]]), "token-range", "97"),
+        (torch.tensor([[3, -1]]), "token-range", "-1"),
+    ],
+)
+def test_tokens_that_do_not_fit(ids, code, quoted):
+    with pytest.raises(OptionError, match=quoted) as caught:
+        check_tokens("input_ids", ids, 97)
+    assert caught.value.code == code
+
+
+def test_mask_is_ones_by_default_and_of_the_tokens_shape():
+    ids = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    found = check_encoder_inputs(
+        "input_ids", {"input_ids": ids}, taken={"attention_mask"}, limit=3, vocabulary=9
+    )
+    assert found["attention_mask"].tolist() == [[1, 1, 1]] * 2
+    with pytest.raises(OptionError, match=r"\(2, 4\)") as caught:
+        check_encoder_inputs(
+            "input_ids",
+            {"input_ids": ids, "attention_mask": torch.ones(2, 4)},
+            taken={"attention_mask"},
+            limit=3,
+            vocabulary=9,
+        )
+    assert caught.value.code == "step-shape"
+
+
+# One that is not in the vocabulary, as Whisper's lists have for a smaller one, and one twice.
+_TOKENS = [3, 0, 96, 3, 200]
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_scores_are_those_of_transformers(length):
+    processors = LogitsProcessorList(
+        [
+            SuppressTokensLogitsProcessor(_TOKENS),
+            SuppressTokensAtBeginLogitsProcessor([7, 8], begin_index=4),
+            TemperatureLogitsWarper(0.5),
+        ]
+    )
+    ids, scores = torch.ones(2, length, dtype=torch.int64), torch.randn(2, 97)
+    given = scores.clone()
+    found = suppress_by_index(processors)(ids, given)
+    assert torch.equal(found, processors(ids, scores))
+    assert torch.equal(given, scores)

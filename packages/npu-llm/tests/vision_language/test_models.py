@@ -10,8 +10,7 @@ from npu_llm import NPUAutoModel, NPUModelForImageTextToText, NPUModelForSeq2Seq
 from npu_llm.cache_names import CACHE
 from npu_llm.errors import ContextError, ModelError, OptionError
 from npu_llm.models.entry import MANIFEST
-from npu_llm.vision_language.examples import example_images, example_text
-from npu_llm.vision_language.observing import count_image_tokens
+from npu_llm.vision_language.tracing import count_image_tokens, example_images, example_text
 
 WAYS = {
     "greedy": {},
@@ -99,7 +98,7 @@ def test_programs_of_fixed_sizes_generate_the_same(looker, static_looker, way):
 
 def test_npu_plugin_runs_the_programs_of_fixed_sizes(looker, static_looker, parts_on_npu_plugin):
     model, *_ = looker
-    on_plugin = parts_on_npu_plugin(NPUModelForImageTextToText, static_looker, check=None)
+    on_plugin = parts_on_npu_plugin(NPUModelForImageTextToText, static_looker)
     assert_same_tokens(model, on_plugin, two_texts(), num_beams=3)
     assert_same_tokens(model, on_plugin, {"input_ids": torch.tensor([[1, 30, 31, 32]])})
 
@@ -207,7 +206,7 @@ def test_families_generate_the_tokens_of_transformers(name, each_openvino_pipeli
 def test_families_on_the_npu_plugin(name, pair, parts_on_npu_plugin):
     """A long text takes several pieces, or a larger one where images look ahead."""
     model, ours = pair(name, pipeline="static")
-    on_plugin = parts_on_npu_plugin(NPUModelForImageTextToText, ours, check=None)
+    on_plugin = parts_on_npu_plugin(NPUModelForImageTextToText, ours)
     generator = torch.Generator().manual_seed(1)
     seen = example_images(
         model, rows=2, fill=lambda shape: torch.randn(*shape, generator=generator)

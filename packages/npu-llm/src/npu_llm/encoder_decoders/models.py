@@ -5,27 +5,43 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
-from transformers.generation import GenerationMixin
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+from transformers.generation import (
+    GenerationMixin,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from npu_llm.cache_names import CACHE, rename_cache
+from npu_llm.cache_names import CACHE
+from npu_llm.checkpoint.source import ModelSource
 from npu_llm.decoding.host_threads import one_thread
 from npu_llm.decoding.loop import can_decode, decode
-from npu_llm.encoder_decoders.cross_cache import CrossCache
-from npu_llm.encoder_decoders.inputs import check_encoder_inputs, check_tokens
-from npu_llm.encoder_decoders.recipe import parts_of, recipe
-from npu_llm.encoder_decoders.running import Parts
-from npu_llm.encoder_decoders.suppression import by_index
-from npu_llm.errors import OptionError
+from npu_llm.encoder_decoders.caches import CrossCache
+from npu_llm.encoder_decoders.programs import (
+    DynamicEncoderDecoder,
+    StaticEncoderDecoder,
+    encode,
+)
+from npu_llm.errors import ContextError, OptionError
 from npu_llm.kv_cache.cache import join_transformers
-from npu_llm.part_programs.loading import Programs, Recipe
-from npu_llm.part_programs.parts_model import PartsModel, named_arguments
+from npu_llm.multi_part.model import MultiPartModel, check_floats, check_tokens
 
-__all__ = ["EncoderDecoderModel", "NPUModelForSeq2SeqLM", "NPUModelForSpeechSeq2Seq"]
+__all__ = [
+    "EncoderDecoderModel",
+    "NPUModelForSeq2SeqLM",
+    "NPUModelForSpeechSeq2Seq",
+    "check_encoder_inputs",
+    "suppress_by_index",
+]
 
 join_transformers()
 
@@ -35,21 +51,58 @@ _OF_SEARCH = ("synced_gpus", "streamer")
 _REFUSED = ("labels", "decoder_inputs_embeds", "inputs_embeds", "output_hidden_states")
 
 
-class EncoderDecoderModel(PartsModel):
+class EncoderDecoderModel(MultiPartModel):
     """A model with an encoder and a decoder, compiled for the npu device.
 
     Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
     the architecture: `generate` and all it needs are transformers', with batches, beams, sampling,
     streamers, and for Whisper long audio and timestamps. Tokens stay on the host. For attributes
-    see npu_llm.part_programs.parts_model.PartsModel.
+    see npu_llm.multi_part.model.MultiPartModel.
     """
 
-    @classmethod
-    def _recipe(cls) -> Recipe:
-        return recipe(cls._auto)
+    _dynamic: ClassVar = DynamicEncoderDecoder
+    _static: ClassVar = StaticEncoderDecoder
+    _vocabulary: int
+    _has_mask: bool
 
-    def _complete(self, programs: Programs | Parts) -> None:
-        _complete(self, programs)
+    @classmethod
+    def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
+        # Heavy, and not needed for a start from the cache.
+        from npu_llm.encoder_decoders.parts import trace_parts
+
+        return trace_parts(model, source, is_static=is_static)
+
+    @classmethod
+    def _compare_parts(cls, parts: Any, reference: Any, name: str) -> str | None:
+        from npu_llm.encoder_decoders.parts import compare_parts
+
+        return compare_parts(parts, reference, name)
+
+    def _complete(self) -> None:
+        model, about = self._as_transformers, self._entry.about
+        self._vocabulary = int(self.config.get_text_config(decoder=True).vocab_size)
+        self._has_mask = about["takes_mask"]
+        encoder, main = model.get_encoder(), model.main_input_name
+        taken = set(about["encoder_inputs"])
+
+        def run_encoder(*args: Any, **kwargs: Any) -> BaseModelOutput:
+            signature = inspect.signature(type(encoder).forward)
+            values = dict(signature.bind(None, *args, **kwargs).arguments)
+            values |= values.pop("kwargs", {})
+            given = check_encoder_inputs(
+                main,
+                values,
+                taken=taken,
+                limit=about["source_positions"],
+                vocabulary=self._vocabulary,
+            )
+            hidden, mask = encode(self._parts, given)
+            found = BaseModelOutput(last_hidden_state=hidden)
+            if "attention_mask" in about["outputs"]["encoder"]:
+                found["attention_mask"] = mask
+            return found
+
+        encoder.forward = functools.wraps(encoder.forward)(run_encoder)
 
     def run_forward(self, *args: Any, **kwargs: Any) -> Seq2SeqLMOutput:
         """Runs the encoder if its result is not given, and a step of the decoder.
@@ -67,20 +120,19 @@ class EncoderDecoderModel(PartsModel):
                 a cache that this class did not make, and what the checks of the inputs raise.
             ContextError: [context-overflow] for more tokens than the model takes.
         """
-        named = named_arguments(self, args, kwargs)
-        wants = self._wants_attentions(named)
+        named = self._arguments(args, kwargs, _REFUSED)
+        wants = self._wants_attentions(bool(named.get("output_attentions")))
         outputs = named.get("encoder_outputs")
         if outputs is None:
-            outputs = self.get_encoder()(  # type: ignore[attr-defined]
-                named.get(self.main_input_name),  # type: ignore[attr-defined]
-                attention_mask=named.get("attention_mask"),
+            model = self._as_transformers
+            outputs = model.get_encoder()(
+                named.get(model.main_input_name), attention_mask=named.get("attention_mask")
             )
         elif not isinstance(outputs, dict):
             outputs = BaseModelOutput(last_hidden_state=outputs[0])
-        cache = rename_cache(named)
+        cache = self._given_cache(named, CrossCache)
         if cache is None:
             cache = self.new_cache(attending=wants)
-        _check_cache(cache)
         hidden = outputs["last_hidden_state"].to("cpu")
         if not cache.has_source:
             mask = outputs.get("attention_mask")
@@ -109,16 +161,15 @@ class EncoderDecoderModel(PartsModel):
         Args:
             attending: whether its steps also return the weights of cross-attention.
         """
-        return self._parts.new_cache("attending" if attending else "decoder")
+        cache: CrossCache = self._parts.new_cache("attending" if attending else "decoder")
+        return cache
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
         """Makes the cache for a generation; transformers' own kinds cannot be used here."""
         if model_kwargs.get(CACHE) is None and generation_config.use_cache:
-            wants = self._wants_attentions(
-                {"output_attentions": generation_config.output_attentions}
-            )
+            wants = self._wants_attentions(bool(generation_config.output_attentions))
             model_kwargs[CACHE] = self.new_cache(attending=wants)
 
     @functools.wraps(GenerationMixin._sample)  # generate looks at the signature
@@ -132,7 +183,7 @@ class EncoderDecoderModel(PartsModel):
         **kwargs: Any,
     ) -> Any:
         """Greedy search and sampling, by our own loop where it supports what is asked for."""
-        search = (by_index(logits_processor), stopping_criteria, generation_config)
+        search = (suppress_by_index(logits_processor), stopping_criteria, generation_config)
         given = {name: value for name, value in kwargs.items() if name not in _OF_SEARCH}
         is_synced = kwargs.get("synced_gpus") or any(args)
         if is_synced or not can_decode(input_ids, generation_config, given, known=_KNOWN):
@@ -167,39 +218,29 @@ class EncoderDecoderModel(PartsModel):
     def _beam_search(
         self, input_ids: torch.Tensor, logits_processor: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        quicker = suppress_by_index(logits_processor)
         with one_thread():
-            return _computed(
-                super()._beam_search(input_ids, by_index(logits_processor), *args, **kwargs)  # type: ignore[misc]
-            )
+            return _computed(super()._beam_search(input_ids, quicker, *args, **kwargs))  # type: ignore[misc]
 
     @functools.wraps(GenerationMixin._assisted_decoding)  # generate looks at the signature
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
         with one_thread():
             return _computed(super()._assisted_decoding(*args, **kwargs))  # type: ignore[misc]
 
-    # What this class needs
+    @property
+    def _as_transformers(self) -> Any:
+        """The model as an instance of transformers' class, which it is as well."""
+        return self
 
-    _parts: Parts
-    _vocabulary: int
-    _has_mask: bool
-
-    def _wants_attentions(self, named: dict[str, Any]) -> bool:
-        for name in _REFUSED:
-            if named.get(name) is not None and named[name] is not False:
-                raise OptionError(
-                    f"{name}: a compiled model takes tokens and returns logits; got "
-                    f"{type(named[name]).__name__}. Omit it.",
-                    code="no-inner-states",
-                )
-        if not named.get("output_attentions"):
-            return False
-        if "attending" not in self._entry.about["outputs"]:
+    def _wants_attentions(self, asked: bool) -> bool:
+        """Checks that the model can return weights of cross-attention, if that is requested."""
+        if asked and "attending" not in self._entry.about["outputs"]:
             raise OptionError(
                 "output_attentions: must be omitted for a model that does not align its tokens by "
                 "them (alignment_heads of its generation config); got True. Omit it.",
                 code="no-inner-states",
             )
-        return True
+        return asked
 
 
 class NPUModelForSeq2SeqLM(EncoderDecoderModel):
@@ -214,47 +255,110 @@ class NPUModelForSpeechSeq2Seq(EncoderDecoderModel):
     _auto = AutoModelForSpeechSeq2Seq
 
 
-def _complete(model: Any, programs: Programs | Parts) -> None:
-    """Adds the programs to a skeleton."""
-    parts = parts_of(programs)
-    about = model._entry.about
-    model._parts = parts
-    model._vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    model._has_mask = about["takes_mask"]
-    encoder = model.get_encoder()
-    taken = set(about["encoder_inputs"])
-    limit = about["source_positions"]
-    main = model.main_input_name
-
-    def encode(*args: Any, **kwargs: Any) -> BaseModelOutput:
-        values = dict(
-            inspect.signature(type(encoder).forward).bind(None, *args, **kwargs).arguments
-        )
-        values |= values.pop("kwargs", {})
-        given = check_encoder_inputs(
-            main, values, taken=taken, limit=limit, vocabulary=model._vocabulary
-        )
-        hidden, mask = parts.encode(given)
-        found = BaseModelOutput(last_hidden_state=hidden)
-        if "attention_mask" in about["outputs"]["encoder"]:
-            found["attention_mask"] = mask
-        return found
-
-    encoder.forward = functools.wraps(encoder.forward)(encode)
-
-
-def _check_cache(cache: Any) -> None:
-    if not isinstance(cache, CrossCache):
-        raise OptionError(
-            "past_key_values: must be a cache that this model returned; got a "
-            f"{type(cache).__name__}. Omit it for a new one.",
-            code="foreign-cache",
-        )
-
-
 def _computed(found: Any) -> Any:
     """Leaves out of what generate returns what programs do not give: caches, and own attention."""
     if not isinstance(found, dict):
         return found
     absent = {CACHE, "decoder_attentions"}
     return type(found)(**{name: value for name, value in found.items() if name not in absent})
+
+
+def check_encoder_inputs(
+    main: str,
+    values: Mapping[str, Any],
+    *,
+    taken: set[str],
+    limit: int | None,
+    vocabulary: int,
+) -> dict[str, torch.Tensor]:
+    """Returns what the encoder's program reads, by name.
+
+    Args:
+        main: the name of the main input: tokens (batch, length), samples (batch, length) or
+            spectra (batch, bands, frames).
+        values: what the caller passed.
+        taken: which inputs the program has.
+        limit: how many tokens it takes; None for no limit.
+        vocabulary: token ids are below this.
+
+    Raises:
+        OptionError: [step-shape], [step-dtype], [token-range] for tokens that do not fit,
+            [input-not-finite] for sound that is not finite.
+        ContextError: [context-overflow] for more tokens than the encoder takes.
+    """
+    if main == "input_ids":
+        found = check_tokens(main, values.get(main), vocabulary)
+        if limit is not None and found.shape[1] > limit:
+            raise ContextError(
+                f"{main}: the encoder takes {limit:,} tokens; got {found.shape[1]:,}. Shorten or "
+                "split the text.",
+                code="context-overflow",
+            )
+    else:
+        found = check_floats(main, values.get(main), "sound").to("cpu", torch.float32)
+    given = {main: found}
+    if "attention_mask" in taken:
+        mask = values.get("attention_mask")
+        shape = (found.shape[0], found.shape[1])
+        if mask is None:
+            mask = torch.ones(shape, dtype=torch.int64)
+        if tuple(mask.shape) != shape:
+            raise OptionError(
+                f"attention_mask: must have the shape of {main}, {shape}; got "
+                f"{tuple(mask.shape)}. Pass the mask that came with it.",
+                code="step-shape",
+            )
+        given["attention_mask"] = mask
+    return given
+
+
+class _Suppressed(LogitsProcessor):  # type: ignore[misc]
+    """Gives tokens the score -inf, at all lengths or at one.
+
+    Attributes:
+        tokens: (count,) int64, those that the vocabulary does not have included.
+        length: at how many tokens so far; None for any number.
+    """
+
+    def __init__(self, tokens: torch.Tensor, length: int | None) -> None:
+        self.tokens = tokens.flatten().to(torch.int64)
+        self.length = length
+        self._chosen = (0, self.tokens)  # those of a vocabulary of this size
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Returns the scores (batch, vocabulary) of the next tokens."""
+        if self.length is not None and input_ids.shape[-1] != self.length:
+            return scores
+        if self._chosen[0] != scores.shape[-1]:
+            exist = (self.tokens >= 0) & (self.tokens < scores.shape[-1])
+            self._chosen = (scores.shape[-1], self.tokens[exist].to(scores.device))
+        return scores.index_fill(-1, self._chosen[1], -torch.inf)
+
+
+class _Processors(LogitsProcessorList):  # type: ignore[misc]
+    """A list that does not inspect each processor's signature at each token."""
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """Returns the scores after all processors."""
+        if kwargs:
+            return super().__call__(input_ids, scores, **kwargs)
+        for processor in self:
+            scores = processor(input_ids, scores)
+        return scores
+
+
+def suppress_by_index(processors: LogitsProcessorList) -> LogitsProcessorList:
+    """Returns processors that give the same scores, without comparing tokens with each other.
+
+    transformers' processors compare every token with every suppressed one at each step: for the 90
+    tokens of Whisper's configs that takes as long as a step of its smallest model.
+    """
+    return _Processors([_quicker(one) for one in processors])
+
+
+def _quicker(processor: LogitsProcessor) -> LogitsProcessor:
+    if type(processor) is SuppressTokensLogitsProcessor:
+        return _Suppressed(processor.suppress_tokens, None)
+    if type(processor) is SuppressTokensAtBeginLogitsProcessor:
+        return _Suppressed(processor.begin_suppress_tokens, processor.begin_index)
+    return processor

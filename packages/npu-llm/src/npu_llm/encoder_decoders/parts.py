@@ -1,43 +1,73 @@
-"""The parts of a model with an encoder and a decoder, each one program.
+"""The parts of a model with an encoder and a decoder: traced, lowered and compared with torch.
 
-The encoder reads the input once. The bridge computes from its result what every decoder layer's
-cross-attention reads, once as well. The decoder reads tokens: its own keys and values are the
-program's state, those of the bridge are inputs.
+The encoder reads the input once. The bridge computes from its result the inputs of cross-attention
+in each layer of the decoder, once as well. The decoder reads tokens: its own keys and values are
+the program's state, those of the bridge are inputs.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
+import transformers
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from npu_llm.cache_names import CACHE
-from npu_llm.errors import CaptureError
-from npu_llm.part_programs.tracing import Example, TracedPart, trace_part
+from npu_llm.capture.model_cache import LayerCache
+from npu_llm.capture.step import CapturedStep
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.encoder_decoders.programs import DECODERS, SOURCE_MASK, encode
+from npu_llm.errors import CaptureError, ModelError
+from npu_llm.kv_cache.static_layout import LONGEST
+from npu_llm.multi_part.building import lower_static_step
+from npu_llm.multi_part.programs import Parts
+from npu_llm.multi_part.reference import Reference, differ
+from npu_llm.multi_part.tracing import (
+    Example,
+    Part,
+    TracedModel,
+    TracedPart,
+    cache_of,
+    tensors_of,
+    trace_part,
+)
+from npu_llm.precision import Precision
 
-__all__ = ["DECODERS", "Layout", "example_inputs", "trace_parts"]
+__all__ = ["compare_parts", "trace_parts"]
 
 # No model has a dimension of one of these sizes, so a size that tracing fixed is noticed.
 _BATCH, _SOURCE, _TOKENS, _PAST = 11, 19, 13, 17
 _SAMPLES = 11987
-# The parts that read tokens.
-DECODERS = ("decoder", "attending")
+# Of the inputs that are compared with torch.
+_CHECKED_TEXT, _CHECKED_SAMPLES, _CHECKED_PADDING, _CHECKED_TOKENS = 9, 4003, 3, 6
+# The decoder's inputs as steps of models without an encoder name them, and so static ones.
+_NAMES = {
+    "decoder_input_ids": "input_ids",
+    "decoder_attention_mask": "attention_mask",
+    "decoder_position_ids": "position_ids",
+    "attention_mask": SOURCE_MASK,
+}
+_SOME = 7  # results of an encoder, where any number will do
+_VARIES = -1
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """The caches of a decoder.
 
     Attributes:
         layers: how many layers it has.
         own: heads and sizes (key heads, key size, value heads, value size) of its own attention.
         cross: the same of its cross-attention.
-        width: numbers of a hidden state of the encoder.
+        width: of a hidden state of the encoder.
         source: how long its result is; None if that varies.
     """
 
@@ -64,62 +94,94 @@ class Layout:
         return tuple(f"cross.{i}.{kind}" for i in range(self.layers) for kind in ("key", "value"))
 
 
-def example_inputs(model: Any, *, batch: int, length: int) -> dict[str, torch.Tensor]:
-    """Returns zeros of the shapes that a model's encoder takes.
-
-    Args:
-        model: a model of transformers.
-        batch: rows.
-        length: tokens of a row; an encoder of sounds gets as many samples, and one of spectra with
-            a fixed number of frames gets that number.
-
-    Returns:
-        By name: the main input, and attention_mask (batch, length) if the encoder takes one.
-
-    Raises:
-        CaptureError: [unknown-encoder] for an encoder that takes anything else.
-    """
-    config, name = model.config, model.main_input_name
-    has_mask = "attention_mask" in inspect.signature(model.get_encoder().forward).parameters
-    mask = {"attention_mask": torch.ones(batch, length, dtype=torch.int64)} if has_mask else {}
-    if name == "input_ids":
-        return {name: torch.zeros(batch, length, dtype=torch.int64), **mask}
-    if name == "input_values":
-        return {name: torch.zeros(batch, length), **mask}
-    if name == "input_features" and hasattr(config, "num_mel_bins"):
-        encoder = model.get_encoder()
-        if hasattr(encoder, "conv1") and hasattr(config, "max_source_positions"):
-            frames = int(config.max_source_positions)
-            frames *= int(encoder.conv1.stride[0] * encoder.conv2.stride[0])
-            return {name: torch.zeros(batch, int(config.num_mel_bins), frames)}
-    raise CaptureError(
-        f"{type(model).__name__}: its encoder must read tokens, samples, or spectra of a fixed "
-        f"length; got one that reads {name}. Such models are not supported yet.",
-        code="unknown-encoder",
-    )
-
-
-def trace_parts(model: Any, *, attending: bool) -> tuple[list[TracedPart], Layout]:
-    """Traces a model's parts.
+def trace_parts(model: Any, source: ModelSource, *, is_static: bool) -> TracedModel:
+    """Traces a model's parts: "encoder", "bridge", "decoder", and "attending" if it aligns tokens.
 
     Args:
         model: a model with encoder and decoder of transformers, on cpu, in eval mode.
-        attending: whether to add a decoder that also returns its cross-attention's weights.
-
-    Returns:
-        The parts "encoder", "bridge", "decoder" and, if asked for, "attending"; and the caches.
+        source: its files.
+        is_static: whether they become programs of fixed sizes.
 
     Raises:
-        CaptureError: if they cannot be traced, or [unsupported-cache] if layers differ or keep
-            anything but keys and values.
+        ModelError: [model-task] for another model.
+        CaptureError: if they cannot be traced, [unsupported-cache] if layers differ or keep
+            anything but keys and values, [static-encoder] or [static-positions] if they cannot have
+            fixed sizes.
     """
+    name = type(model).__name__
+    if not hasattr(transformers, name) or not model.config.is_encoder_decoder:
+        raise ModelError(
+            f"{source.path}: must be a model with an encoder and a decoder that transformers has; "
+            f"got {name}. Load it with another class, such as NPUModelForCausalLM.",
+            code="model-task",
+        )
+    # A decoder that also returns its cross-attention's weights.
+    is_aligned = getattr(model.generation_config, "alignment_heads", None) is not None
+    traced, layout = _trace(model, DECODERS if is_aligned else DECODERS[:1])
+    parts = [
+        Part(
+            one,
+            layout.own_names if one.name in DECODERS else (),
+            functools.partial(_lower_static, model, one, layout) if one.name in DECODERS else None,
+        )
+        for one in traced
+    ]
+    limit = LONGEST if is_static else None
+    about = {
+        "encoder_inputs": list(traced[0].inputs),
+        "takes_mask": any("attention_mask" in one.inputs for one in traced[2:]),
+        "positions": _positions(model, "max_target_positions") or limit,
+        "source_positions": _positions(model, "max_source_positions") or limit,
+    }
+    static = _describe_static(model, traced, layout) if is_static else None
+    inputs, ids = _checked_inputs(model)
+
+    def run() -> torch.Tensor:
+        logits: torch.Tensor = model(**inputs, decoder_input_ids=ids, use_cache=False).logits
+        return logits
+
+    return TracedModel(tuple(parts), about, static, inputs, ids, run)
+
+
+def compare_parts(parts: Parts, reference: Reference, name: str) -> str | None:
+    """Runs programs on the reference's inputs.
+
+    Args:
+        parts: the programs.
+        reference: torch's results.
+        name: of the decoder to run; for other parts it is "decoder".
+
+    Returns:
+        The difference from torch in words; None without one.
+    """
+    decoder = name if name in DECODERS else "decoder"
+    hidden, mask = encode(parts, reference.inputs)
+    cache: Any = parts.new_cache(decoder)
+    order = torch.tensor([1, 0])
+    cache.read(hidden, mask)
+    pieces = (slice(0, 3), slice(3, 4), slice(4, _CHECKED_TOKENS))
+    found = [cache.next(reference.ids[:, tokens]).logits for tokens in pieces]
+    cache.crop(4)
+    # Rows that change places, after tokens that were forgotten.
+    cache.reorder_cache(order)
+    swapped = cache.next(reference.ids[order][:, 4:]).logits[order]
+    for what, first, logits in (("tokens", 0, torch.cat(found, 1)), ("swapped rows", 4, swapped)):
+        expected, rounded = reference.logits[:, first:], reference.rounded[:, first:]
+        difference = differ(logits, expected, rounded, reference.precision)
+        if difference is not None:
+            return f"the {decoder}'s {what}: {difference}"
+    return None
+
+
+def _trace(model: Any, decoders: Sequence[str]) -> tuple[list[TracedPart], _Layout]:
+    """Returns the traced parts, and the caches of the decoders."""
     is_text = model.main_input_name == "input_ids"
     length = _SOURCE if is_text else _SAMPLES
-    inputs = example_inputs(model, batch=_BATCH, length=length)
+    inputs = _example_inputs(model, batch=_BATCH, length=length)
     varies = model.main_input_name != "input_features"
     given = {name: Example(tensor, (0, 1) if varies else (0,)) for name, tensor in inputs.items()}
     with torch.no_grad():
-        seen = model.get_encoder()(**example_inputs(model, batch=1, length=length))
+        seen = model.get_encoder()(**_example_inputs(model, batch=1, length=length))
         layout = _layout(model, seen)
     source, width = (int(size) for size in seen.last_hidden_state.shape[1:])
     # An encoder that shortens its input also says which of its results are padding.
@@ -130,12 +192,12 @@ def trace_parts(model: Any, *, attending: bool) -> tuple[list[TracedPart], Layou
     if shortens:
         masks["attention_mask"] = Example(torch.ones(_BATCH, source, dtype=torch.int64), (0, 1))
 
-    def encode(tensors: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run_encoder(tensors: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
         found = model.get_encoder()(**tensors)
         rest = (found.attention_mask.long(),) if shortens else ()
         return (found.last_hidden_state, *rest)
 
-    def bridge(tensors: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run_bridge(tensors: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
         found = tensors["encoder_hidden_states"]
         start = torch.zeros(found.shape[0], 1, dtype=torch.int64)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -145,27 +207,26 @@ def trace_parts(model: Any, *, attending: bool) -> tuple[list[TracedPart], Layou
             use_cache=True,
             **{CACHE: cache},
         )
-        return _tensors(cache.cross_attention_cache)
+        return tensors_of(cache.cross_attention_cache)
 
     parts = [
         trace_part(
             model,
             "encoder",
-            encode,
+            run_encoder,
             examples=given,
             outputs=["hidden_states", "attention_mask"][: 2 if shortens else 1],
         ),
-        trace_part(model, "bridge", bridge, examples=states, outputs=layout.cross_names),
+        trace_part(model, "bridge", run_bridge, examples=states, outputs=layout.cross_names),
     ]
-    names = DECODERS[: 2 if attending else 1]
-    parts += [_decoder(model, name, layout, masks=masks, seen=seen) for name in names]
+    parts += [_decoder(model, name, layout, masks=masks, seen=seen) for name in decoders]
     return parts, layout
 
 
 def _decoder(
     model: Any,
     name: str,
-    layout: Layout,
+    layout: _Layout,
     *,
     masks: Mapping[str, Example],
     seen: Any,
@@ -210,7 +271,7 @@ def _decoder(
             **({"output_attentions": True} if wants else {}),
         )
         weights = list(output.cross_attentions) if wants else []
-        return [output.logits.float(), *_tensors(cache.self_attention_cache), *weights]
+        return [output.logits.float(), *tensors_of(cache.self_attention_cache), *weights]
 
     outputs = ["logits", *layout.own_names]
     outputs += [f"attention.{i}" for i in range(layout.layers)] if wants else []
@@ -231,34 +292,23 @@ def _decoder(
             model.set_attn_implementation(before)
 
 
-def _filled(tensors: Mapping[str, torch.Tensor], layout: Layout) -> EncoderDecoderCache:
-    halves = []
-    for names in (layout.own_names, layout.cross_names):
-        layers = []
-        for key, value in zip(names[::2], names[1::2], strict=True):
-            layer = DynamicLayer()
-            layer.keys, layer.values = tensors[key], tensors[value]
-            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
-            layer.is_initialized = True
-            layers.append(layer)
-        halves.append(Cache(layers=layers))
-    cache = EncoderDecoderCache(*halves)
+def _filled(tensors: Mapping[str, torch.Tensor], layout: _Layout) -> EncoderDecoderCache:
+    own, cross = (
+        [tensors[one] for one in names] for names in (layout.own_names, layout.cross_names)
+    )
+    cache = EncoderDecoderCache(cache_of(own), cache_of(cross))
     cache.is_updated = dict.fromkeys(range(layout.layers), True)
     return cache
 
 
-def _tensors(cache: Any) -> list[torch.Tensor]:
-    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-
-
 def _outputs(seen: Any, hidden: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """Returns what an encoder returns, of the class that the model's own has."""
+    """Returns a result of the encoder's own class."""
     if seen.get("attention_mask") is None:
         return BaseModelOutput(last_hidden_state=hidden)
     return type(seen)(last_hidden_state=hidden, attention_mask=mask)
 
 
-def _layout(model: Any, seen: Any) -> Layout:
+def _layout(model: Any, seen: Any) -> _Layout:
     """Runs one token eagerly to see what the decoder keeps."""
     output = model(
         decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64),
@@ -271,7 +321,7 @@ def _layout(model: Any, seen: Any) -> Layout:
         raise _unsupported(model, type(cache).__name__)
     found = []
     for half in (cache.self_attention_cache, cache.cross_attention_cache):
-        kept = _tensors(half)
+        kept = tensors_of(half)
         shapes = {
             (key.shape[1], key.shape[3], value.shape[1], value.shape[3])
             for key, value in zip(kept[::2], kept[1::2], strict=True)
@@ -283,7 +333,7 @@ def _layout(model: Any, seen: Any) -> Layout:
     length, width = (int(size) for size in seen.last_hidden_state.shape[1:])
     fixed = model.main_input_name == "input_features"
     layers = len(cache.self_attention_cache.layers)
-    return Layout(layers, own, cross, width, length if fixed else None)
+    return _Layout(layers, own, cross, width, length if fixed else None)
 
 
 def _unsupported(model: Any, got: str) -> CaptureError:
@@ -292,3 +342,137 @@ def _unsupported(model: Any, got: str) -> CaptureError:
         f"got {got}. Such models are not supported yet.",
         code="unsupported-cache",
     )
+
+
+def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -> dict[str, Any]:
+    """Returns the shapes of a model's inputs in the static pipeline, for JSON; -1 is the source.
+
+    Args:
+        model: of transformers.
+        parts: its parts: encoder, bridge and decoders.
+        layout: its caches.
+
+    Raises:
+        CaptureError: [static-encoder] if padding behind its input would change its results,
+            [static-positions] before transformers 5, whose decoders mask by slot and by position.
+    """
+    version = metadata.version("transformers")
+    if int(version.partition(".")[0]) < 5:
+        raise CaptureError(
+            f"{type(model).__name__}: must be traced with transformers 5 for the static pipeline; "
+            f"got {version}. Update it, or run the model in the dynamic pipeline.",
+            code="static-positions",
+        )
+    encoder, _, *decoders = parts
+    is_fixed = layout.source is not None
+    has_masks = "attention_mask" in encoder.inputs and all(
+        "attention_mask" in each.inputs for each in decoders
+    )
+    if not is_fixed and (model.main_input_name != "input_ids" or not has_masks):
+        raise CaptureError(
+            f"{type(model).__name__}: its encoder must read tokens with a mask, or spectra of a "
+            f"fixed length, for the static pipeline; got one that reads {model.main_input_name}, "
+            "whose padding would change its results. Run it in the dynamic pipeline.",
+            code="static-encoder",
+        )
+    examples = _example_inputs(model, batch=1, length=1)
+    inputs = {
+        name: [*tensor.shape] if is_fixed else [1, _VARIES] for name, tensor in examples.items()
+    }
+    length = _VARIES if layout.source is None else layout.source
+    given = {name: [*shape] for name, shape in layout.cross_shapes(length).items()}
+    if not is_fixed:
+        given[SOURCE_MASK] = [1, _VARIES]
+    return {
+        "source": layout.source,
+        "encoder": {name: inputs[name] for name in encoder.inputs},
+        "bridge": {"encoder_hidden_states": [1, length, layout.width]},
+        "given": given,
+    }
+
+
+def _lower_static(
+    model: Any, part: TracedPart, layout: _Layout, precision: Precision, weights: StreamedWeights
+) -> tuple[Any, dict[str, Any]]:
+    """Lowers a decoder whose cache is an input of fixed size, as in models without an encoder."""
+    own = len(layout.own_names)
+    captured = CapturedStep(
+        part.graph_module,
+        tuple(_NAMES.get(name, name) for name in part.inputs[:-own]),
+        (LayerCache(*layout.own),) * layout.layers,
+        int(model.config.get_text_config(decoder=True).vocab_size),
+        (),
+    )
+    length = _SOME if layout.source is None else layout.source
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        name: torch.randn(shape, generator=generator)
+        for name, shape in layout.cross_shapes(length).items()
+    }
+    given[SOURCE_MASK] = torch.ones(1, length, dtype=torch.int64)
+    return lower_static_step(
+        captured, model, part="decoder", name=part.name, precision=precision, weights=weights,
+        given=given,
+    )  # fmt: skip
+
+
+def _checked_inputs(model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Returns a short input, its second row padded, and a few tokens."""
+    generator = torch.Generator().manual_seed(0)
+    is_text = model.main_input_name == "input_ids"
+    length = _CHECKED_TEXT if is_text else _CHECKED_SAMPLES
+    inputs = _example_inputs(model, batch=2, length=length)
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    for name, tensor in inputs.items():
+        if name == "attention_mask":
+            tensor[1, -_CHECKED_PADDING:] = 0
+        elif tensor.is_floating_point():
+            inputs[name] = torch.randn(tensor.shape, generator=generator)
+        else:
+            inputs[name] = torch.randint(2, vocabulary, tensor.shape, generator=generator)
+    return inputs, torch.randint(2, vocabulary, (2, _CHECKED_TOKENS), generator=generator)
+
+
+def _example_inputs(model: Any, *, batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Returns zeros of the shapes that a model's encoder takes.
+
+    Args:
+        model: a model of transformers.
+        batch: rows.
+        length: tokens of a row; an encoder of sounds gets as many samples, and one of spectra with
+            a fixed number of frames gets that number.
+
+    Returns:
+        By name: the main input, and attention_mask (batch, length) if the encoder takes one.
+
+    Raises:
+        CaptureError: [unknown-encoder] for an encoder that takes anything else.
+    """
+    config, name = model.config, model.main_input_name
+    has_mask = "attention_mask" in inspect.signature(model.get_encoder().forward).parameters
+    mask = {"attention_mask": torch.ones(batch, length, dtype=torch.int64)} if has_mask else {}
+    if name == "input_ids":
+        return {name: torch.zeros(batch, length, dtype=torch.int64), **mask}
+    if name == "input_values":
+        return {name: torch.zeros(batch, length), **mask}
+    if name == "input_features" and hasattr(config, "num_mel_bins"):
+        encoder = model.get_encoder()
+        if hasattr(encoder, "conv1") and hasattr(config, "max_source_positions"):
+            frames = int(config.max_source_positions)
+            frames *= int(encoder.conv1.stride[0] * encoder.conv2.stride[0])
+            return {name: torch.zeros(batch, int(config.num_mel_bins), frames)}
+    raise CaptureError(
+        f"{type(model).__name__}: its encoder must read tokens, samples, or spectra of a fixed "
+        f"length; got one that reads {name}. Such models are not supported yet.",
+        code="unknown-encoder",
+    )
+
+
+def _positions(model: Any, name: str) -> int | None:
+    """Returns how many positions the decoder, or the encoder, has in a table; None for none."""
+    half = model.get_decoder() if name == "max_target_positions" else model.get_encoder()
+    if not hasattr(half, "embed_positions"):
+        return None
+    found = getattr(model.config, name, None)
+    found = getattr(model.config, "max_position_embeddings", None) if found is None else found
+    return None if found is None else int(found)

@@ -201,6 +201,16 @@ class StepCache(_Base):
             code="cache-in-program",
         )
 
+    def _check_sound(self) -> None:
+        """Raises OptionError [cache-broken] after a step that was interrupted."""
+        if self.is_broken:
+            raise OptionError(
+                f"{type(self).__name__}: must not be used after a step was interrupted, since its "
+                "contents are unknown; got another step. Start from a new cache, or reset() this "
+                "one.",
+                code="cache-broken",
+            )
+
     @property
     def _held_rows(self) -> int:
         """How many rows the next step can continue, in the order that was last asked for."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from npu_llm.errors import OptionError
 from npu_llm.kv_cache.cache import Relocation, Slots, StepCache
 from npu_llm.kv_cache.static_layout import KEY_POSITIONS, TOKEN_MASK
 from npu_runtime import Session
@@ -103,16 +102,6 @@ class SessionCache(StepCache):
 
     def _keep(self, length: int) -> None:
         self._slots.crop(length)
-
-    def _check_sound(self) -> None:
-        """Raises OptionError [cache-broken] after a step that was interrupted."""
-        if self._is_broken:
-            raise OptionError(
-                f"{type(self).__name__}: must not be used after a step was interrupted, since its "
-                "contents are unknown; got another step. Start from a new cache, or reset() this "
-                "one.",
-                code="cache-broken",
-            )
 
 
 # How many earlier states are kept: before steps of several tokens, before those of one, and bytes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 import transformers
@@ -15,11 +15,10 @@ from npu_compiler.exported.load import load
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ModelError
-from npu_llm.models.build import LoadReport
 from npu_llm.models.entry import Entry
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.task_entries import TaskEntries, TaskReady
-from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
+from npu_llm.precision import PRECISIONS
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.tasks.inputs import Padding, bind_inputs
 from npu_llm.tasks.results import make_result
@@ -32,28 +31,17 @@ _DEFAULT_PRECISION = "float32"
 _COMPARED = "yes"
 
 
-class TaskModel:
+class TaskModel(Pretrained):
     """An encoder or classifier, compiled for the npu device.
 
     Made by `from_pretrained`. It takes what its processor or tokenizer returns, returns the class
     of result that transformers' model does, and stands in transformers.pipeline(model=...).
-    Tensors stay on the host.
-
-    Attributes:
-        config: the transformers config.
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
-        has_fixed_device: that `to` moves nothing, so that pipelines leave inputs where they are.
+    For attributes see npu_llm.models.pretrained.Pretrained.
     """
 
-    has_fixed_device = True
-    _auto: ClassVar[Any] = None
     base_model_prefix = ""
     input_modalities: tuple[str, ...] = ("text",)
     output_modalities: tuple[str, ...] = ()
-    config: Any
-    precision: Precision
-    report: LoadReport
 
     def __init__(self, ready: TaskReady) -> None:
         self.precision = ready.entry.precision
@@ -69,60 +57,6 @@ class TaskModel:
         pads = has_one_shape(self.report.device) and ready.entry.about.get("may_pad")
         manifest = ready.loaded.manifest
         self._padding = Padding(manifest, self.config, limit=self.context_length) if pads else None
-
-    @classmethod
-    @public_call
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        dtype: str | torch.dtype | None = None,
-        verify: str = "first",
-        device: str | torch.device | None = None,
-        cache_dir: str | Path | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        on_progress: ProgressListener | None = None,
-    ) -> Self:
-        """Loads a model, from the compile cache where this start is not the first.
-
-        Args:
-            pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
-                `export` wrote, or a name on the hub.
-            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
-                float32, or the precision of an exported folder.
-            verify: "off" to skip comparing the program with torch when it is made.
-            device: None or "npu".
-            cache_dir: where programs are kept; see npu_llm.config for the default.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            revision: which revision, for a name on the hub.
-            token: access token, for a name on the hub.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
-
-        Raises:
-            ModelError: when there is no such model, its files are damaged, or it is one for
-                another task: [unknown-architecture], [weights-missing], [model-task].
-            CaptureError: when the architecture cannot run here.
-            OptionError: for an unknown dtype, or another device.
-            npu_compiler.errors.ExportError: [wrong-result] when results differ from torch's.
-        """
-        options = LoadOptions(
-            dtype=dtype,
-            verify=verify,
-            device=device,
-            cache_dir=cache_dir,
-            trust_remote_code=trust_remote_code,
-            revision=revision,
-            token=token,
-            on_progress=on_progress,
-        )
-        ready = cls._entries(options).load(pretrained_model_name_or_path, options)
-        # Pipelines look a model up by the name of transformers' class.
-        name = str(ready.entry.about["architecture"])
-        made = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
-        model: Self = made(ready)
-        return model
 
     @classmethod
     @public_call
@@ -170,6 +104,14 @@ class TaskModel:
         )
         quantizing = {"group_size": group_size, "symmetric": symmetric, "inputs": inputs}
         return cls._entries(options, **quantizing).export(name_or_path, output, options).folder
+
+    @classmethod
+    def _made_of(cls, ready: TaskReady) -> Self:
+        # Pipelines look a model up by the name of transformers' class.
+        name = str(ready.entry.about["architecture"])
+        made: Any = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
+        model: Self = made(ready)
+        return model
 
     @classmethod
     def _entries(cls, options: LoadOptions, **quantizing: Any) -> TaskEntries:
@@ -221,8 +163,6 @@ class TaskModel:
         """See forward."""
         return self.forward(*args, **kwargs)
 
-    # What transformers asks a model for
-
     @property
     def name(self) -> str:
         """The model's name."""
@@ -234,29 +174,10 @@ class TaskModel:
         return self._entry
 
     @property
-    def verification(self) -> Verdict:
-        """The outcome of comparing the program with torch."""
-        return self.report.verification
-
-    @property
     def context_length(self) -> int | None:
         """How many tokens a text may have; None for no limit, or for other inputs."""
         length = self._entry.about["context_length"]
         return None if length is None else int(length)
-
-    @property
-    def device(self) -> torch.device:
-        """torch.device("cpu"), where inputs and results are; the program runs on npu."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """torch.float32, that of inputs and results; see `precision` for the weights'."""
-        return torch.float32
-
-    def to(self, *_: Any, **__: Any) -> Self:
-        """Returns the model: its program stays where it is."""
-        return self
 
     def eval(self) -> Self:
         """Returns the model, which is made for inference."""

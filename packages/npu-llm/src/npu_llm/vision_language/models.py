@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from npu_llm.cache_names import CACHE, rename_cache
-from npu_llm.encoder_decoders.inputs import check_tokens
+from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.kv_cache.cache import join_transformers
-from npu_llm.part_programs.loading import Programs, Recipe
-from npu_llm.part_programs.parts_model import PartsModel, named_arguments
-from npu_llm.part_programs.skeleton import make_skeleton
-from npu_llm.vision_language.glue import put_programs
-from npu_llm.vision_language.inputs import check_images
-from npu_llm.vision_language.language_cache import LanguageCache
-from npu_llm.vision_language.recipe import recipe
-from npu_llm.vision_language.running import Parts, parts_of
+from npu_llm.multi_part.model import MultiPartModel, check_floats, check_tokens
+from npu_llm.multi_part.programs import OUTER
+from npu_llm.vision_language.caches import LanguageCache
+from npu_llm.vision_language.programs import DynamicVisionLanguage, StaticVisionLanguage
+from npu_llm.vision_language.submodules import (
+    LANGUAGE,
+    Outline,
+    find_parts,
+    outer_tensors,
+    read_call,
+    with_positions,
+)
 
-__all__ = ["NPUModelForImageTextToText"]
+__all__ = ["NPUModelForImageTextToText", "check_images"]
 
 join_transformers()
 
+_IMAGES = ("pixel_values", "pixel_values_videos")
 _REFUSED = ("labels", "inputs_embeds", "output_hidden_states", "output_attentions")
-# How transformers begins to say that there are more or fewer images than places for them.
+# The beginnings of transformers' messages about more or fewer images than places for them.
 _MISMATCHES = ("Image features and image tokens do not match", "Video features and video tokens")
 
 
-class NPUModelForImageTextToText(PartsModel):
+class NPUModelForImageTextToText(MultiPartModel):
     """A model from images and text to text, compiled for the npu device.
 
     Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
@@ -37,38 +46,71 @@ class NPUModelForImageTextToText(PartsModel):
     PaliGemma, LLaVA-OneVision, and others that are made of an image encoder and a language model.
     `generate` and what lies between the parts is transformers' code: where images go among the
     tokens, positions, masks. Tensors stay on the host. For attributes see
-    npu_llm.part_programs.parts_model.PartsModel.
+    npu_llm.multi_part.model.MultiPartModel.
     """
 
     _auto = AutoModelForImageTextToText
-    _parts: Parts
+    _dynamic: ClassVar = DynamicVisionLanguage
+    _static: ClassVar = StaticVisionLanguage
     _vocabulary: int
 
     @classmethod
-    def _recipe(cls) -> Recipe:
-        return recipe(cls, cls._auto)
+    def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
+        # Heavy, and not needed for a start from the cache.
+        from npu_llm.vision_language.parts import trace_parts
+
+        return trace_parts(model, source, is_static=is_static)
 
     @classmethod
-    def on_programs(cls, programs: Programs | Parts) -> Self:
-        """Returns a model of these programs, whether they are right or not."""
-        made: Self = make_skeleton(programs.entry, cls)
-        made._complete(programs)
-        return made
+    def _compare_parts(cls, parts: Any, reference: Any, name: str) -> str | None:
+        from npu_llm.vision_language.parts import compare_model
 
-    def _complete(self, programs: Programs | Parts) -> None:
-        self._parts = parts_of(programs)
+        return compare_model(cls._around(parts), reference)
+
+    def _complete(self) -> None:
         self._vocabulary = _token_bound(self.config)
-        put_programs(self, self._parts)
+        held = load_file(self._entry.folder / OUTER)
+        for name, tensor in list(outer_tensors(self)):
+            _replace(self, name, held[name].to(tensor.dtype))
+        for name, part in find_parts(self).items():
+            for inner, tensor in (*part.named_parameters(), *part.named_buffers()):
+                # The model's code reads their device and dtype.
+                _replace(part, inner, torch.zeros((), dtype=tensor.dtype).expand(tensor.shape))
+            run = _run_language(part) if name == LANGUAGE else self._run_part(name, part)
+            object.__setattr__(part, "forward", functools.wraps(part.forward)(run))
+
+    def _run_part(self, name: str, part: torch.nn.Module) -> Callable[..., Any]:
+        """Returns the forward of a part without a cache."""
+        # The call that was traced, see npu_llm.vision_language.tracing.SeenPart.
+        known: dict[str, Any] | None = self._entry.about["parts"].get(name)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = read_call(part, args, kwargs)
+            tensors = with_positions(part, call.tensors)
+            got = _listed(sorted(tensors), call.choices)
+            if known is None or got != _listed(known["inputs"], known["choices"]):
+                wanted = "not at all"
+                if known is not None:
+                    wanted = f"with {_listed(known['inputs'], known['choices'])}"
+                raise OptionError(
+                    f"{name}: must be called as when it was captured, {wanted}; got {got}. Omit "
+                    "options of images, or load a checkpoint that has them in its config.",
+                    code="input-name",
+                )
+            return Outline(**known["result"]).make(self._parts.run(name, tensors))
+
+        return run
 
     @property
     def context_length(self) -> int | None:
         """How many tokens prompt and answer may have, images included; None for no limit."""
-        length = self._parts.entry.about["context_length"]
+        length = self._entry.about["context_length"]
         return None if length is None else int(length)
 
     def new_cache(self) -> LanguageCache:
         """An empty cache, for `past_key_values` of forward and generate."""
-        return self._parts.new_cache()
+        cache: LanguageCache = self._parts.new_cache(LANGUAGE)
+        return cache
 
     def run_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step: the image encoder if there are images, and the language model.
@@ -87,25 +129,12 @@ class NPUModelForImageTextToText(PartsModel):
                 stand for them differ in number, and what the checks of inputs raise.
             ContextError: [context-overflow] for more tokens than the model takes.
         """
-        named = named_arguments(self, args, kwargs)
-        for name in _REFUSED:
-            if named.get(name) is not None and named[name] is not False:
-                raise OptionError(
-                    f"{name}: a compiled model takes tokens and returns logits; got "
-                    f"{type(named[name]).__name__}. Omit it.",
-                    code="no-inner-states",
-                )
+        named = self._arguments(args, kwargs, _REFUSED)
         named["input_ids"] = check_tokens("input_ids", named.get("input_ids"), self._vocabulary)
-        check_images(named, self._parts.entry.about["pixels"])
-        cache = rename_cache(named)
+        check_images(named, self._entry.about["pixels"])
+        cache = self._given_cache(named, LanguageCache)
         if cache is None:
             cache = named[CACHE] = self.new_cache()
-        if not isinstance(cache, LanguageCache):
-            raise OptionError(
-                "past_key_values: must be a cache that this model returned; got a "
-                f"{type(cache).__name__}. Omit it for a new one.",
-                code="foreign-cache",
-            )
         is_kept = named.pop("use_cache", None) is not False
         try:
             with torch.no_grad():
@@ -132,7 +161,7 @@ class NPUModelForImageTextToText(PartsModel):
         length, most = kwargs["input_ids_length"], self.context_length
         if most is not None and length > most:
             raise ContextError(
-                f"{self._parts.entry.name}: its context holds {most:,} tokens, images included; "
+                f"{self._entry.name}: its context holds {most:,} tokens, images included; "
                 f"got {length:,}. Shorten the prompt, or pass fewer images.",
                 code="context-overflow",
             )
@@ -161,3 +190,63 @@ def _token_bound(config: Any) -> int:
     """Returns what token ids are below: those that stand for images may be beyond the others."""
     marks = [getattr(config, name, None) or 0 for name in ("image_token_id", "video_token_id")]
     return max(int(config.get_text_config().vocab_size), *(int(mark) + 1 for mark in marks))
+
+
+GLUE = "glue.safetensors"
+
+
+def _run_language(part: torch.nn.Module) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        cache = rename_cache(kwargs)
+        call = read_call(part, args, {k: v for k, v in kwargs.items() if k != CACHE})
+        hidden = cache.read(call.tensors)
+        return BaseModelOutputWithPast(last_hidden_state=hidden, **{CACHE: cache})
+
+    return run
+
+
+def _replace(module: Any, name: str, tensor: torch.Tensor) -> None:
+    path, _, last = name.rpartition(".")
+    owner = module.get_submodule(path)
+    if last in owner._parameters:
+        owner._parameters[last] = torch.nn.Parameter(tensor, requires_grad=False)
+    else:
+        owner._buffers[last] = tensor
+
+
+def _listed(inputs: Sequence[str], choices: Mapping[str, Any]) -> str:
+    return ", ".join([*inputs, *(f"{name}={value}" for name, value in sorted(choices.items()))])
+
+
+def check_images(given: Mapping[str, Any], example: Sequence[int]) -> None:
+    """Checks images and frames of videos: a program reads whatever it gets.
+
+    Args:
+        given: arguments of a call, by name.
+        example: the shape of pixel_values that the model was captured with: its last three sizes,
+            channels, height and width, are fixed; of patches (patches, numbers) the last one.
+
+    Raises:
+        OptionError: [step-dtype] for anything but a tensor of floats, [image-channels] for another
+            shape, [input-not-finite] for NaN or infinity.
+    """
+    fixed = tuple(example[1:] if len(example) == 2 else example[-3:])
+    for name in _IMAGES:
+        value = given.get(name)
+        if value is None:
+            continue
+        check_floats(name, value, "image")
+        # A video has frames where an image has none, or tiles.
+        ranks = {len(example)} if name == _IMAGES[0] else {len(example), len(example) + 1}
+        ranks |= {4, 5} if len(example) == 5 else set()
+        if value.dim() not in ranks or tuple(value.shape[-len(fixed) :]) != fixed or not len(value):
+            what = "numbers of a patch" if len(fixed) == 1 else "channels, height and width"
+            raise OptionError(
+                f"{name}: its last sizes must be the {what}, {_sizes(fixed)}; got "
+                f"{tuple(value.shape)}. Prepare images with the model's own processor.",
+                code="image-channels",
+            )
+
+
+def _sizes(fixed: Sequence[int]) -> str:
+    return " x ".join(map(str, fixed))

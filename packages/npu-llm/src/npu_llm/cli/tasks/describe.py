@@ -15,11 +15,11 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.errors import OptionError
 
-__all__ = ["describe", "main", "read_image", "reads_images", "start_image_model"]
+__all__ = ["main", "read_image", "reads_images", "start_image_model"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs `describe`."""
+    """Parses the arguments and writes the answer; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm describe",
         description="Answers a question about images. Only that goes to standard output.",
@@ -36,26 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "question", metavar="QUESTION", help='the question; "-" reads standard input'
     )
-    return describe(parser.parse_args(arguments))
-
-
-def _check(options: argparse.Namespace) -> None:
-    check_text_argument("QUESTION", options.question)
-    for path in options.images:
-        if not path.exists():
-            read_image(path)  # the reason
-    check_model(options)
-
-
-def describe(options: argparse.Namespace) -> int:
-    """Writes the answer to standard output, the rest to standard error.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NpuError: if there can be no answer.
-    """
+    options = parser.parse_args(arguments)
     question = given_text("QUESTION", options.question)
     images = [read_image(path) for path in options.images]
     display = Display()
@@ -99,6 +80,14 @@ def describe(options: argparse.Namespace) -> int:
         rows["speed"] = f"{streamer.tokens_per_s:.1f} tokens/s"
     display.table(rows)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_text_argument("QUESTION", options.question)
+    for path in options.images:
+        if not path.exists():
+            read_image(path)  # the reason
+    check_model(options)
 
 
 _TASK = "AutoModelForImageTextToText"

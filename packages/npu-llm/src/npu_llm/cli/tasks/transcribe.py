@@ -17,13 +17,13 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
 from npu_llm.speech.transcript import FORMATS, TranscriptOptions, write_transcript
 
-__all__ = ["live_text", "main", "transcribe"]
+__all__ = ["live_text", "main"]
 
 _RATE = 16_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs `transcribe`."""
+    """Parses the arguments and writes the transcript; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm transcribe",
         description="Writes down what is said in a WAV file. Only that goes to standard output.",
@@ -41,26 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_json(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the WAV file")
-    return transcribe(parser.parse_args(arguments))
-
-
-def _check(options: argparse.Namespace) -> None:
-    if not options.file.is_file():
-        from npu_llm.speech.wave_file import read_wave  # numpy: help needs none
-
-        read_wave(options.file, rate=_RATE)  # the reason
-    check_model(options)
-
-
-def transcribe(options: argparse.Namespace) -> int:
-    """Writes the transcript to standard output, and everything else to standard error.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NpuError: if there can be no transcript.
-    """
+    options = parser.parse_args(arguments)
     from npu_llm.speech.wave_file import read_wave
 
     times = options.timestamps
@@ -99,6 +80,14 @@ def transcribe(options: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not options.file.is_file():
+        from npu_llm.speech.wave_file import read_wave  # numpy: help needs none
+
+        read_wave(options.file, rate=_RATE)  # the reason
+    check_model(options)
 
 
 _WIDTH = 60  # characters of the latest words

@@ -14,11 +14,11 @@ from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.errors import OptionError
 
-__all__ = ["asked_languages", "main", "translate"]
+__all__ = ["asked_languages", "main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs `translate`."""
+    """Parses the arguments and writes each line's translation; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm translate",
         description="Translates text, line by line. Only that goes to standard output.",
@@ -38,23 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_json(parser)
     parser.add_argument("text", metavar="TEXT", help='the text; "-" reads standard input')
-    return translate(parser.parse_args(arguments))
-
-
-def _check(options: argparse.Namespace) -> None:
-    check_text_argument("TEXT", options.text)
-    check_model(options)
-
-
-def translate(options: argparse.Namespace) -> int:
-    """Writes each line's translation to standard output, the rest to standard error.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NpuError: if there can be no translation.
-    """
+    options = parser.parse_args(arguments)
     text = given_text("TEXT", options.text)
     model = start_task("NPUModelForSeq2SeqLM", options, Display())
     from transformers import AutoTokenizer
@@ -76,6 +60,11 @@ def translate(options: argparse.Namespace) -> int:
             print(line, flush=True)
     give_answer(options.json, pairs, lambda: None)  # each line was shown when it was known
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_text_argument("TEXT", options.text)
+    check_model(options)
 
 
 def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, Any]:

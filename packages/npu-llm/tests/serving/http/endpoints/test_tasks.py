@@ -14,9 +14,8 @@ import pytest
 import torch
 from transformers import AutoFeatureExtractor, AutoTokenizer
 
+from npu_llm.encoder_decoders.caches import SessionCrossCache, StaticCrossCache
 from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
-from npu_llm.encoder_decoders.session_cross_cache import SessionCrossCache
-from npu_llm.encoder_decoders.static_cross_cache import StaticCrossCache
 from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedSpeech

@@ -3,8 +3,8 @@ import torch
 from torch import fx
 
 from npu_llm.errors import CaptureError
-from npu_llm.part_programs.tracing import Example, TracedPart
-from npu_llm.vision_language.static.lowering import describe_part
+from npu_llm.multi_part.tracing import Example, TracedPart
+from npu_llm.vision_language.parts import describe_part
 
 
 def part_of(run, **tensors):

@@ -1,4 +1,4 @@
-"""The cache of one generation from embeddings: keys and values, and the inputs of each step."""
+"""LanguageCache: the KV cache of a language model that reads embeddings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ import torch
 
 from npu_compiler.lowering.context import MASKED
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.kv_cache.cache import StepCache
+from npu_llm.kv_cache.cache import Relocation, StepCache
+from npu_llm.kv_cache.request_cache import SessionCache
+from npu_llm.kv_cache.static import StaticCache, StepPrograms, slot_mask, slot_positions
+from npu_llm.kv_cache.static_layout import KEY_POSITIONS, StaticSizes, StepSizes
 from npu_runtime import Program, observe
 
-__all__ = ["EMBEDS", "MASK", "POSITIONS", "LanguageCache", "Port", "SessionLanguageCache"]
+__all__ = [
+    "EMBEDS",
+    "MASK",
+    "POSITIONS",
+    "LanguageCache",
+    "Port",
+    "SessionLanguageCache",
+    "StaticLanguageCache",
+]
 
 EMBEDS, POSITIONS, MASK = "inputs_embeds", "position_ids", "attention_mask"
 # Rows of Qwen's positions if those of text stand before time, height and width.
@@ -138,12 +149,7 @@ class LanguageCache(StepCache):
         return found.contiguous()
 
     def _check(self, tokens: int) -> None:
-        if self.is_broken:
-            raise OptionError(
-                "LanguageCache: must not be used after a step was interrupted, since its contents "
-                "are unknown; got another step. Start from a new cache, or reset() this one.",
-                code="cache-broken",
-            )
+        self._check_sound()
         if self._context is not None and tokens > self._context:
             raise ContextError(
                 f"input_ids: the model's context holds {self._context:,} tokens, images included; "
@@ -153,7 +159,7 @@ class LanguageCache(StepCache):
             )
 
 
-class SessionLanguageCache(LanguageCache):
+class SessionLanguageCache(LanguageCache, SessionCache):
     """Keys and values that the program keeps, whatever the sizes."""
 
     def __init__(self, program: Program, *, context: int | None) -> None:
@@ -163,54 +169,27 @@ class SessionLanguageCache(LanguageCache):
             program: the language model's; its state is the cache.
             context: how many tokens it takes; None if it sets no limit.
         """
-        super().__init__()
-        self._session = program.session()
-        self._names = [port.name for port in program.inputs]
+        SessionCache.__init__(self, program.session())
         self._ports = {
             port.name: Port(tuple(port.shape), port.dtype.is_floating_point)
             for port in program.inputs
             if port.name not in (EMBEDS, "beam_idx")
         }
         self._context = context
-        self._length = 0
-        self._is_broken = False
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
-        return self._length
-
-    @property
-    def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten: never, the program keeps them."""
-        return False
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a step was interrupted, so that the state's contents are unknown."""
-        return self._is_broken
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        super().reset()
-        self._session.reset()
-        self._length, self._is_broken = 0, False
 
     def _run_language(
         self, values: Mapping[str, torch.Tensor], batch: int, tokens: int
     ) -> torch.Tensor:
         rows = self.next_rows(batch)
-        if self._length == 0:
-            self._session.reset()
+        if self.get_seq_length() == 0:
+            self.session.reset()
             rows = torch.arange(batch, dtype=torch.int32)
         given = {**values, "beam_idx": rows}
         self._is_broken = True
-        found = self._session.run([given[name] for name in self._names], output_device="cpu")
-        self._length += tokens
+        found = self.session.run([given[name] for name in self._names], output_device="cpu")
+        self._slots.append(tokens)
         self._rows, self._batch, self._is_broken = None, batch, False
         return found[0]
-
-    def _keep(self, length: int) -> NoReturn:
-        raise AssertionError("crop refuses what is not croppable")
 
 
 def _check_one_text(positions: torch.Tensor | None) -> None:
@@ -232,3 +211,76 @@ def _unfit(name: str, wanted: tuple[int, ...], got: Any) -> OptionError:
         f"{tuple(got.shape)}. Omit it, or extend it with each step.",
         code="step-shape",
     )
+
+
+class StaticLanguageCache(LanguageCache, StaticCache):
+    """Keys and values in the host's memory, which programs of fixed sizes read and fill."""
+
+    def __init__(
+        self,
+        programs: StepPrograms,
+        sizes: StaticSizes,
+        *,
+        relocation: Relocation,
+        ports: Mapping[str, Port],
+        context: int,
+    ) -> None:
+        """Makes an empty cache.
+
+        Args:
+            programs: the language model's.
+            sizes: the sizes in which they come.
+            relocation: how they learn which slots count.
+            ports: positions and masks that they take.
+            context: how many tokens prompt and answer may have.
+        """
+        StaticCache.__init__(self, programs, sizes, relocation=relocation)
+        self._ports = dict(ports)
+        self._context = context
+
+    def _run_language(
+        self, values: Mapping[str, torch.Tensor], batch: int, tokens: int
+    ) -> torch.Tensor:
+        # Vectors stand where other models have tokens.
+        named = {"input_ids" if name == EMBEDS else name: one for name, one in values.items()}
+        named["logits_to_keep"] = torch.arange(tokens)
+        return StaticCache.step(self, named, "cpu")
+
+    def _inputs(
+        self,
+        sizes: StepSizes,
+        index: int,
+        at: int,
+        count: int,
+        wanted: torch.Tensor,
+        values: Mapping[str, torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        past, padding = self._length + at, sizes.tokens - count
+        found = {KEY_POSITIONS: slot_positions(past, sizes)}
+        for name, tensor in values.items():
+            if name == "input_ids":
+                each = tensor[index : index + 1, at : at + count]
+                each = torch.nn.functional.pad(each, (0, 0, 0, padding))
+            elif name == POSITIONS:
+                each = tensor[..., index : index + 1, at : at + count]
+                each = _repeated(each, -1, padding)
+            elif name.partition(".")[0] != MASK:
+                continue
+            elif tensor.dim() == 2:
+                each = tensor[index : index + 1, : past + count]
+                each = slot_mask(each, past, sizes, self._relocation)
+            else:
+                each = tensor[index : index + 1, :, at : at + count, : past + count]
+                hidden = MASKED if each.is_floating_point() else 0
+                each = slot_mask(_repeated(each, 2, padding), past, sizes, "mask", hidden=hidden)
+            found[name] = each.contiguous()
+        return found
+
+
+def _repeated(tensor: torch.Tensor, dim: int, more: int) -> torch.Tensor:
+    """Returns a tensor whose last part along a dimension stands there so many times more."""
+    if not more:
+        return tensor
+    sizes = list(tensor.shape)
+    sizes[dim] = more
+    return torch.cat([tensor, tensor.narrow(dim, tensor.shape[dim] - 1, 1).expand(sizes)], dim)

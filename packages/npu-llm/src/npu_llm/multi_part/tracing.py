@@ -1,4 +1,4 @@
-"""Traces one part of a model, such as its encoder, as a graph whose named sizes vary."""
+"""Parts of a model, such as its encoder, traced as graphs with sizes that vary."""
 
 from __future__ import annotations
 
@@ -16,14 +16,26 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from transformers.cache_utils import Cache, DynamicLayer
 
 from npu_llm.capture.functional import drop_grad_modes, make_functional
 from npu_llm.capture.patches import record_modules
 from npu_llm.capture.step import join_weights
+from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import CaptureError
 from npu_llm.older_transformers import as_in_newer
+from npu_llm.precision import Precision
 
-__all__ = ["TRACE_FAILURES", "Example", "TracedPart", "trace_part"]
+__all__ = [
+    "TRACE_FAILURES",
+    "Example",
+    "Part",
+    "TracedModel",
+    "TracedPart",
+    "cache_of",
+    "tensors_of",
+    "trace_part",
+]
 
 _aten = torch.ops.aten
 
@@ -84,6 +96,65 @@ class TracedPart:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     is_exact: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A traced part, and how it becomes a program.
+
+    Attributes:
+        traced: its graph.
+        cache: the names of its cache's tensors, which are inputs and results of the graph. They
+            become the state of a program for any sizes.
+        lower_static: lowers it with a cache of fixed size, given its precision and the values of
+            weights, to an openvino.Model and facts for JSON. None for a part without a cache.
+        is_compressed: whether its weights become integers in a precision with integers.
+    """
+
+    traced: TracedPart
+    cache: tuple[str, ...] = ()
+    lower_static: Callable[[Precision, StreamedWeights], tuple[Any, dict[str, Any]]] | None = None
+    is_compressed: bool = True
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model as a list of parts.
+
+    Attributes:
+        parts: in the order in which they run.
+        about: facts of the model for JSON.
+        static: facts for programs of fixed sizes; None for programs of any sizes.
+        inputs: example inputs by name: two rows, the second padded if the model takes padding.
+        ids: further tokens (2, tokens).
+        run: runs the model on both; returns the logits.
+        outer: parameters and buffers outside of the parts, by name; None if nothing reads any.
+    """
+
+    parts: tuple[Part, ...]
+    about: Mapping[str, Any]
+    static: dict[str, Any] | None
+    inputs: dict[str, torch.Tensor]
+    ids: torch.Tensor
+    run: Callable[[], torch.Tensor]
+    outer: Mapping[str, torch.Tensor] | None = None
+
+
+def cache_of(tensors: Sequence[torch.Tensor]) -> Cache:
+    """Returns transformers' cache with a key and a value for each layer, each with its past."""
+    layers = []
+    for key, value in zip(tensors[::2], tensors[1::2], strict=True):
+        layer = DynamicLayer()
+        layer.keys, layer.values = key, value
+        layer.dtype, layer.device = key.dtype, key.device
+        layer.is_initialized = True
+        layers.append(layer)
+    return Cache(layers=layers)
+
+
+def tensors_of(cache: Any) -> list[Any]:
+    """Returns the key and the value of each layer."""
+    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
 
 
 def trace_part(

@@ -1,27 +1,136 @@
-"""Entries of models of a task: found, built, exported and loaded."""
+"""Pretrained: models of a task, found in the compile cache, built, exported and loaded."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
+
+import torch
 
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName
 from npu_llm.config import read_settings
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, OptionError
 from npu_llm.models.build import LoadReport
 from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
 from npu_llm.models.entry import MANIFEST, Entry, free_folder, read_entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
-from npu_llm.progress import Progress
+from npu_llm.progress import Progress, ProgressListener
 from npu_runtime import device_info
+from npu_runtime.public_calls import public_call
 
-__all__ = ["TaskEntries", "TaskReady"]
+__all__ = ["Pretrained", "TaskEntries", "TaskReady"]
+
+
+class Pretrained(ABC):
+    """A model of a task, with programs for the npu device. Tensors stay on the host.
+
+    Attributes:
+        config: the transformers config.
+        precision: how weights are stored and arithmetic is done.
+        report: how this start went: times, and whether it came from the cache.
+        has_fixed_device: that `to` moves nothing, so that pipelines leave inputs where they are.
+    """
+
+    has_fixed_device = True
+    config: Any
+    precision: Precision
+    report: LoadReport
+    _auto: ClassVar[Any] = None  # transformers' class for the task
+    _entry: Entry
+
+    @classmethod
+    @public_call
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        pipeline: str | None = None,
+        verify: str = "first",
+        device: str | torch.device | None = None,
+        cache_dir: str | Path | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        on_progress: ProgressListener | None = None,
+    ) -> Self:
+        """Loads a model, from the compile cache where this start is not the first.
+
+        Args:
+            pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
+                `export` wrote, or a name on the hub.
+            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
+                the precision of an exported folder, float32 for a model with one step, and as in
+                NPUModelForCausalLM.from_pretrained for others.
+            pipeline: "dynamic" for programs that take any size, "static" for programs of fixed
+                sizes, as NPUs need them; by default what suits the device, as it is always for a
+                model with one step.
+            verify: "first" to compare the programs with torch once; "always" to compare at each
+                start; "off" to skip the comparison.
+            device: None or "npu".
+            cache_dir: where compiled models are kept; see npu_llm.config for the default.
+            trust_remote_code: whether model code inside the checkpoint may run.
+            revision: which revision, for a name on the hub.
+            token: access token, for a name on the hub.
+            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+
+        Raises:
+            ModelError: when there is no such model, its files are damaged, or it is one for
+                another task: [unknown-architecture], [weights-missing], [model-task].
+            CaptureError: when the architecture cannot run here.
+            OptionError: for an unknown dtype, or another device, or [one-step-pipeline].
+            npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
+        """
+        options = LoadOptions(
+            dtype=dtype,
+            pipeline=pipeline,
+            verify=verify,
+            device=device,
+            cache_dir=cache_dir,
+            trust_remote_code=trust_remote_code,
+            revision=revision,
+            token=token,
+            on_progress=on_progress,
+        )
+        return cls._made_of(cls._entries(options).load(pretrained_model_name_or_path, options))
+
+    @classmethod
+    @abstractmethod
+    def _entries(cls, options: LoadOptions) -> TaskEntries:
+        """Returns the entries of models of this class."""
+
+    @classmethod
+    @abstractmethod
+    def _made_of(cls, ready: TaskReady) -> Self:
+        """Returns a model that is ready to run."""
+
+    @property
+    def verification(self) -> Verdict:
+        """The outcome of comparing the programs with torch."""
+        return self.report.verification
+
+    # Required by transformers
+
+    @property
+    def device(self) -> torch.device:
+        """torch.device("cpu"), where tokens and inputs are; the programs run on the npu device."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch.float32, that of inputs; see `precision` for the weights'."""
+        return torch.float32
+
+    def to(self, *_: Any, **__: Any) -> Self:
+        """Returns the model: its programs stay where they are."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -67,9 +176,16 @@ class TaskEntries:
             options: how to start it.
 
         Raises:
+            OptionError: [one-step-pipeline] for a pipeline where there is no choice.
             ModelError, CaptureError, CacheError: if it cannot be read, captured or kept.
             WrongResultError: [wrong-result] if its programs' results differ from torch's.
         """
+        if self.pipeline is None and options.pipeline is not None:
+            raise OptionError(
+                f"pipeline: must be omitted for a model with one step, whose program suits the "
+                f"device; got {options.pipeline!r}. Omit it.",
+                code="one-step-pipeline",
+            )
         progress = Progress(options.on_progress)
         path = Path(name_or_path).expanduser()
         began = time.perf_counter()

@@ -1,0 +1,269 @@
+"""MultiPartModel: transformers' own model class with programs in place of its parts.
+
+Generation, the preparation of inputs and the alignment of timestamps are the class's own code,
+whatever the architecture. Only its `forward` and the parts that it calls are others.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import transformers
+from transformers import AutoConfig, GenerationConfig
+
+from npu_compiler.verification.result import Verdict
+from npu_llm.cache_names import rename_cache
+from npu_llm.checkpoint.source import ModelSource
+from npu_llm.choices import PipelineName
+from npu_llm.errors import OptionError
+from npu_llm.models.entry import REFERENCE, Entry
+from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
+from npu_llm.multi_part.programs import DynamicParts, Parts, StaticParts
+from npu_llm.progress import Progress, ProgressListener
+from npu_runtime.public_calls import public_call
+
+try:
+    from transformers.initialization import no_init_weights
+except ImportError:  # before transformers 5
+    from transformers.modeling_utils import no_init_weights
+
+__all__ = ["MultiPartModel", "check_floats", "check_tokens"]
+
+
+class MultiPartModel(Pretrained):
+    """A model whose parts are programs, and whose other code is transformers' own.
+
+    Attributes:
+        generation_config: the defaults of generate.
+    """
+
+    generation_config: Any
+    # Programs of models of this class.
+    _dynamic: ClassVar[type[DynamicParts]]
+    _static: ClassVar[type[StaticParts]]
+    _parts: Any
+
+    @classmethod
+    @abstractmethod
+    def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
+        """Traces a model of transformers; returns npu_llm.multi_part.tracing.TracedModel."""
+
+    @classmethod
+    @abstractmethod
+    def _compare_parts(cls, parts: Any, reference: Any, name: str) -> str | None:
+        """Runs a part, with the parts around it, on the inputs of a reference.
+
+        Args:
+            parts: the programs.
+            reference: npu_llm.multi_part.reference.Reference.
+            name: of the part.
+
+        Returns:
+            The difference from torch in words; None without one.
+        """
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Puts the programs, `_parts`, where transformers' code calls its parts."""
+
+    @abstractmethod
+    def run_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a step, as transformers' `forward` does."""
+
+    @classmethod
+    @public_call
+    def export(
+        cls,
+        name_or_path: str | Path,
+        output: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        pipeline: str | None = None,
+        verify: str = "first",
+        trust_remote_code: bool = False,
+        on_progress: ProgressListener | None = None,
+    ) -> Path:
+        """Writes a model that starts without being traced, and here without compiling.
+
+        Args:
+            name_or_path: a checkpoint folder, or a name on the hub.
+            output: the folder to write, which must be empty or not exist.
+            dtype: as in from_pretrained.
+            pipeline: as in from_pretrained.
+            verify: "off" to skip comparing the programs with torch.
+            trust_remote_code: whether model code inside the checkpoint may run.
+            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+
+        Returns:
+            The folder, which from_pretrained takes, as processors and tokenizers do.
+
+        Raises:
+            OptionError: [output-exists] for a folder that is not empty.
+            ModelError, CaptureError: as from_pretrained does.
+        """
+        options = LoadOptions(
+            dtype=dtype,
+            pipeline=pipeline,
+            verify=verify,
+            trust_remote_code=trust_remote_code,
+            on_progress=on_progress,
+        )
+        entries = cls._entries(options)
+        entry = entries.export(name_or_path, output, options)
+        parts, *_ = entries.start(entry, options)
+        if isinstance(parts, DynamicParts):
+            for name in parts.outputs:
+                parts.get(name)
+        return entry.folder
+
+    @classmethod
+    def _entries(cls, options: LoadOptions) -> TaskEntries:
+        options.check_kernels("a model of several parts has several programs")
+        pipeline: PipelineName = "static" if options.pipeline_here == "static" else "dynamic"
+
+        def fill(folder: Path, source: ModelSource, how: LoadOptions, progress: Progress) -> None:
+            # Heavy, and not needed for a start from the cache.
+            from npu_llm.multi_part.building import fill_entry
+
+            trace = functools.partial(cls._trace_parts, is_static=pipeline == "static")
+            fill_entry(
+                folder, source, how, progress, auto=cls._auto, pipeline=pipeline, trace=trace
+            )
+
+        def start(entry: Entry, how: LoadOptions) -> tuple[Parts, bool, Verdict]:
+            kind = cls._static if entry.pipeline == "static" else cls._dynamic
+            parts = kind(entry, when=how.verified, check=cls._check)
+            return parts, *parts.start()
+
+        return TaskEntries(cls._auto, options.precision, pipeline, fill, start)
+
+    @classmethod
+    def _check(cls, parts: Parts, name: str) -> str | None:
+        from npu_llm.multi_part.reference import read_reference
+
+        return cls._compare_parts(parts, read_reference(parts.entry.folder / REFERENCE), name)
+
+    @classmethod
+    def _made_of(cls, ready: TaskReady) -> Self:
+        made = cls._around(ready.loaded)
+        made.precision, made.report = ready.entry.precision, ready.report
+        return made
+
+    @classmethod
+    def _around(cls, parts: Parts) -> Self:
+        """Returns a model of transformers' class around programs, whether these are right or not.
+
+        Its parameters have no memory. It is an instance of this class and of transformers', with
+        the name of the latter, by which pipelines look it up, and with the signature of its
+        `forward`, which generate reads.
+        """
+        entry = parts.entry
+        config = AutoConfig.from_pretrained(entry.folder)
+        architecture = getattr(transformers, str(entry.about["architecture"]))
+        forward = functools.wraps(architecture.forward)(_calls_ours)
+        kind = type(
+            architecture.__name__, (cls, architecture), {"__module__": __name__, "forward": forward}
+        )
+        with torch.device("meta"), no_init_weights():
+            made: Any = kind(config)
+        made.generation_config = GenerationConfig.from_pretrained(entry.folder)
+        made._entry, made._parts = entry, parts
+        made._complete()
+        model: Self = made.eval()
+        return model
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Returns the arguments of a call of `forward` by name.
+
+        Raises:
+            OptionError: [no-inner-states] for one of those that programs do not compute.
+        """
+        bound = inspect.signature(type(self).forward).bind(self, *args, **kwargs)  # type: ignore[attr-defined]
+        named = dict(list(bound.arguments.items())[1:])
+        named |= named.pop("kwargs", {})
+        for name in refused:
+            if named.get(name) is not None and named[name] is not False:
+                raise OptionError(
+                    f"{name}: a compiled model takes tokens and returns logits; got "
+                    f"{type(named[name]).__name__}. Omit it.",
+                    code="no-inner-states",
+                )
+        return named
+
+    def _given_cache(self, named: dict[str, Any], kind: type) -> Any:
+        """Returns the cache among the arguments of a call; None if there is none.
+
+        Raises:
+            OptionError: [foreign-cache] for one that this model did not return.
+        """
+        cache = rename_cache(named)
+        if cache is not None and not isinstance(cache, kind):
+            raise OptionError(
+                "past_key_values: must be a cache that this model returned; got a "
+                f"{type(cache).__name__}. Omit it for a new one.",
+                code="foreign-cache",
+            )
+        return cache
+
+
+def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
+    """Returns token ids (batch, length) int64 on the host.
+
+    Raises:
+        OptionError: [step-dtype] for anything but a tensor of integers, [step-shape] for another
+            shape, [token-range] for an id that the model does not have.
+    """
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
+        raise _wrong_type(name, ids, "integers", "the tokenizer")
+    if ids.dim() != 2 or ids.numel() == 0:
+        raise OptionError(
+            f"{name}: must have the shape (batch, tokens), with at least one token; got "
+            f"{tuple(ids.shape)}. Pass one row for each sequence.",
+            code="step-shape",
+        )
+    found = ids.to("cpu", torch.int64)
+    low, high = (int(bound) for bound in torch.aminmax(found))
+    if low < 0 or high >= vocabulary:
+        raise OptionError(
+            f"{name}: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
+            "Encode the text with the model's own tokenizer.",
+            code="token-range",
+        )
+    return found
+
+
+def check_floats(name: str, value: Any, medium: str) -> torch.Tensor:
+    """Returns what a processor made of an image or a sound, the `medium`.
+
+    Raises:
+        OptionError: [step-dtype] for anything but a tensor of floats, [input-not-finite].
+    """
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        raise _wrong_type(name, value, "floats", "the processor")
+    if not bool(value.isfinite().all()):
+        raise OptionError(
+            f"{name}: must be finite; got NaN or infinity. Check the {medium} that it was made of.",
+            code="input-not-finite",
+        )
+    return value
+
+
+def _wrong_type(name: str, value: Any, wanted: str, maker: str) -> OptionError:
+    got = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+    return OptionError(
+        f"{name}: must be a tensor of {wanted}; got {got}. Pass what {maker} returns with "
+        'return_tensors="pt".',
+        code="step-dtype",
+    )
+
+
+def _calls_ours(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self.run_forward(*args, **kwargs)

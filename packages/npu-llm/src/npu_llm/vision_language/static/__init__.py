@@ -1,1 +1,0 @@
-"""Models of images and text in programs of fixed sizes, as NPUs need them."""
