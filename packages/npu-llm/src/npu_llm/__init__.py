@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         NPUModelForSequenceClassification,
         NPUModelForTokenClassification,
         NPUModelForZeroShotImageClassification,
+        Ranked,
     )
-    from npu_llm.tasks.reranking import Ranked
     from npu_llm.vision_language.models import NPUModelForImageTextToText
 
 __all__ = [
@@ -97,7 +97,7 @@ _HOMES = {
     "NPUModelForSpeechSeq2Seq": "encoder_decoders.models",
     "NPUModelForTokenClassification": "tasks.models",
     "NPUModelForZeroShotImageClassification": "tasks.models",
-    "Ranked": "tasks.reranking",
+    "Ranked": "tasks.models",
     "Reply": "chat.reply",
     "ReplyStream": "chat.reply",
     "export": "models.export",

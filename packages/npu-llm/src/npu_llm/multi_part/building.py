@@ -152,7 +152,8 @@ def lower_static_step(
     """
     relocation: Any = "mask"
     if not is_masked:
-        captured, relocation = remap_positions(captured, windowed=is_windowed(model.config), **values)
+        is_local = is_windowed(model.config)
+        captured, relocation = remap_positions(captured, windowed=is_local, **values)
     if relocation is None:
         raise CaptureError(
             f"{type(model).__name__}: its {part} must count tokens in a way that is known, for the "
