@@ -26,7 +26,7 @@ from npu_llm.checkpoint.source import ModelSource
 from npu_llm.decoding.host_threads import one_thread
 from npu_llm.decoding.loop import can_decode, decode
 from npu_llm.encoder_decoders.caches import CrossCache
-from npu_llm.encoder_decoders.programs import (
+from npu_llm.encoder_decoders.running import (
     DynamicEncoderDecoder,
     StaticEncoderDecoder,
     encode,

@@ -24,12 +24,12 @@ from npu_llm.capture.model_cache import LayerCache
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
-from npu_llm.encoder_decoders.programs import DECODERS, SOURCE_MASK, encode
+from npu_llm.encoder_decoders.running import DECODERS, SOURCE_MASK, encode
 from npu_llm.errors import CaptureError, ModelError
 from npu_llm.kv_cache.static_layout import LONGEST
 from npu_llm.multi_part.building import lower_static_step
-from npu_llm.multi_part.programs import Parts
 from npu_llm.multi_part.reference import Reference, differ
+from npu_llm.multi_part.running import Parts
 from npu_llm.multi_part.tracing import (
     Example,
     Part,

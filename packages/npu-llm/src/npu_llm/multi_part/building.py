@@ -27,8 +27,8 @@ from npu_llm.errors import CaptureError
 from npu_llm.models.entry import REFERENCE
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.lower_step import fits_half, is_windowed, share_masks
-from npu_llm.multi_part.programs import OUTER
 from npu_llm.multi_part.reference import compute
+from npu_llm.multi_part.running import OUTER
 from npu_llm.multi_part.tracing import Part, TracedModel, TracedPart
 from npu_llm.precision import PRECISIONS, Precision, cache_dtype, rounding_of
 from npu_llm.progress import Progress

@@ -24,7 +24,7 @@ from npu_llm.errors import OptionError
 from npu_llm.models.entry import REFERENCE, Entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
-from npu_llm.multi_part.programs import DynamicParts, Parts, StaticParts
+from npu_llm.multi_part.running import DynamicParts, Parts, StaticParts
 from npu_llm.progress import Progress, ProgressListener
 from npu_runtime.public_calls import public_call
 

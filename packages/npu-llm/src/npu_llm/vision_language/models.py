@@ -16,9 +16,9 @@ from npu_llm.checkpoint.source import ModelSource
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.kv_cache.cache import join_transformers
 from npu_llm.multi_part.model import MultiPartModel, check_floats, check_tokens
-from npu_llm.multi_part.programs import OUTER
+from npu_llm.multi_part.running import OUTER
 from npu_llm.vision_language.caches import LanguageCache
-from npu_llm.vision_language.programs import DynamicVisionLanguage, StaticVisionLanguage
+from npu_llm.vision_language.running import DynamicVisionLanguage, StaticVisionLanguage
 from npu_llm.vision_language.submodules import (
     LANGUAGE,
     Outline,

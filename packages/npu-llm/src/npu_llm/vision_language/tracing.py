@@ -159,7 +159,7 @@ def observe_parts(model: Any) -> dict[str, SeenPart]:
         model: a model of transformers for images and text; its weights are not read.
 
     Returns:
-        By name: its parts as npu_llm.vision_language.places finds them, if they are called.
+        By name: its parts as npu_llm.vision_language.submodules finds them, if they are called.
 
     Raises:
         CaptureError: [unknown-encoder] if its code cannot run on example inputs, or calls a part

@@ -13,7 +13,7 @@ import torch
 
 from npu_llm.errors import ContextError
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.multi_part.programs import DynamicParts, StaticParts, StepVariants
+from npu_llm.multi_part.running import DynamicParts, StaticParts, StepVariants
 from npu_llm.vision_language.caches import (
     MASK,
     POSITIONS,

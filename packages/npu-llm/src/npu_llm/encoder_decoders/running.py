@@ -15,7 +15,7 @@ import torch
 
 from npu_llm.encoder_decoders.caches import CrossCache, SessionCrossCache, StaticCrossCache
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.multi_part.programs import DynamicParts, Parts, StaticParts, StepVariants
+from npu_llm.multi_part.running import DynamicParts, Parts, StaticParts, StepVariants
 from npu_runtime import observe
 
 __all__ = ["DECODERS", "SOURCE_MASK", "DynamicEncoderDecoder", "StaticEncoderDecoder", "encode"]
