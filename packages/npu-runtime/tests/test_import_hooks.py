@@ -1,4 +1,4 @@
-"""Actions at a first import, and packages whose modules are imported before their own code runs."""
+"""Actions at a first import, lazy names of packages, and starts that a command defers."""
 
 import contextlib
 import importlib
@@ -10,18 +10,25 @@ import pytest
 
 from npu_command.import_hooks import when_imported, while_importing
 
-# A package whose code says that it ran, one in it, and a module that names both.
+# A package with lazy names that starts something, one in it, and a module that names both.
 PACKAGES = """
 import sys
 from pathlib import Path
 top = Path({place!r})
 made = top / "npu_made"
 (made / "inner").mkdir(parents=True)
-(made / "__init__.py").write_text("print('npu_made'); VALUE = 1")
-(made / "inner" / "__init__.py").write_text("print('inner'); from npu_made import VALUE")
+(made / "__init__.py").write_text(
+    "from npu_command.import_hooks import lazy_names, start\\n"
+    "__getattr__ = lazy_names(__name__, {{'VALUE': 'value', 'inner': None}})\\n"
+    "start(lambda: print('npu_made'))"
+)
+(made / "value.py").write_text("VALUE = 1")
+(made / "inner" / "__init__.py").write_text(
+    "from npu_command.import_hooks import start; import npu_made; start(lambda: print('inner'))"
+)
 (made / "inner" / "leaf.py").write_text("print('leaf'); import npu_made")
 sys.path.insert(0, str(top))
-from npu_command.import_hooks import bare_packages, is_bare, load_packages
+from npu_command.import_hooks import deferred_starts, is_deferred, start_packages
 """
 
 
@@ -182,70 +189,70 @@ def run_made(run_python, tmp_path):
     return run
 
 
-def test_a_module_is_imported_without_the_code_of_the_packages_around_it(run_made):
+def test_names_are_imported_at_their_first_use(run_made):
     code = """
-with bare_packages("npu_made.inner.leaf"):
-    import npu_made.inner.leaf
-    print(is_bare("npu_made"), is_bare("npu_made.inner"), hasattr(npu_made, "VALUE"))
-"""
-    assert run_made(code) == ["leaf", "True", "True", "False"]
-
-
-def test_their_code_runs_later_in_the_same_modules_outermost_first(run_made):
-    code = """
-with bare_packages("npu_made.inner.leaf"):
-    import npu_made.inner.leaf as leaf
-    load_packages()
-    load_packages()
-    print(is_bare("npu_made"), leaf.npu_made.VALUE, sys.modules["npu_made.inner"].VALUE)
 import npu_made
-print(leaf is npu_made.inner.leaf, npu_made.__spec__.loader is npu_made.__loader__)
-print("npu_command.import_hooks" in str(type(npu_made.__loader__)))
+print("npu_made.value" in sys.modules, npu_made.VALUE, "VALUE" in vars(npu_made))
+print(npu_made.inner.__name__, hasattr(npu_made, "other"))
 """
-    said = run_made(code)
-    assert said == ["leaf", "npu_made", "inner", "False", "1", "1", "True", "True", "False"]
+    assert run_made(code) == ["npu_made", "False", "1", "True", "inner", "npu_made.inner", "False"]
 
 
-def test_without_that_they_are_forgotten_and_import_as_ever_afterwards(run_made):
+def test_a_deferred_start_waits_for_its_call(run_made):
     code = """
-with bare_packages("npu_made.inner.leaf"):
+with deferred_starts():
+    import npu_made.inner.leaf
+    print(is_deferred())
+    start_packages()
+    start_packages()
+    print(is_deferred())
+"""
+    assert run_made(code) == ["leaf", "True", "npu_made", "inner", "False"]
+
+
+def test_without_that_call_the_packages_are_forgotten_and_start_at_the_next_import(run_made):
+    code = """
+with deferred_starts():
     import npu_made.inner.leaf
     import npu_runtime.errors
 print([name for name in sys.modules if name.startswith(("npu_made", "npu_runtime"))])
 import npu_made.inner
-print(is_bare("npu_made"), npu_made.VALUE)
 """
-    assert run_made(code) == ["leaf", "[]", "npu_made", "inner", "False", "1"]
+    assert run_made(code) == ["leaf", "[]", "npu_made", "inner"]
 
 
-def test_a_package_that_nobody_imported_is_not_loaded_with_the_others(run_made):
+def test_a_package_that_is_not_imported_does_not_start_with_the_others(run_made):
     code = """
-with bare_packages("npu_made.inner.leaf"):
+with deferred_starts():
     import npu_made.inner.leaf
-    load_packages()
+    start_packages()
 print("npu_runtime" in sys.modules, "torch" in sys.modules)
 """
     assert run_made(code)[-2:] == ["False", "False"]
 
 
-def test_the_device_and_its_kernels_are_whole_after_a_part_of_them_was_there(run_made):
-    code = """
-with bare_packages("npu_ops.debugging.commands.replay"):
-    import npu_ops.config, npu_ops.debugging.commands.replay, npu_runtime.errors
+@pytest.mark.parametrize("autoload", ["0", "1"])
+@pytest.mark.parametrize("parts", ["npu_ops.config, npu_runtime.errors", "npu_runtime.errors"])
+def test_the_device_and_its_kernels_start_whole_after_a_part_was_imported(
+    run_made, monkeypatch, parts, autoload
+):
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", autoload)
+    code = f"""
+with deferred_starts():
+    import {parts}
     print("torch" in sys.modules)
-    load_packages()
+    start_packages()
 import torch, npu_runtime, npu_ops
 print(float(torch.ones(2, device="npu").sum()), npu_ops.debugging.Report.__name__)
 """
     assert run_made(code)[-3:] == ["False", "2.0", "Report"]
 
 
-def test_packages_that_are_loaded_are_left_as_they_are(run_made):
+def test_starts_are_not_deferred_once_the_device_is_there(run_made):
     code = """
-import npu_made.inner
-with bare_packages("npu_made.inner.leaf"):
+import npu_runtime
+with deferred_starts():
     import npu_made.inner.leaf
-    print(is_bare("npu_made"))
-print(npu_made.VALUE)
+    print(is_deferred())
 """
-    assert run_made(code) == ["npu_made", "inner", "leaf", "False", "1"]
+    assert run_made(code) == ["npu_made", "inner", "leaf", "False"]

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 # What device_info says before the packages' code has run, and whether it runs for that.
 ASK = """
 import dataclasses, json, sys
-from npu_command.import_hooks import bare_packages
+from npu_command.import_hooks import deferred_starts
 def ask(device_info):
     try:
         return dataclasses.asdict(device_info({index}))
     except (ValueError, RuntimeError) as error:
         return [type(error).__name__, error.code, str(error)]
-with bare_packages("npu_runtime.commands.info"):
+with deferred_starts():
     from npu_runtime.info import device_info
     said = ask(device_info)
     needs_packages = "npu_runtime._C" in sys.modules

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from npu_command.import_hooks import lazy_names
 
 if TYPE_CHECKING:
     from npu_compiler.errors import (
@@ -101,11 +103,4 @@ _HOMES = {
     "tune": "torch_compile.tune",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # Late, because the parts import openvino and dynamo, which take seconds together.
-    import importlib
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOMES)

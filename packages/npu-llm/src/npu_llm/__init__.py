@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npu_command.import_hooks import lazy_names
 from npu_llm.errors import (
     CacheError,
     CaptureError,
@@ -107,11 +108,4 @@ _HOMES = {
     "warm_up_decoder_model": "generation.static_generation",
 }
 
-
-def __getattr__(name: str) -> object:
-    # transformers takes seconds to import; an error message should not wait for it.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -6,19 +6,11 @@ The device, its memory and its random numbers are in `npu_runtime`; compiled gra
 
 from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: F401  (libtorch must be loaded before _C)
-
 import npu_runtime  # noqa: F401  (renames the device and loads libnpu_runtime.so)
-from npu_ops import (
-    _C,  # registers the kernels
-    fake_convolution,
-    fused,
-    sparse_attention,
-)
-from npu_ops.fallback import fallback_report, reset_fallback_report, set_fallback_policy
+from npu_command.import_hooks import lazy_names, start
 
 if TYPE_CHECKING:
-    from npu_ops import debugging, variants
+    from npu_ops import debugging, fused, sparse_attention, variants
     from npu_ops.arrays import (
         MLP,
         SDPA,
@@ -29,6 +21,7 @@ if TYPE_CHECKING:
         QMatMul,
         SimpleSDPA,
     )
+    from npu_ops.fallback import fallback_report, reset_fallback_report, set_fallback_policy
     from npu_ops.verification import VerificationReport, verify_correctness
 
 __all__ = [
@@ -51,31 +44,17 @@ __all__ = [
     "verify_correctness",
 ]
 
-# Name -> module, for what `import torch` does not need.
-_HOMES = {
-    "MLP": "arrays",
-    "SDPA": "arrays",
-    "Convolution": "arrays",
-    "Linear": "arrays",
-    "MatMul": "arrays",
-    "QLinear": "arrays",
-    "QMatMul": "arrays",
-    "SimpleSDPA": "arrays",
-    "VerificationReport": "verification",
-    "verify_correctness": "verification",
-}
+_ARRAYS = (
+    "MLP", "SDPA", "Convolution", "Linear", "MatMul", "QLinear", "QMatMul", "SimpleSDPA",
+)  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    # Late, because this package is imported with torch, and the parts import torch.testing, numpy
-    # and openvino.
-    import importlib
-
-    if name in ("debugging", "variants"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    dict.fromkeys(_ARRAYS, "arrays")
+    | dict.fromkeys(("fallback_report", "reset_fallback_report", "set_fallback_policy"), "fallback")
+    | dict.fromkeys(("VerificationReport", "verify_correctness"), "verification")
+    | dict.fromkeys(("debugging", "fused", "sparse_attention", "variants")),
+)
 
 
 def _resolve() -> None:
@@ -106,6 +85,19 @@ def _apply_settings() -> None:
         keep_account(directory)
 
 
-_C.set_deciders(_resolve, _choose)
-fake_convolution.register()
-_apply_settings()
+def _start() -> None:
+    import torch  # noqa: F401  (libtorch must be loaded before _C)
+
+    from npu_ops import (
+        _C,  # registers the kernels
+        fake_convolution,
+        fused,  # noqa: F401
+        sparse_attention,  # noqa: F401
+    )
+
+    _C.set_deciders(_resolve, _choose)
+    fake_convolution.register()
+    _apply_settings()
+
+
+start(_start)

@@ -4,8 +4,9 @@
 imports torch, which the command must not do before the program does.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from npu_command.import_hooks import lazy_names
 from npu_profiler.errors import TraceError
 from npu_profiler.recording.recorder import Recording, TraceOptions, trace
 from npu_profiler.recording.recorder import mark_step as step
@@ -25,10 +26,4 @@ __all__ = [
     "trace",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "profile":
-        from npu_profiler.recording.torch_profile import profile
-
-        return profile
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"profile": "recording.torch_profile"})

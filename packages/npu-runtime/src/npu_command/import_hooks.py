@@ -1,28 +1,103 @@
-"""Import hooks: actions at the first import of a module, and packages whose own code runs later.
+"""Late imports: names of packages (PEP 562), the start of the device, actions after an import.
 
-Actions keep slow modules out of programs that do not use them: importing Dynamo takes a second.
-Bare packages keep torch out of commands that need no device: npu_runtime and npu_ops import torch
-and register a device and its kernels, which help and error messages do not need.
+Lazy names and a deferred start keep torch out of commands that need no device: help and error
+messages take 0.1 s. Actions keep slow modules out of programs that do not use them: importing
+Dynamo takes a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["bare_packages", "is_bare", "load_packages", "when_imported", "while_importing"]
+__all__ = [
+    "deferred_starts",
+    "is_deferred",
+    "lazy_names",
+    "start",
+    "start_packages",
+    "when_imported",
+    "while_importing",
+]
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 
-# Packages that import torch, in the order in which their code must run.
-_HEAVY = ("npu_runtime", "npu_ops")
+_deferred: list[Callable[[], object]] | None = None  # the starts that a command defers
 
-_bare: _BarePackages | None = None
+
+def lazy_names(package: str, homes: Mapping[str, str | None]) -> Callable[[str], Any]:
+    """Returns a package's `__getattr__`, which imports each name at its first use (PEP 562).
+
+    Args:
+        package: the `__name__` of the package.
+        homes: name -> the module that defines it, below the package; None for a module's name.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        if home is None:
+            return importlib.import_module(f"{package}.{name}")
+        value = getattr(importlib.import_module(f"{package}.{home}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
+
+
+def start(action: Callable[[], object]) -> None:
+    """Runs the code of a package that needs torch: now, or when a command has read its arguments.
+
+    Args:
+        action: imports torch, and registers what the package adds to it.
+    """
+    if _deferred is None:
+        action()
+    else:
+        _deferred.append(action)
+
+
+def start_packages() -> None:
+    """Runs the starts that `deferred_starts` deferred, in the order of their imports."""
+    global _deferred
+    actions, _deferred = _deferred, None
+    for action in actions or ():
+        action()
+
+
+def is_deferred() -> bool:
+    """Whether starts are deferred now, so that a package may be there without the device."""
+    return _deferred is not None
+
+
+@contextlib.contextmanager
+def deferred_starts() -> Iterator[None]:
+    """Defers the starts of packages that are imported in the body, until `start_packages`.
+
+    Without such a call, all of our modules that were imported in the body are removed from
+    `sys.modules` at its end. Packages that are already imported do not change.
+    """
+    global _deferred
+    if "npu_runtime" in sys.modules:
+        yield
+        return
+    before = set(sys.modules)
+    _deferred = []
+    try:
+        yield
+    finally:
+        if _deferred is not None:
+            _deferred = None
+            for name in set(sys.modules) - before:
+                if name.startswith("npu_") and not name.startswith("npu_command."):
+                    del sys.modules[name]
 
 
 def when_imported(name: str, action: Callable[[], object]) -> Callable[[], None]:
@@ -73,91 +148,25 @@ def while_importing(name: str, around: Around) -> Callable[[], None]:
             loader.exec_module(module)
             finder.remove()
 
-    finder = _Finder({name}, execute)
+    finder = _Finder(name, execute)
     sys.meta_path.insert(0, finder)
     return finder.remove
 
 
-@contextlib.contextmanager
-def bare_packages(module: str) -> Iterator[None]:
-    """Imports the parent packages of a module, npu_runtime and npu_ops without their own code.
-
-    `load_packages` runs that code. Without such a call, all of our modules that were imported in
-    the body are removed from `sys.modules` at its end. Packages that are already loaded do not
-    change.
-
-    Args:
-        module: full name, such as npu_ops.debugging.commands. Its top level must not import torch.
-    """
-    global _bare
-    parts = module.split(".")
-    parents = [".".join(parts[:end]) for end in range(1, len(parts))]
-    if not parents or parents[0] in sys.modules or _HEAVY[0] in sys.modules:
-        yield
-        return
-    before = set(sys.modules)
-    _bare = _BarePackages({*parents, *_HEAVY})
-    sys.meta_path.insert(0, _bare.finder)
-    try:
-        yield
-    finally:
-        if _bare is not None:
-            _bare.finder.remove()
-            _bare = None
-            for name in set(sys.modules) - before:
-                if name.startswith("npu_") and not name.startswith("npu_command."):
-                    del sys.modules[name]
-
-
-def is_bare(package: str) -> bool:
-    """Whether a package is imported and its own code has not run."""
-    return _bare is not None and package in _bare.found
-
-
-def load_packages() -> None:
-    """Runs the code of the packages that `bare_packages` imported without it, if there are any."""
-    global _bare
-    if _bare is None:
-        return
-    _bare.finder.remove()
-    found, _bare = _bare.found, None
-    in_order = [name for name in _HEAVY if name in found]
-    in_order += [name for name in found if name not in _HEAVY]
-    for name in in_order:
-        module, loader = found[name]
-        loader.exec_module(module)
-
-
-class _BarePackages:
-    """Packages imported without their own code.
-
-    Attributes:
-        finder: the hook that imports them.
-        found: name -> the module, and the loader that has its code.
-    """
-
-    def __init__(self, names: set[str]) -> None:
-        self.finder = _Finder(names, self._keep)
-        self.found: dict[str, tuple[ModuleType, importlib.abc.Loader]] = {}
-
-    def _keep(self, module: ModuleType, loader: importlib.abc.Loader) -> None:
-        self.found[module.__name__] = (module, loader)
-
-
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds some modules with the finders after it, and executes them by a function.
+    """Finds a module with the finders after it, and executes it by a function.
 
     It remains after a failed import, which a program may retry, and after `find_spec`, which a
     program may call only to see whether a module exists.
 
     Attributes:
-        names: full names of the modules.
+        name: full name of the module.
     """
 
     def __init__(
-        self, names: set[str], execute: Callable[[ModuleType, importlib.abc.Loader], None]
+        self, name: str, execute: Callable[[ModuleType, importlib.abc.Loader], None]
     ) -> None:
-        self.names = names
+        self.name = name
         self._execute = execute
 
     def remove(self) -> None:
@@ -167,7 +176,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self.names or self not in sys.meta_path:
+        if fullname != self.name or self not in sys.meta_path:
             return None
         later = sys.meta_path[sys.meta_path.index(self) + 1 :]
         spec = _first_spec(later, fullname, path, target)
@@ -201,12 +210,11 @@ class _Waiting(importlib.abc.MetaPathFinder):
     """Finds nothing; calls an action when the import of its module is over and another begins.
 
     Attributes:
-        names: full name of the module.
+        name: full name of the module.
     """
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
-        self.names = {name}
-        self._name = name
+        self.name = name
         self._action = action
         self._cancel_next: Callable[[], None] = lambda: None
 
@@ -218,11 +226,11 @@ class _Waiting(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if self not in sys.meta_path or _is_loading(self._name):
+        if self not in sys.meta_path or _is_loading(self.name):
             return None
         self.remove()
         # If the import failed, this waits for the next one.
-        self._cancel_next = when_imported(self._name, self._action)
+        self._cancel_next = when_imported(self.name, self._action)
         # importlib iterates over the list, which has just changed: search all of it here.
         return _first_spec(list(sys.meta_path), fullname, path, target)
 

@@ -1,23 +1,22 @@
 """The npu device for PyTorch: importing this package, or torch, which loads it, registers it."""
 
-import torch  # noqa: F401  # before anything of ours: the extension module links against it
+from typing import TYPE_CHECKING
 
-from npu_runtime.startup import registration  # noqa: F401  # from here on torch knows npu
+from npu_command.import_hooks import lazy_names, start
 
-# isort: split
-from npu_runtime import observe
-from npu_runtime._C import FrozenTensors, LayerRecord, Port
-from npu_runtime.errors import (
-    DeviceError,
-    DriverError,
-    IndexRangeError,
-    InputError,
-    NpuError,
-    ProgramError,
-)
-from npu_runtime.info import DeviceInfo, device_info
-from npu_runtime.plugins import load_kernels as _load_kernels
-from npu_runtime.program import IndexCheck, Program, Session, load_program
+if TYPE_CHECKING:
+    from npu_runtime import observe
+    from npu_runtime._C import FrozenTensors, LayerRecord, Port
+    from npu_runtime.errors import (
+        DeviceError,
+        DriverError,
+        IndexRangeError,
+        InputError,
+        NpuError,
+        ProgramError,
+    )
+    from npu_runtime.info import DeviceInfo, device_info
+    from npu_runtime.program import IndexCheck, Program, Session, load_program
 
 __all__ = [
     "DeviceError",
@@ -38,4 +37,30 @@ __all__ = [
     "observe",
 ]
 
-_load_kernels()
+_ERRORS = (
+    "DeviceError", "DriverError", "IndexRangeError", "InputError", "NpuError", "ProgramError",
+)  # fmt: skip
+
+__getattr__ = lazy_names(
+    __name__,
+    dict.fromkeys(_ERRORS, "errors")
+    | dict.fromkeys(("FrozenTensors", "LayerRecord", "Port"), "_C")
+    | dict.fromkeys(("DeviceInfo", "device_info"), "info")
+    | dict.fromkeys(("IndexCheck", "Program", "Session", "load_program"), "program")
+    | {"observe": None},
+)
+
+
+def _start() -> None:
+    import torch  # noqa: F401  # before anything of ours: the extension module links against it
+
+    from npu_runtime.startup import registration  # noqa: F401  # from here on torch knows npu
+
+    # isort: split
+    from npu_runtime import observe  # noqa: F401
+    from npu_runtime.plugins import load_kernels
+
+    load_kernels()
+
+
+start(_start)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from npu_command.import_hooks import is_bare, load_packages
+from npu_command.import_hooks import is_deferred, start_packages
 from npu_runtime.config import config, problem
 from npu_runtime.errors import DeviceError
 from npu_runtime.plugins import openvino_library, vendor_entry_points
@@ -212,7 +212,7 @@ def device_info(index: int = 0) -> DeviceInfo:
             f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',
             code="device-index",
         )
-    is_without_torch = index == 0 and is_bare("npu_runtime")
+    is_without_torch = index == 0 and is_deferred()
     properties = (_asked_without_torch() if is_without_torch else None) or _opened(index)
     return DeviceInfo(
         name=f"npu:{index}",
@@ -236,7 +236,7 @@ def npu_architecture() -> str:
 
 
 def _opened(index: int) -> dict[str, Any]:
-    load_packages()  # a program that imported npu_runtime has them
+    start_packages()  # a program that imported npu_runtime has them
     from npu_runtime import _C  # late: it needs torch's libraries
 
     return _C.device_properties(index)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_command.import_hooks import load_packages
+from npu_command.import_hooks import start_packages
 
 __all__ = ["main"]
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     if given.path.is_file():
-        load_packages()  # torch, which exported folders do not need
+        start_packages()  # torch, which exported folders do not need
     if given.half:
         return _half(given.path, given.json)
     if given.estimate:

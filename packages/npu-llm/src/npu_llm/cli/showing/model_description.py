@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.host_memory import available_bytes
-from npu_command.import_hooks import load_packages
+from npu_command.import_hooks import start_packages
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
@@ -178,7 +178,7 @@ def _sparse_attention(pipeline: PipelineName, entry: Entry | None) -> str:
 def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
     """Traces a model; returns why it is not a kernel program, None if it is."""
     # Heavy, and not needed for anything else here.
-    load_packages()
+    start_packages()
     from npu_llm.capture.functional import make_functional
     from npu_llm.capture.step import capture_step
     from npu_llm.checkpoint.loading import load_model
@@ -205,7 +205,7 @@ def _estimated(model: _Model, target: str) -> dict[str, Any]:
             f"are built; got {model.kind} {model.path}. Name what it was exported from.",
             code="model-kind",
         )
-    load_packages()
+    start_packages()
     from npu_llm.cli.session import be_quiet
     from npu_llm.models.load_options import LoadOptions
     from npu_llm.models.readiness import estimate_static_programs
