@@ -18,7 +18,7 @@ def run(code: str, *arguments: str, **options: object) -> subprocess.CompletedPr
     return forked_python.run([PYTHON, "-c", code, *arguments], **options)
 
 
-ENDINGS = """
+HANDLED_ERRORS = """
 import atexit, sys, threading
 class Freed:
     def __del__(self): print("freed")
@@ -84,7 +84,7 @@ def test_backends_are_left_out_where_the_environment_says_so():
         "import os; os.abort()",
         "import os; os._exit(7)",
         "import ctypes; ctypes.CDLL(None).printf(b'of C'); raise SystemExit(3)",
-        ENDINGS,
+        HANDLED_ERRORS,
         SURROUNDINGS,
     ],
 )

@@ -70,7 +70,7 @@ def test_the_tree_as_it_is_has_no_circle_and_keeps_all_contracts(root, tree):
     "file, line",
     [
         ("npu_runtime/errors.py", "import npu_ops"),
-        ("npu_command/caches/directories.py", "import npu_runtime.observe"),
+        ("npu_command/caches.py", "import npu_runtime.observe"),
         ("npu_runtime/torch_integration/flex_attention.py", "from npu_runtime.npu import device"),
         ("npu_ops/fused/library.py", "def late():\n    import npu_ops.fused.rms_norm"),
         ("npu_ops/debugging/report.py", "from npu_ops.op_conformance import cell"),

@@ -193,7 +193,7 @@ def _command(call: Call, place: Path) -> int:
     sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
     _, _, name = call.subject.partition(" ")
     sys.argv = [call.package, name, *call.words]
-    from npu_command.start import run
+    from npu_command.subcommands import run
 
     try:
         code = run(call.package.replace("-", "_"))

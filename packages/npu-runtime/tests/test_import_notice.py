@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from npu_command import answers
+from npu_command import output
 from npu_command.import_notice import Imports, import_notice
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_told_where_nobody_reads_it(monkeypatch, place):
     elif place == "dumb":
         monkeypatch.setenv("TERM", "dumb")
     else:
-        monkeypatch.setattr(answers, "_quiet", True)
+        monkeypatch.setattr(output, "_quiet", True)
     with import_notice():
         time.sleep(0.8)
     assert stream.getvalue() == ""

@@ -9,7 +9,7 @@ import pytest
 
 from npu_command.subcommands import (
     Command,
-    Ending,
+    ErrorPolicy,
     Subcommand,
     read_command,
     run_command,
@@ -49,8 +49,8 @@ def main(arguments):
 """
 SUBCOMMANDS = {
     "part": Subcommand("the_part", "does a part"),
-    "program": Subcommand("the_part", "runs a program", Ending.PROGRAM),
-    "shared": Subcommand("the_part", "runs a program and says how", Ending.SHARED),
+    "program": Subcommand("the_part", "runs a program", ErrorPolicy.PROGRAM),
+    "shared": Subcommand("the_part", "runs a program and says how", ErrorPolicy.SHARED),
     "absent": Subcommand("no_such_module_at_all", "is never imported"),
 }
 TOOL = Command("npu-runtime", "A tool.", SUBCOMMANDS)
@@ -222,7 +222,7 @@ def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):
         "a-package",
         "What it is.",
         {
-            "run": Subcommand("a_package.run", "runs", Ending.PROGRAM),
+            "run": Subcommand("a_package.run", "runs", ErrorPolicy.PROGRAM),
             "say": Subcommand("a_package.say", "says", is_bare=True),
         },
         refusal="a_package.device:wrong",

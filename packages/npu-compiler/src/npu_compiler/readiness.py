@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.npu_rules.operations import (

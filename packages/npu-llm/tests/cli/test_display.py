@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from npu_command import answers
+from npu_command import output
 from npu_llm.cli.display import Display
 from npu_llm.progress import MERGE_STAGES
 
@@ -48,7 +48,7 @@ def test_a_count_that_fails_prints_no_line(capsys):
 
 
 def test_quiet_counts_in_silence(capsys, monkeypatch):
-    monkeypatch.setattr(answers, "_quiet", True)
+    monkeypatch.setattr(output, "_quiet", True)
     display = Display()
     with display.counting("measuring", "answers") as counter:
         counter(1, 1)

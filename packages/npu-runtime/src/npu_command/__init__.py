@@ -5,7 +5,7 @@ line here Ctrl-C ends a command quietly, and memory that is not there is one sen
 lies here serves all packages and needs no torch either.
 """
 
-# Nothing else is imported before Ctrl-C is taken care of.
+# Nothing else is imported before Ctrl-C is handled.
 import signal
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> "Callable[[], int]":
 
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, leave)
-        from npu_command.start import run
+        from npu_command.subcommands import run
 
         return run(name)
 

@@ -9,5 +9,5 @@ __all__ = ["leave"]
 
 
 def leave(*_: object) -> None:
-    """What Ctrl-C does until npu_command.interrupt is there: the exit code, without a word."""
+    """Exits without a message, until npu_command.interrupt handles Ctrl-C."""
     os._exit(130)

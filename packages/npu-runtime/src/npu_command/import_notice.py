@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from npu_command.answers import is_quiet
+from npu_command.output import is_quiet
 
 __all__ = ["Imports", "import_notice"]
 

@@ -12,6 +12,8 @@ import enum
 import functools
 import importlib
 import importlib.util
+import io
+import os
 import sys
 import tomllib
 import warnings
@@ -20,23 +22,31 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.endings import ENDINGS, EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, end
 from npu_command.errors import NpuError
+from npu_command.exit_status import (
+    EXIT_BROKEN_PIPE,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    HANDLED_ERRORS,
+    address_space_bytes,
+    report_error,
+)
 from npu_command.help.command_parser import print_version, when_read, without_colour
 from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.import_hooks import deferred_starts, start_packages
 from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception, end_at_once, give_back
-from npu_command.text_table import aligned, terminal_width
+from npu_command.output import aligned, terminal_width
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
     "EXIT_ERROR",
     "EXIT_INTERRUPTED",
     "Command",
-    "Ending",
+    "ErrorPolicy",
     "Subcommand",
     "read_command",
+    "run",
     "run_command",
 ]
 
@@ -44,11 +54,11 @@ _COMPLETION = "completion"
 _NO_COLOR = "--no-color"
 
 
-class Ending(enum.Enum):
-    """Who explains what ends a subcommand, beside the platform's own errors.
+class ErrorPolicy(enum.Enum):
+    """How exceptions that end a subcommand are reported, besides the platform's errors.
 
     Attributes:
-        OURS: the dispatcher, as npu_command.endings says; Ctrl-C ends the process.
+        OURS: the dispatcher, as npu_command.exit_status says; Ctrl-C ends the process.
         CATCHES_INTERRUPT: the same, but Ctrl-C is a KeyboardInterrupt in the subcommand.
         SHARED: the subcommand runs a program of its user, whose errors are its own. Ctrl-C is a
             KeyboardInterrupt in it; the dispatcher explains that and a closed pipe.
@@ -61,11 +71,11 @@ class Ending(enum.Enum):
     PROGRAM = "program"
 
 
-_EXPLAINED: dict[Ending, tuple[type[BaseException], ...]] = {
-    Ending.OURS: ENDINGS,
-    Ending.CATCHES_INTERRUPT: ENDINGS,
-    Ending.SHARED: (KeyboardInterrupt, BrokenPipeError),
-    Ending.PROGRAM: (),
+_EXPLAINED: dict[ErrorPolicy, tuple[type[BaseException], ...]] = {
+    ErrorPolicy.OURS: HANDLED_ERRORS,
+    ErrorPolicy.CATCHES_INTERRUPT: HANDLED_ERRORS,
+    ErrorPolicy.SHARED: (KeyboardInterrupt, BrokenPipeError),
+    ErrorPolicy.PROGRAM: (),
 }
 
 
@@ -77,7 +87,7 @@ class Subcommand:
         module: name of a module with `main(arguments) -> exit code`, which reads them with a
             CommandParser before it does anything else, and imports no torch at its top.
         summary: what it does, for the list of subcommands.
-        ending: who explains its errors.
+        errors: how its errors are reported.
         help_imports: whether its parser needs the packages around its module.
         is_bare: whether it runs without the code of the packages, or calls start_packages itself
             where it needs that.
@@ -85,7 +95,7 @@ class Subcommand:
 
     module: str
     summary: str
-    ending: Ending = Ending.OURS
+    errors: ErrorPolicy = ErrorPolicy.OURS
     help_imports: bool = False
     is_bare: bool = False
 
@@ -125,7 +135,7 @@ def read_command(package: str) -> Command:
         name: Subcommand(
             row["module"],
             row["summary"],
-            Ending(row.get("ending", Ending.OURS.value)),
+            ErrorPolicy(row.get("errors", ErrorPolicy.OURS.value)),
             help_imports=row.get("help_imports", False),
             is_bare=row.get("is_bare", False),
         )
@@ -176,7 +186,7 @@ def _tell(command: Command, asked: Sequence[str]) -> int:
             print(_help(command))
         sys.stdout.flush()  # here, where a reader that has gone is caught
     except OSError as failure:
-        return end(command.name, failure)
+        return report_error(command.name, failure)
     return 0 if asked else EXIT_ERROR
 
 
@@ -187,18 +197,18 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
         code = call.run(arguments)
         if call.explained == ():  # the program goes on, on other threads and at exit
             return code
-        call.explained = ENDINGS  # a program has ended: what follows is ours
+        call.explained = HANDLED_ERRORS  # a program has ended: what follows is ours
         sys.stdout.flush()  # here, where a reader that has gone is caught
         return code
     except NpuError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return EXIT_ERROR
     except call.explained as error:
-        return end(program, error)
+        return report_error(program, error)
     except SystemExit as leaving:
         cause = leaving.__context__
         if isinstance(cause, BrokenPipeError) and isinstance(cause, call.explained):
-            return end(program, cause)  # so ends rich what it cannot write
+            return report_error(program, cause)  # so ends rich what it cannot write
         raise
 
 
@@ -213,7 +223,7 @@ class _Call:
         self._command = command
         self._name = name
         self._around = ExitStack()
-        self.explained: tuple[type[BaseException], ...] = ENDINGS
+        self.explained: tuple[type[BaseException], ...] = HANDLED_ERRORS
 
     def run(self, arguments: Sequence[str]) -> int:
         """Runs it; returns its exit code."""
@@ -245,10 +255,10 @@ class _Call:
         _refuse(self._command)
         if not subcommand.is_bare:
             start_packages()
-        self.explained = _EXPLAINED[subcommand.ending]
-        if subcommand.ending is Ending.PROGRAM:
+        self.explained = _EXPLAINED[subcommand.errors]
+        if subcommand.errors is ErrorPolicy.PROGRAM:
             give_back()
-        if subcommand.ending is not Ending.OURS:
+        if subcommand.errors is not ErrorPolicy.OURS:
             self._around.enter_context(as_exception())
 
 
@@ -277,3 +287,52 @@ def _help(command: Command) -> str:
     usage = f"usage: {name} [{_NO_COLOR}] COMMAND ..."
     ends = [f"{name} COMMAND --help", f"{name} --version"]
     return "\n".join([usage, "", command.summary, "", *listed, "", *ends])
+
+
+# Below this, libraries that torch loads end the process on their own (OpenBLAS with 0.5 GB,
+# torch 2.13, 2026-11-22).
+_LEAST_BYTES = 1_000_000_000
+
+
+def run(package: str) -> int:
+    """Runs a package's command as the process's; returns its exit code.
+
+    Args:
+        package: import name, npu_llm for the command npu-llm.
+    """
+    program = package.replace("_", "-")
+    refusal = _open_streams() or _refuse_memory()
+    if refusal is not None:
+        print(f"{program}: {refusal}", file=sys.stderr)
+        return EXIT_ERROR
+    end_at_once(program)
+    return run_command(read_command(package))
+
+
+def _open_streams() -> str | None:
+    """Gives a closed input or error stream something to stand on; refuses a closed output."""
+    # Python has None for a closed stream. In this order, so that each gets its own descriptor.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  # for the life of the process
+    is_closed = sys.stdout is None
+    if is_closed:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Where the locale has no UTF-8: a sign that it lacks must not end the command.
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
+    if is_closed:
+        return "standard output: must be open; got a closed one. Send it to a file. [output-closed]"
+    return None
+
+
+def _refuse_memory() -> str | None:
+    limit = address_space_bytes()
+    if limit is None or limit >= _LEAST_BYTES:
+        return None
+    return (
+        f"memory: the libraries alone need {_LEAST_BYTES / 1e9:.0f} GB of addresses; ulimit -v "
+        f"allows {limit / 1e9:.2f} GB. Raise the limit. [memory-exhausted]"
+    )

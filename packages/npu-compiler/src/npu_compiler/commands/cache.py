@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npu_command.caches.kept_entries import KeptEntry, act, add_actions
+from npu_command.caches import KeptEntry, act, add_actions
 from npu_command.help.command_parser import CommandParser
 
 __all__ = ["main"]

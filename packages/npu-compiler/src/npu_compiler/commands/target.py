@@ -8,9 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.answers import add_json, give_answer, is_quiet
 from npu_command.help.command_parser import CommandParser
-from npu_command.text_table import aligned
+from npu_command.output import add_json, aligned, give_answer, is_quiet
 
 if TYPE_CHECKING:
     from npu_compiler.target_compiler.sources import CompilerSource

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.help.command_parser import CommandParser
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_compiler.errors import DumpError
 
 __all__ = ["main", "render", "write_page"]

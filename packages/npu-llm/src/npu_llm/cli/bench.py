@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, check_writable, give_answer
 from npu_command.charts import check_matplotlib
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_notice import import_notice
+from npu_command.output import add_json, check_writable, give_answer
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.arguments import add_model, add_server, check_model, positive
 from npu_llm.errors import OptionError

@@ -19,8 +19,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from npu_command.answers import is_quiet
 from npu_command.import_notice import Imports
+from npu_command.output import is_quiet
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
 # Called with how much is done, and of how much.

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_notice import import_notice
+from npu_command.output import add_json, give_answer
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import parse_dtype
 from npu_llm.cli.arguments import add_model, check_model, positive

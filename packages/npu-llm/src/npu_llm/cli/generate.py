@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_notice import import_notice
+from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import (
     add_adapters,
     add_generation,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from npu_command.errors import NpuError
-from npu_command.text_table import aligned
+from npu_command.output import aligned
 from npu_llm.cli.answer_settings import as_generate, read_markdown, read_setting
 from npu_llm.cli.answer_text.word_wrap import can_render, text_writer
 from npu_llm.cli.display import Display

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_runtime.public_calls import public_call
 
 __all__ = ["Report"]

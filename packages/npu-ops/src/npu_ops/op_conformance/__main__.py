@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from npu_command.answers import is_quiet
-from npu_command.start import run as run_as_command
+from npu_command.output import is_quiet
+from npu_command.subcommands import run as run_as_command
 from npu_ops.errors import ConformanceError
 from npu_ops.op_conformance.baseline import Baseline, BaselineWriter, load_baseline
 from npu_ops.op_conformance.cases import interface_cases

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_ops.op_conformance.cell import Cell, Outcome
 from npu_ops.op_conformance.models import model_cases
 from npu_ops.tolerances import EXPECTED

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Sequence
 from operator import attrgetter
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json, give_answer
 from npu_profiler.commands.options import add_top, check_top
 from npu_profiler.comparison.differences import (
     Difference,

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from npu_command.answers import give_answer
 from npu_command.charts import Chart, Panel, draw_bars
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import give_answer
 from npu_profiler.commands.options import say
 from npu_profiler.commands.platform_command import run_command
 from npu_profiler.commands.sweep import add_outputs

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from npu_command.answers import is_quiet
+from npu_command.output import is_quiet
 from npu_profiler.errors import TraceError
 
 __all__ = ["add_file", "add_top", "check_top", "say"]

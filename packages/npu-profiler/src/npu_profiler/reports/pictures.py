@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.charts import Chart, check_matplotlib
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_profiler.errors import TraceError
 from npu_profiler.output_file import check_writable, write_bytes
 

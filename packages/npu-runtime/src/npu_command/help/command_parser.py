@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from npu_command.answers import be_quiet, with_json_file
+from npu_command.output import be_quiet, with_json_file
 
 __all__ = ["CommandParser", "port_number", "print_version", "when_read", "without_colour"]
 

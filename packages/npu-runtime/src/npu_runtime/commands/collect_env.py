@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json, give_answer
 
 __all__ = ["main"]
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
-from npu_command.text_table import terminal_width
+from npu_command.output import add_json, give_answer, terminal_width
 
 __all__ = ["main"]
 

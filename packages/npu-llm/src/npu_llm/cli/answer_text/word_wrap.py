@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from npu_command.answers import OUTPUT
+from npu_command.output import OUTPUT
 
 __all__ = ["WordWrap", "can_render", "text_writer", "without_controls", "writer_beside_json"]
 

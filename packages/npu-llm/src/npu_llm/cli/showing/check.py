@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
+from npu_command.output import add_json, give_answer
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, check_model

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from npu_command.caches.kept_entries import KeptEntry, act, add_actions
+from npu_command.caches import KeptEntry, act, add_actions
 from npu_command.help.command_parser import CommandParser
 from npu_llm.config import read_settings
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task

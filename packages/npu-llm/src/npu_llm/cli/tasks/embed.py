@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import OUTPUT, add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import OUTPUT, add_json, give_answer
 from npu_llm.choices import POOLINGS
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display

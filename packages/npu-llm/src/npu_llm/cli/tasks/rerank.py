@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.embed import check_lines, give_lines, read_lines

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import check_model, positive
 from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber

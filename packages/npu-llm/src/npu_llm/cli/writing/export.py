@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.answers import add_json, give_answer
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
+from npu_command.output import add_json, give_answer
 from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from npu_command.answers import add_json
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import add_json
 
 __all__ = ["read_arguments"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from npu_command.answers import give_answer
+from npu_command.output import give_answer
 from npu_ops.variants.commands.call_arguments import read_arguments
 
 __all__ = ["main"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from npu_command.answers import give_answer
+from npu_command.output import give_answer
 from npu_ops.errors import OperatorInputError
 from npu_ops.names import dotted_name
 from npu_ops.variants.commands.call_arguments import read_arguments

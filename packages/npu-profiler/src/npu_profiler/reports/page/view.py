@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from npu_command.pages import render_page
+from npu_command.output import render_page
 from npu_profiler.errors import TraceError
 from npu_profiler.queries.overview import overview
 from npu_profiler.queries.spans import launches

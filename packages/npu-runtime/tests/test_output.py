@@ -3,11 +3,12 @@ import json
 import math
 from pathlib import Path
 
+import jinja2
 import pytest
 
-from npu_command.answers import OUTPUT, add_json, give_answer, with_json_file
 from npu_command.errors import FileAccessError
 from npu_command.help.command_parser import CommandParser
+from npu_command.output import OUTPUT, add_json, aligned, give_answer, render_page, with_json_file
 
 
 @pytest.fixture
@@ -93,3 +94,44 @@ def test_a_file_that_the_system_refuses_is_refused(tmp_path):
     with pytest.raises(FileAccessError) as refused:
         give_answer(tmp_path / "gone" / "x.json", {}, lambda: None)
     assert refused.value.code == "output-file"
+
+
+def test_columns_stand_below_each_other_without_blanks_at_the_end():
+    assert aligned([("a", "1", ""), ("long", "22", "x")]) == ["a     1", "long  22  x"]
+
+
+def test_lines_are_indented():
+    assert aligned([("a", "b")], indent=2) == ["  a  b"]
+
+
+def test_the_last_column_goes_on_between_words():
+    text = "a path/that/is/longer/than/the/width/of/it stays whole"
+    assert aligned([("name", text), ("n", "x")], width=40) == [
+        "name  a",
+        "      path/that/is/longer/than/the/width/of/it",
+        "      stays whole",
+        "n     x",
+    ]
+
+
+def test_a_terminal_too_narrow_for_columns_wraps_them_itself():
+    assert aligned([("name", "one two three")], width=20) == ["name  one two three"]
+
+
+def test_what_is_put_in_is_escaped(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text("<p>{{ text }}</p>\n")
+    assert render_page(template, text="<script>'&") == "<p>&lt;script&gt;&#39;&amp;</p>\n"
+
+
+def test_lines_of_statements_leave_nothing_on_the_page(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text("<ul>\n  {% for one in many %}\n<li>{{ one }}\n  {% endfor %}\n</ul>\n")
+    assert render_page(template, many=[1, 2]) == "<ul>\n<li>1\n<li>2\n</ul>\n"
+
+
+def test_a_value_that_is_not_given_is_an_error(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text("{{ absent }}")
+    with pytest.raises(jinja2.UndefinedError, match="absent"):
+        render_page(template)

@@ -101,7 +101,7 @@ def test_where_it_is_asked_for_ctrl_c_is_an_exception_and_then_no_longer(tmp_pat
 
 def test_a_program_that_ctrl_c_ended_does_what_it_registered_and_leaves(tmp_path):
     body = (
-        "import atexit\n    from npu_command.endings import end\n"
+        "import atexit\n    from npu_command.exit_status import end\n"
         "    atexit.register(lambda: print('registered'))\n"
         "    class Slow:\n        def __del__(self, sleep=time.sleep): sleep(30)\n"
         "    sys.kept = Slow()\n"
@@ -131,7 +131,7 @@ def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
 
 def test_importing_it_leaves_signals_alone():
     code = (
-        "import signal, npu_command, npu_command.interrupt, npu_command.start\n"
+        "import signal, npu_command, npu_command.interrupt, npu_command.subcommands\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     )
     subprocess.run(

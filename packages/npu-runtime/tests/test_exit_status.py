@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from npu_command import endings
-from npu_command.endings import end
+from npu_command import exit_status
+from npu_command.exit_status import end
 
 
 def caused(error, cause):
@@ -39,10 +39,10 @@ def test_memory_that_is_not_there_is_one_sentence(error, capsys):
 
 def test_a_library_that_lost_a_part_to_a_bound_of_memory_is_one_sentence(capsys, monkeypatch):
     half = ImportError("cannot import name 'PART' from 'library.utils'")
-    monkeypatch.setattr(endings, "address_space_bytes", lambda: None)
+    monkeypatch.setattr(exit_status, "address_space_bytes", lambda: None)
     with pytest.raises(ImportError):
         end("tool", half)
-    monkeypatch.setattr(endings, "address_space_bytes", lambda: 1_200_000_000)
+    monkeypatch.setattr(exit_status, "address_space_bytes", lambda: 1_200_000_000)
     assert end("tool", half) == 2
     shown = capsys.readouterr().err
     assert "ulimit -v allows 1.2 GB" in shown

@@ -1,7 +1,7 @@
-"""What becomes of an error that ends a command: a sentence on standard error, and an exit code.
+"""Exit status and message of errors that end a command.
 
-Errors that the platform raises on purpose are npu_runtime.errors'. Here are those that come from
-outside of it: Ctrl-C, a reader that has gone, memory and files that the system does not give.
+Errors that the platform raises on purpose are in npu_command.errors. Here are errors from outside:
+Ctrl-C, a closed pipe, memory and files that the system refuses.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections.abc import Iterator
 from npu_command.interrupt import EXIT_INTERRUPTED, leave_early
 
 __all__ = [
-    "ENDINGS",
     "EXIT_BROKEN_PIPE",
     "EXIT_ERROR",
     "EXIT_INTERRUPTED",
+    "HANDLED_ERRORS",
     "address_space_bytes",
-    "end",
     "is_memory_shortage",
+    "report_error",
 ]
 
 EXIT_ERROR = 2
 # As a shell counts a process that a signal ended: 128 and the signal's number.
 EXIT_BROKEN_PIPE = 141
 
-# All that `end` may know what to make of.
-ENDINGS: tuple[type[BaseException], ...] = (
+# All that `report_error` may explain.
+HANDLED_ERRORS: tuple[type[BaseException], ...] = (
     KeyboardInterrupt,
     MemoryError,
     OSError,
@@ -52,12 +52,12 @@ _SHORTAGES = (
 )
 
 
-def end(program: str, error: BaseException) -> int:
+def report_error(program: str, error: BaseException) -> int:
     """Explains an error on standard error.
 
     Args:
         program: the command, with its subcommand.
-        error: one of ENDINGS.
+        error: one of HANDLED_ERRORS.
 
     Returns:
         The exit code: 130 after Ctrl-C, 141 when whoever reads standard output has gone, else 2.
@@ -98,7 +98,8 @@ def is_memory_shortage(error: BaseException) -> bool:
     for seen in _chain(error):
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
             return True
-        if isinstance(seen, ENDINGS) and any(word in str(seen).lower() for word in _SHORTAGES):
+        text = str(seen).lower()
+        if isinstance(seen, HANDLED_ERRORS) and any(word in text for word in _SHORTAGES):
             return True
     return False
 

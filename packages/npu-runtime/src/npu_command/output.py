@@ -1,6 +1,6 @@
-"""What a command answers, for people and as JSON, and whether it may say more than that.
+"""Output of commands: results as text or JSON, columns, HTML pages and --quiet.
 
-The answer goes to standard output: as text, or as JSON with --json. With --json FILE the text stays
+The result goes to standard output: as text, or as JSON with --json. With --json FILE the text stays
 on standard output, and JSON goes to the file. All else goes to standard error, unless --quiet.
 """
 
@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,13 @@ from npu_command.whole_files import write_text
 __all__ = [
     "OUTPUT",
     "add_json",
+    "aligned",
     "be_quiet",
     "check_writable",
     "give_answer",
     "is_quiet",
+    "render_page",
+    "terminal_width",
     "with_json_file",
 ]
 
@@ -174,3 +180,62 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+_LEAST = 24  # a last column narrower than this is not wrapped: it would be a word a line
+
+
+def terminal_width() -> int | None:
+    """How many characters a line of the terminal has; None where output goes to a program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], *, indent: int = 0, width: int | None = None
+) -> list[str]:
+    """Returns the lines of the rows, with the columns two spaces apart.
+
+    Args:
+        rows: of equal length, such as [("npu-runtime", "0.1.0"), ("torch", "2.13.0")].
+        indent: spaces before each line.
+        width: where the last column goes on in the next line, between words; None for nowhere.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for *cells, last in rows:
+        columns = [cell.ljust(wide) for cell, wide in zip(cells, widths, strict=False)]
+        head = " " * indent + "".join(f"{column}  " for column in columns)
+        if width is None or width - len(head) < _LEAST:
+            lines.append(f"{head}{last}".rstrip())
+            continue
+        # Paths and commands are copied from here: none is broken in its middle.
+        parts = textwrap.wrap(
+            last, width - len(head), break_long_words=False, break_on_hyphens=False
+        )
+        lines.append(f"{head}{parts[0] if parts else ''}".rstrip())
+        lines += [" " * len(head) + part for part in parts[1:]]
+    return lines
+
+
+def render_page(template: Path, **values: object) -> str:
+    """Fills a template of jinja2; what is put in is escaped.
+
+    Args:
+        template: its file; others in its folder can be included.
+        values: what it names. One that it names and does not get is an error.
+
+    Returns:
+        The page.
+    """
+    # Importing jinja2 takes 50 ms, and most commands write no page.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template.name).render(values)

@@ -1,1 +1,0 @@
-"""The caches of the platform: where they are, and what they keep."""
