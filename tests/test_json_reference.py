@@ -11,7 +11,7 @@ from npu_command.subcommands import read_command
 PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")
 
 LLM, COMPILER = "npu-llm/src/npu_llm", "npu-compiler/src/npu_compiler"
-KEPT = "npu-runtime/src/npu_command/caches_merged.py"
+KEPT = "npu-runtime/src/npu_command/caches.py"
 RUNTIME, OPS = "npu-runtime/src/npu_runtime", "npu-ops/src/npu_ops"
 PROFILER = "npu-profiler/src/npu_profiler"
 BLOBS = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.program import BLOCK_SLOTS, Attend, KernelProgram
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["SparseAttention", "key_bounds", "select_blocks", "why_not_sparse"]
 
@@ -103,6 +105,8 @@ def key_bounds(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         Two of (blocks, key heads, size) float32, numbers that bfloat16 has; infinite for NaN.
     """
+    import torch
+
     blocks = keys.reshape(-1, BLOCK_SLOTS, *keys.shape[1:])
     bad = blocks.isnan().any(1)
     least = torch.where(bad, -torch.inf, blocks.amin(1))
@@ -123,6 +127,8 @@ def select_blocks(
     Returns:
         (key heads, blocks) int64, rising.
     """
+    import torch
+
     newest = (len(keys) - 1) // BLOCK_SLOTS
     # The first and the two newest are always chosen.
     low, high = key_bounds(keys[BLOCK_SLOTS : (newest - 1) * BLOCK_SLOTS])
@@ -145,6 +151,8 @@ def select_blocks(
 
 def _rounded_down(values: torch.Tensor) -> torch.Tensor:
     """Returns the numbers of bfloat16 at or below others."""
+    import torch
+
     bits = values.contiguous().view(torch.int32)
     moves = (bits & 0xFFFF != 0) & (bits < 0)
     return (((bits >> 16) + moves) << 16).view(torch.float32)
