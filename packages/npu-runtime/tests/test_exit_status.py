@@ -8,7 +8,7 @@ import os
 import pytest
 
 from npu_command import exit_status
-from npu_command.exit_status import end
+from npu_command.exit_status import report_error
 
 
 def caused(error, cause):
@@ -30,7 +30,7 @@ def caused(error, cause):
     ids=str,
 )
 def test_memory_that_is_not_there_is_one_sentence(error, capsys):
-    assert end("tool part", error) == 2
+    assert report_error("tool part", error) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("tool part: memory: ")
     assert shown.endswith("[memory-exhausted]\n")
@@ -41,27 +41,27 @@ def test_a_library_that_lost_a_part_to_a_bound_of_memory_is_one_sentence(capsys,
     half = ImportError("cannot import name 'PART' from 'library.utils'")
     monkeypatch.setattr(exit_status, "address_space_bytes", lambda: None)
     with pytest.raises(ImportError):
-        end("tool", half)
+        report_error("tool", half)
     monkeypatch.setattr(exit_status, "address_space_bytes", lambda: 1_200_000_000)
-    assert end("tool", half) == 2
+    assert report_error("tool", half) == 2
     shown = capsys.readouterr().err
     assert "ulimit -v allows 1.2 GB" in shown
     assert shown.endswith("[memory-exhausted]\n")
     with pytest.raises(ModuleNotFoundError):
-        end("tool", ModuleNotFoundError("x"))
+        report_error("tool", ModuleNotFoundError("x"))
 
 
 def test_a_library_that_does_not_fit_is_named_where_another_hides_it(capsys):
     first = RuntimeError("operator torchvision::nms does not exist")
     hidden = caused(ModuleNotFoundError("Could not import module"), caused(ImportError("x"), first))
-    assert end("tool", hidden) == 2
+    assert report_error("tool", hidden) == 2
     shown = capsys.readouterr().err
     assert "got: operator torchvision::nms does not exist. " in shown
     assert shown.endswith("[library-import]\n")
 
 
 def test_a_file_that_the_system_refuses_is_named(capsys):
-    assert end("tool", PermissionError(errno.EACCES, "Permission denied", "/a/file")) == 2
+    assert report_error("tool", PermissionError(errno.EACCES, "Permission denied", "/a/file")) == 2
     assert capsys.readouterr().err == (
         "tool: /a/file: must be there and open to this command; got: Permission denied. Make it "
         "so, or name another. [file-access]\n"
@@ -73,7 +73,7 @@ class Explained(RuntimeError):
 
 
 def test_an_error_that_explains_itself_is_shown_as_it_is(capsys):
-    assert end("tool", Explained("subject: a rule. [a-code]")) == 2
+    assert report_error("tool", Explained("subject: a rule. [a-code]")) == 2
     assert capsys.readouterr().err == "tool: subject: a rule. [a-code]\n"
 
 
@@ -89,5 +89,5 @@ def test_an_error_that_explains_itself_is_shown_as_it_is(capsys):
 )
 def test_a_defect_stays_a_traceback(error):
     with pytest.raises(type(error)) as caught:
-        end("tool", error)
+        report_error("tool", error)
     assert caught.value is error

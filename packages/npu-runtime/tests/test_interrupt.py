@@ -101,12 +101,12 @@ def test_where_it_is_asked_for_ctrl_c_is_an_exception_and_then_no_longer(tmp_pat
 
 def test_a_program_that_ctrl_c_ended_does_what_it_registered_and_leaves(tmp_path):
     body = (
-        "import atexit\n    from npu_command.exit_status import end\n"
+        "import atexit\n    from npu_command.exit_status import report_error\n"
         "    atexit.register(lambda: print('registered'))\n"
         "    class Slow:\n        def __del__(self, sleep=time.sleep): sleep(30)\n"
         "    sys.kept = Slow()\n"
         "    try:\n        with as_exception(): ready(); time.sleep(60)\n"
-        "    except KeyboardInterrupt as error: return end('npu-made', error)"
+        "    except KeyboardInterrupt as error: return report_error('npu-made', error)"
     )
     with start(tmp_path, body) as process:
         sent = time.monotonic()

@@ -225,35 +225,12 @@ def _told(error: Mapping[str, Any]) -> ServerError:
     )
 
 
-# Of which questions are made.
+# The words of questions.
 WORDS = [
-    "river",
-    "stone",
-    "light",
-    "morning",
-    "quiet",
-    "garden",
-    "letter",
-    "travel",
-    "winter",
-    "copper",
-    "music",
-    "window",
-    "bread",
-    "market",
-    "silver",
-    "forest",
-    "paper",
-    "engine",
-    "harbor",
-    "sudden",
-    "gentle",
-    "broken",
-    "yellow",
-    "northern",
-    "careful",
-    "distant",
-]
+    "river", "stone", "light", "morning", "quiet", "garden", "letter", "travel", "winter",
+    "copper", "music", "window", "bread", "market", "silver", "forest", "paper", "engine",
+    "harbor", "sudden", "gentle", "broken", "yellow", "northern", "careful", "distant",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

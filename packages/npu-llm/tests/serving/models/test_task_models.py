@@ -49,7 +49,7 @@ def test_it_refuses_when_it_has_ended(encoder):
 
 def test_more_than_it_takes_are_refused():
     async def work():
-        executor = Executor("t", most_waiting=1)
+        executor = Executor("t", max_waiting=1)
         with executor.slot():
             with (
                 pytest.raises(ServerError, match=r"takes 1 requests.*\[server-busy\]"),

@@ -186,13 +186,13 @@ def _load_encoder(name: str, options: argparse.Namespace, display: Display) -> S
     from npu_llm.cli.tasks.starting import start_task
 
     model = start_task("NPUModelForFeatureExtraction", options, display)
-    return ServedEncoder(name, model, most_waiting=options.max_queue)
+    return ServedEncoder(name, model, max_waiting=options.max_queue)
 
 
 def _load_speech(name: str, options: argparse.Namespace, display: Display) -> ServedSpeech:
     from npu_llm.cli.tasks.starting import start_transcriber
 
-    return ServedSpeech(name, start_transcriber(options, display), most_waiting=options.max_queue)
+    return ServedSpeech(name, start_transcriber(options, display), max_waiting=options.max_queue)
 
 
 def _names(

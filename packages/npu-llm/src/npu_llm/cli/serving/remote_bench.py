@@ -18,7 +18,7 @@ __all__ = ["as_json", "bench_server", "print_report"]
 
 
 def bench_server(options: argparse.Namespace) -> LoadReport:
-    """Metrics the server that the options name, and returns the figures.
+    """Measures the server that the options name, and returns the figures.
 
     Raises:
         NpuError: if it cannot be reached, or answers nothing; OptionError [length-range] for

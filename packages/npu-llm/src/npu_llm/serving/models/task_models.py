@@ -35,24 +35,24 @@ class Executor:
         is_closed: whether it has ended.
     """
 
-    def __init__(self, name: str, *, most_waiting: int) -> None:
+    def __init__(self, name: str, *, max_waiting: int) -> None:
         """Starts without requests.
 
         Args:
             name: of the thread.
-            most_waiting: requests that are taken at once; more are refused.
+            max_waiting: requests that are taken at once; more are refused.
         """
         self.waiting = 0
         self.is_closed = False
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
         """Counts a request for the block; raises ServerError [server-busy] for one too many."""
-        if self.waiting >= self._most_waiting:
+        if self.waiting >= self._max_waiting:
             raise ServerError(
-                f"server: takes {self._most_waiting} requests for this model at once; got one "
+                f"server: takes {self._max_waiting} requests for this model at once; got one "
                 "more. Ask again later.",
                 code="server-busy",
             )
@@ -104,14 +104,14 @@ class ServedEncoder:
     """
 
     def __init__(
-        self, name: str, model: NPUModelForFeatureExtraction, *, most_waiting: int = 256
+        self, name: str, model: NPUModelForFeatureExtraction, *, max_waiting: int = 256
     ) -> None:
         """Takes the model.
 
         Args:
             name: what clients call it.
             model: with its tokenizer.
-            most_waiting: requests that are taken at once; more are refused.
+            max_waiting: requests that are taken at once; more are refused.
 
         Raises:
             ModelError: [missing-processor] for a model without tokenizer.
@@ -121,7 +121,7 @@ class ServedEncoder:
         self.context_length = model.max_seq_length
         self._width = int(model.config.get_text_config().hidden_size)
         self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
-        self._executor = Executor("npu-llm vectors", most_waiting=most_waiting)
+        self._executor = Executor("npu-llm vectors", max_waiting=max_waiting)
 
     @property
     def is_alive(self) -> bool:
@@ -216,17 +216,17 @@ class ServedSpeech:
 
     context_length: int | None = None
 
-    def __init__(self, name: str, transcriber: Transcriber, *, most_waiting: int = 256) -> None:
+    def __init__(self, name: str, transcriber: Transcriber, *, max_waiting: int = 256) -> None:
         """Takes the model.
 
         Args:
             name: what clients call it.
             transcriber: the model with what prepares its inputs.
-            most_waiting: requests that are taken at once; more are refused.
+            max_waiting: requests that are taken at once; more are refused.
         """
         self.name = name
         self.transcriber = transcriber
-        self._executor = Executor("npu-llm speech", most_waiting=most_waiting)
+        self._executor = Executor("npu-llm speech", max_waiting=max_waiting)
         self._is_closing = threading.Event()
 
     @property

@@ -123,7 +123,7 @@ def test_requests_at_once_are_answered_or_told_to_wait(mixed, monkeypatch):
     client = mixed.client()
     client.embeddings.create(model="vectors", input="mat")
     served = mixed.model("vectors")
-    monkeypatch.setattr(served._executor, "_most_waiting", 1)
+    monkeypatch.setattr(served._executor, "_max_waiting", 1)
     held, real = threading.Event(), served.model.encode_tokens
     begun = threading.Event()
 
