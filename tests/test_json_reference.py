@@ -47,14 +47,14 @@ SOURCES = {
     "npu-llm translate": [f"{LLM}/cli/tasks/translate.py:append"],
     "npu-llm transcribe": [f"{LLM}/speech/transcript.py:write_transcript"],
     "npu-llm embed": [f"{LLM}/cli/tasks/embed.py:records"],
-    "npu-llm rerank": [f"{LLM}/tasks/reranking.py:Ranked"],
+    "npu-llm rerank": [f"{LLM}/tasks/models.py:Ranked"],
     "npu-llm export": FOLDER,
     "npu-llm quantize": FOLDER,
     "npu-llm merge": FOLDER,
     "npu-llm bench": [
         f"{LLM}/cli/bench.py:about",
         f"{LLM}/cli/bench.py:give_answer",
-        f"{LLM}/bench/measuring.py:BenchRecord",
+        f"{LLM}/bench.py:BenchRecord",
     ],
     "npu-llm bench --server": [
         f"{LLM}/cli/serving/remote_bench.py:as_json",

@@ -145,9 +145,15 @@ def test_what_keeps_all_subcommands_from_running_is_told_once_arguments_are_read
     assert "words: a rule; got unmet. Do that. [unmet]" in capsys.readouterr().err
 
 
-# A package whose own code tells that it ran, and a subcommand in it.
+# A package that shows its start, and a subcommand in it.
 HEAVY = {
-    "__init__.py": "print('code of the package'); READY = True",
+    "__init__.py": """
+from npu_command.import_hooks import start
+def _start():
+    global READY
+    READY = print("start of the package") is None
+start(_start)
+""",
     "settings.py": "def wrong(): print('settings')",
     "light.py": """
 import npu_heavy
@@ -186,20 +192,20 @@ def run_heavy(tmp_path):
     return run
 
 
-def test_arguments_are_read_once_and_then_the_packages_are_loaded(run_heavy):
+def test_arguments_are_read_once_and_then_the_packages_start(run_heavy):
     said = run_heavy("print(run())")
-    assert said == ["module", "checked", "settings", "code of the package", "main True", "3"]
+    assert said == ["module", "checked", "settings", "start of the package", "main True", "3"]
 
 
-def test_a_bare_subcommand_runs_without_its_packages(run_heavy):
+def test_a_bare_subcommand_runs_without_the_start_of_its_packages(run_heavy):
     said = run_heavy("print(run(is_bare=True))\nprint('npu_heavy' in sys.modules)")
     assert said == ["module", "checked", "settings", "main False", "3", "False"]
 
 
-def test_help_loads_nothing(run_heavy):
+def test_help_starts_nothing(run_heavy):
     said = run_heavy("try:\n    run('--help')\nexcept SystemExit as end:\n    print(end.code)")
     assert (said[0], said[-1]) == ("module", "0")
-    assert not {"checked", "code of the package"} & set(said)
+    assert not {"checked", "start of the package"} & set(said)
 
 
 def test_a_main_that_reads_no_arguments_is_a_mistake_of_its_author(tmp_path, monkeypatch):
@@ -214,7 +220,7 @@ def test_a_package_lists_its_command_beside_itself(tmp_path, monkeypatch):
     (tmp_path / "a_package" / "__init__.py").write_text("raise RuntimeError('imported')")
     (tmp_path / "a_package" / "commands.toml").write_text(
         'summary = "What it is."\nrefusal = "a_package.device:wrong"\nhides_warnings = true\n'
-        '[subcommands.run]\nmodule = "a_package.run"\nsummary = "runs"\nending = "program"\n'
+        '[subcommands.run]\nmodule = "a_package.run"\nsummary = "runs"\nerrors = "program"\n'
         '[subcommands.say]\nmodule = "a_package.say"\nsummary = "says"\nis_bare = true\n'
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -90,7 +90,8 @@ class Asked:
     def complete(self, messages, **fields):
         """Returns the first choice of a server's answer."""
         known = ("repetition_penalty", "top_k", "min_p")
-        extra = {name: fields.pop(name) for name in known if name in fields}
+        extra = fields.pop("extra_body", {})
+        extra |= {name: fields.pop(name) for name in known if name in fields}
         done = self.client.chat.completions.create(
             model="m", messages=messages, extra_body=extra, **fields
         )
@@ -334,7 +335,7 @@ def speculative_decoding(asked, frontend):
 
 def several_answers(asked, frontend):
     if frontend in ("chat", "generate"):
-        assert asked.refuses(frontend, "--n", "2")
+        assert asked.refuses(frontend, "--answers", "2")
     elif frontend == "serve":
         done = asked.client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": PROMPT}], n=2, max_tokens=4
