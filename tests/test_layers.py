@@ -95,8 +95,8 @@ def test_a_module_in_no_room_is_refused(tree):
 @pytest.mark.parametrize(
     "file, line",
     [
-        ("npu_runtime/program.py", "from npu_runtime import load_program"),
-        ("npu_runtime/program.py", "from npu_runtime import _C, load_program"),
+        ("npu_runtime/observe.py", "from npu_runtime import load_program"),
+        ("npu_runtime/observe.py", "from npu_runtime import _C, load_program"),
         ("npu_ops/fused/swiglu.py", "def late():\n    from npu_ops.fused import rms_norm_"),
     ],
     ids=lambda value: value.partition("\n")[0],
