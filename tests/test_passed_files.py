@@ -1,4 +1,4 @@
-"""The page on architecture has the files that three calls pass, in the order of real calls."""
+"""The page on architecture has the files that some calls pass, in the order of real calls."""
 
 import json
 import re
@@ -58,6 +58,39 @@ with torch.no_grad():
     model(torch.randn(2, 16))
 """
 
+CHAT = """
+import io, sys
+from npu_llm.cli import main
+
+sys.stdin = io.StringIO("Hi")
+main(["chat", "--greedy", "--max-new-tokens", "2"])
+"""
+
+SERVE = """
+import os, signal, socket, threading, time
+from npu_llm.cli import main
+from npu_llm.errors import ServerError
+from npu_llm.serving.client import Connection
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+
+def ask():
+    connection = Connection(f"http://127.0.0.1:{port}")
+    while True:
+        try:
+            connection.models()
+            break
+        except ServerError:
+            time.sleep(0.1)
+    connection.chat([{"role": "user", "content": "Hi"}], max_tokens=2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=ask, daemon=True).start()
+main(["serve", "--port", str(port)])
+"""
+
 TRACED = "import torch; torch.ones(2, device='npu').sum().item()"
 
 
@@ -96,6 +129,16 @@ def test_torch_compile_passes_the_files_of_its_list(root, tmp_path, passed):
 def test_generate_passes_the_files_of_its_list(root, passed):
     entered = passed("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
     assert_passed_in_order(listed(root, "npu-llm generate"), entered)
+
+
+@pytest.mark.long
+def test_chat_and_serve_pass_the_files_of_their_lists(root, tmp_path, passed):
+    start = ("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
+    passed(*start)  # the lists are those of a later start
+    (tmp_path / "chat.py").write_text(CHAT)
+    assert_passed_in_order(listed(root, "npu-llm chat"), passed("chat.py"))
+    (tmp_path / "serve.py").write_text(SERVE)
+    assert_passed_in_order(listed(root, "npu-llm serve"), passed("serve.py"))
 
 
 def test_trace_passes_the_files_of_its_list(root, tmp_path, passed, run_new):

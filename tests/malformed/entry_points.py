@@ -31,7 +31,7 @@ _NOT_CALLED = {
     r"npu_profiler\.reading\.(?!load_trace)": "what load_trace makes",
     r"npu_compiler\.LoadedModel$": "load() makes it",
     r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",
-    r"npu_llm\.NPUModelForCausalLM(\.from_ready)?$": "load() makes it",
+    r"npu_llm\.NPUModelForCausalLM(\.sharing)?$": "load() makes it",
     r"npu_llm\.NPUModelFor(?!CausalLM)\w+(\.(?!from_pretrained|export)\w+)?$": (
         "from_pretrained makes it of a checkpoint for its task"
     ),

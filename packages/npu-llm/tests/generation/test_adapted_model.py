@@ -6,6 +6,12 @@ import transformers
 
 from npu_llm.adapters.merging import merge
 from npu_llm.errors import CaptureError, ModelError, OptionError
+from npu_llm.generation.adapted_model import AdaptedModel
+
+
+def forget_adapters(model):
+    """Unloads the adapters of a model that tests share."""
+    model._adapters = AdaptedModel(*model._adapters._plain)
 
 
 @pytest.fixture
@@ -14,7 +20,7 @@ def model(llama, each_openvino_pipeline):
     made = llama.ours(pipeline="auto" if each_openvino_pipeline == "dynamic" else "static")
     yield made
     made.set_adapter()
-    made.complete()
+    forget_adapters(made)
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_adapters_of_a_larger_rank_have_programs_of_their_own(
             torch.testing.assert_close(model(IDS).logits, expected, rtol=near, atol=near)
     finally:
         model.set_adapter()
-        model.complete()
+        forget_adapters(model)
 
 
 @pytest.fixture
@@ -130,7 +136,7 @@ def test_three_adapters_in_one_batch_are_pefts_merged_models(llama, save_by_peft
             assert float((together[row] - alone).norm() / alone.norm()) < max(1e-4, most / 10)
     finally:
         model.set_adapter()
-        model.complete()
+        forget_adapters(model)
 
 
 def test_what_an_adapter_costs_is_told(llama, save_adapter):
@@ -141,7 +147,7 @@ def test_what_an_adapter_costs_is_told(llama, save_adapter):
     assert "adapters are in use" in model.why_not_kernels
     model.set_adapter()
     assert (model.pipeline, model.why_not_kernels) == ("kernels", None)
-    model.complete()
+    forget_adapters(model)
 
 
 def test_tokens_with_an_adapter_are_those_of_the_merged_model(model, save_adapter, tmp_path, llama):

@@ -404,9 +404,9 @@ class ChatSession:
         self, prompt: list[int], options: Mapping[str, Any]
     ) -> tuple[Generator[Event, None, None], Detokenizer]:
         """Returns the events of an answer, and what decodes its tokens."""
-        plain = {name: value for name, value in options.items() if name != "generation_config"}
+        plain = dict(options)
         form = given_form(plain)
-        params = to_params({**self._config(options), **plain})
+        params = to_params({**self._model.generation_defaults, **plain})
         if params is None:
             return self._by_transformers(prompt, options), Detokenizer(self._tokenizer)
         if params.seed is None and params.temperature:

@@ -15,6 +15,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.decoding.loop import can_decode, decode
+from npu_llm.engine.engine import Engine, EngineOptions
+from npu_llm.engine.generation_options import to_params
+from npu_llm.engine.sampler import Token
 from npu_llm.errors import OptionError
 from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
@@ -303,16 +306,56 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
                 [missing-llguidance] for a form that answers cannot be held to, and what forward
                 raises.
         """
-        self._hold_to_form(kwargs)
         cache = rename_cache(kwargs)
         self._check({}, cache)
-        check_prompt(
-            kwargs.get("input_ids") if inputs is None else inputs,
-            kwargs.get("attention_mask"),
-            past=_length_of(cache),
-        )
+        prompt = kwargs.get("input_ids") if inputs is None else inputs
+        check_prompt(prompt, kwargs.get("attention_mask"), past=_length_of(cache))
+        if prompt is not None and cache is None and generation_config is None and not args:
+            answer = self._by_engine(prompt, kwargs)
+            if answer is not None:
+                return answer
+        self._hold_to_form(kwargs)
         with allow_host_tokens():
             return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _by_engine(self, prompt: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+        """Answers one row by the engine; None for what transformers must prepare.
+
+        Samples are left to transformers as well, whose draws follow torch.manual_seed.
+
+        Returns:
+            (1, tokens + new) int64 on the prompt's device.
+        """
+        options = {**self.generation_config.to_diff_dict(), **arguments}
+        streamer, mask, _ = (
+            options.pop(name, None) for name in ("streamer", "attention_mask", "input_ids")
+        )
+        length = prompt.shape[1]
+        if options.get("max_new_tokens") is None:
+            options["max_new_tokens"] = (options.pop("max_length", None) or 0) - length
+        if options.get("do_sample") or options.get("stop_strings") or len(prompt) > 1:
+            return None
+        is_whole = mask is None or bool(mask.all())
+        has_room = self.context_length is None or length < self.context_length
+        form = given_form(options)
+        params = to_params(options)
+        if params is None or not (is_whole and has_room):
+            return None
+        constraint = None if form is None else self.constraints.make(form)
+        engine = Engine(self, EngineOptions(max_num_batched_tokens=None, is_sequential=True))
+        found: list[int] = []
+        if streamer is not None:
+            streamer.put(prompt.cpu())
+        for event in engine.generate(prompt[0].tolist(), params, constraint=constraint):
+            if isinstance(event, Token):
+                found.append(event.id)
+                if streamer is not None:
+                    streamer.put(torch.tensor([event.id]))
+            elif event.error is not None:
+                raise event.error
+        if streamer is not None:
+            streamer.end()
+        return torch.cat([prompt, torch.tensor([found], device=prompt.device)], 1)
 
     def _hold_to_form(self, options: dict[str, Any]) -> None:
         """Puts a logits processor in place of schema, regex or grammar."""
