@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openvino
@@ -23,6 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
+from npu_llm.generation.language_model import LanguageModel
 from npu_llm.models.export import export
 from npu_llm.models.pretrained import TaskReady
 from npu_llm.models.static_programs import StaticPrograms
@@ -216,6 +218,17 @@ def _copy_file(source: str, target: str) -> None:
         os.link(source, target)
     else:
         shutil.copy2(source, target, follow_symlinks=False)
+
+
+@pytest.fixture
+def encode_by(monkeypatch):
+    """encode_by(model, encode): the model encodes text by a function."""
+
+    def replace_tokenizer(model, encode):
+        monkeypatch.setattr(LanguageModel, "has_tokenizer", True)
+        monkeypatch.setitem(vars(model), "text_tokenizer", SimpleNamespace(encode=encode))
+
+    return replace_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -80,11 +80,10 @@ def test_exported_folder_keeps_it_in_the_compile_cache(exported_llama, tmp_path)
     assert npu_llm.load(folder, cache_dir=tmp_path / "cache").report.compiled_because is None
 
 
-def test_perplexity_is_measured_through_it(small, llama, monkeypatch):
-    tokenize = lambda text, **_: {"input_ids": torch.arange(120)[None] * 7 % 97}  # noqa: E731
+def test_perplexity_is_measured_through_it(small, llama, encode_by):
     found = []
     for model in (small, llama.ours()):
-        monkeypatch.setattr(model, "_tokenizer", tokenize)
+        encode_by(model, lambda _: (torch.arange(120) * 7 % 97).tolist())
         found.append(evaluate(model, "", window=100))
     assert (found[0].kv_cache, found[1].kv_cache) == ("u8", None)
     assert found[0].perplexity != found[1].perplexity

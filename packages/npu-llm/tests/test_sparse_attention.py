@@ -188,16 +188,11 @@ def test_other_numbers_are_refused_before_anything_is_read(tmp_path):
 # What it loses
 
 
-def with_tokenizer(model, monkeypatch):
-    assert model.config is not None  # of transformers from here on
-    monkeypatch.setattr(model, "_tokenizer", lambda text, **_: {"input_ids": TOKENS})
-
-
-def test_the_loss_is_of_tokens_that_are_read_one_by_one(load, monkeypatch):
+def test_the_loss_is_of_tokens_that_are_read_one_by_one(load, encode_by):
     results = {}
     for name, chosen in {"dense": None, "sparse": SparseAttention(top_k=64), "all": 320}.items():
         model = load(chosen)
-        with_tokenizer(model, monkeypatch)
+        encode_by(model, lambda _: TOKENS[0].tolist())
         scored_from = 320 if name == "all" else 300
         results[name] = evaluate(model, "", window=350, stride=50, scored_from=scored_from)
     assert results["sparse"].sparse_attention == "64"
@@ -213,9 +208,9 @@ def test_the_loss_is_of_tokens_that_are_read_one_by_one(load, monkeypatch):
 
 
 @pytest.mark.parametrize("scored_from", [None, 63, 350])
-def test_nothing_to_measure_is_an_error(load, monkeypatch, scored_from):
+def test_nothing_to_measure_is_an_error(load, encode_by, scored_from):
     model = load(SparseAttention(top_k=64))
-    with_tokenizer(model, monkeypatch)
+    encode_by(model, lambda _: TOKENS[0].tolist())
     with pytest.raises(OptionError, match="scored_from") as caught:
         evaluate(model, "", window=350, scored_from=scored_from)
     assert caught.value.code == "eval-text"
