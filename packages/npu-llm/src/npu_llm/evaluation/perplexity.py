@@ -130,10 +130,10 @@ def evaluate(
     def logits(part: torch.Tensor) -> torch.Tensor:
         nonlocal done
         if model.kv_cache is None:
-            found: torch.Tensor = model(part, use_cache=False).logits
+            found: torch.Tensor = model.step(part, model.new_cache())
         else:
             cache, pieces = model.new_cache(), torch.split(part, _PIECE_TOKENS, dim=1)
-            rows = [model(piece, past_key_values=cache).logits for piece in pieces]
+            rows = [model.step(piece, cache) for piece in pieces]
             found = torch.cat(rows, dim=1)
         done += window
         on_tokens(done, total)
