@@ -24,7 +24,7 @@ __all__ = [
     "StageLayers",
     "TensorExecution",
     "kernel_sets",
-    "members",
+    "workers",
     "native_program",
     "translated",
 ]
@@ -217,7 +217,7 @@ class Execution:
             return self._observed(rows)
         with translated():
             logits: torch.Tensor = self._native.step(
-                *_tensors(rows), members(), None, rows.is_decode
+                *_tensors(rows), workers(), None, rows.is_decode
             )
         return logits
 
@@ -278,7 +278,7 @@ class Execution:
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
         with translated():
             logits: torch.Tensor = self._native.step(
-                *_tensors(rows), members(), times, rows.is_decode
+                *_tensors(rows), workers(), times, rows.is_decode
             )
         return logits
 
@@ -313,7 +313,7 @@ def native_program(
         )
 
 
-def members() -> int:
+def workers() -> int:
     """Returns how many threads run a step."""
     return max(1, min(_C.usable_processors(), torch.get_num_threads()))
 
