@@ -24,9 +24,9 @@ __all__ = [
     "StageLayers",
     "TensorExecution",
     "kernel_sets",
-    "workers",
     "native_program",
     "translated",
+    "workers",
 ]
 
 
@@ -283,7 +283,10 @@ class Execution:
         return logits
 
 
-def _tensors(rows: Rows) -> tuple[torch.Tensor, ...]:
+_Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _tensors(rows: Rows) -> _Tensors:
     return (
         rows.tokens, rows.positions, rows.sequences, rows.slots, rows.block_tables, rows.kept,
     )  # fmt: skip
