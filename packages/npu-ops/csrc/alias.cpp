@@ -295,13 +295,6 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
   if (!is_npu(tensor)) flip_keys(impl, device_index);
 }
 
-void refuse_capture(const std::string& what) {
-  TORCH_CHECK(false, "npu.NPUGraph: ", what,
-              " runs on the host and cannot be captured; a replay would omit it. Compile the "
-              "step with "
-              "torch.compile(backend=\"npu\"), or move this out of the capture. [capture-host-op]");
-}
-
 at::Tensor copy_to_npu(const at::Tensor& host, c10::DeviceIndex device_index) {
   at::Tensor copy;
   {

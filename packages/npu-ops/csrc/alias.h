@@ -6,8 +6,6 @@
 // fallback.cpp.
 #pragma once
 
-#include <string>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
@@ -17,6 +15,7 @@
 #include "backward.h"
 #include "npu/allocator.h"
 #include "npu/process.h"
+#include "npu/tensor.h"
 
 namespace npu::ops {
 
@@ -56,13 +55,6 @@ at::Tensor view_from_alias(const at::Tensor& base, const at::Tensor& host_view);
 inline bool is_adoptable(const c10::DataPtr& memory) noexcept {
   return memory.device().is_cpu() &&
          (memory.get() == nullptr || (memory.get() == memory.get_context() && owns(memory.get())));
-}
-
-// Host code runs once, and a captured graph would not run it again.
-[[noreturn]] void refuse_capture(const std::string& what);
-
-inline bool is_npu(const at::Tensor& tensor) noexcept {
-  return tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse1Bit);
 }
 
 // While one is alive, this thread is inside a host kernel: CPU memory comes from the pool, and

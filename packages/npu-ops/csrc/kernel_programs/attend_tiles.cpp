@@ -8,7 +8,7 @@
 namespace npu::ops::kernel_programs {
 namespace {
 
-constexpr int kTasksPerMember = 3;  // fewer are split further, so that members end together
+constexpr int kTasksPerWorker = 3;  // fewer are split further, so that workers end together
 
 PartialSums partial_sums(float* memory, int queries) {
   return {memory, memory + queries, memory + 2 * static_cast<std::size_t>(queries)};
@@ -19,11 +19,11 @@ PartialSums partial_sums(float* memory, int queries) {
 void Program::make_tiles(Context& step) const {
   const Rows& rows = step.rows;
   const int key_heads = step.needs.key_heads;
-  step.has_choices = false;
-  std::int32_t* chosen = choice_.blocks == 0 || !rows.is_decode
+  step.has_selections = false;
+  std::int32_t* chosen = selection_.blocks == 0 || !rows.is_decode
                              ? nullptr
                              : step.chosen_blocks.of(static_cast<std::size_t>(rows.count) *
-                                                     key_heads * choice_.blocks);
+                                                     key_heads * selection_.blocks);
   for (int group : step.needs.groups) {
     std::vector<Tile>& tiles = step.tiles[group];
     tiles.clear();
@@ -36,12 +36,13 @@ void Program::make_tiles(Context& step) const {
       }
       Tile tile{row, end - row, rows.slots[row], rows.table_of(row)};
       tile.newest = rows.slots[row] / kBlockSlots;
-      if (chosen != nullptr && rows.slots[row] >= choice_.after && tile.newest >= choice_.blocks) {
+      if (chosen != nullptr && rows.slots[row] >= selection_.after &&
+          tile.newest >= selection_.blocks) {
         tile.all_blocks = tile.blocks;
-        tile.blocks = chosen + static_cast<std::size_t>(row) * key_heads * choice_.blocks;
-        tile.blocks_of_head = choice_.blocks;
-        tile.first_slot = (choice_.blocks - 1) * kBlockSlots + rows.slots[row] % kBlockSlots;
-        step.has_choices = true;
+        tile.blocks = chosen + static_cast<std::size_t>(row) * key_heads * selection_.blocks;
+        tile.blocks_of_head = selection_.blocks;
+        tile.first_slot = (selection_.blocks - 1) * kBlockSlots + rows.slots[row] % kBlockSlots;
+        step.has_selections = true;
       }
       tiles.push_back(tile);
       row = end;
@@ -49,14 +50,14 @@ void Program::make_tiles(Context& step) const {
   }
 }
 
-void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& crew,
-                         int member) const {
+void Program::run_attend(Context& step, const Attend& attend, int stage, Barrier& barrier,
+                         int worker) const {
   const LayerCache& cache = layers_[attend.layer];
   const int group = attend.heads / cache.key_heads, padded = cache.padded_value_size();
   const std::vector<Tile>& tiles = step.tiles.at(group);
-  if (choice_.blocks > 0) note_bounds(step, cache, crew, member);
-  if (step.has_choices) choose_blocks(step, attend, crew, member);
-  Own& own = step.own[member];
+  if (selection_.blocks > 0) note_bounds(step, cache, barrier, worker);
+  if (step.has_selections) select_blocks(step, attend, barrier, worker);
+  ThreadScratch& own = step.own[worker];
   const auto first_piece = [&](const Tile& tile) {
     const std::int64_t window = attend.options.window;
     return window > 0 ? std::max<std::int64_t>(0, tile.first_slot - window + 1) / kPieceSlots : 0;
@@ -101,7 +102,7 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
   for (const Tile& tile : tiles) {
     most_pieces = std::max(most_pieces, last_piece(tile) - first_piece(tile) + 1);
   }
-  if (pairs >= kTasksPerMember * crew.members || most_pieces <= 2) {
+  if (pairs >= kTasksPerWorker * barrier.workers || most_pieces <= 2) {
     for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < pairs;) {
       const Tile& tile = tiles[task / cache.key_heads];
       const int key_head = task % cache.key_heads, queries = tile.rows * group;
@@ -121,8 +122,8 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
   // Few rows with much to look at: pieces are work of their own, and are merged in their order, as
   // above, so that the sums are the same.
   const std::size_t room = partial_floats(rows_of_tile(group) * group, padded);
-  if (member == 0) step.pieces.of(room * pairs * most_pieces);
-  crew.meet();
+  if (worker == 0) step.pieces.of(room * pairs * most_pieces);
+  barrier.wait();
   const auto sums_of = [&](int pair, std::int64_t piece, const Tile& tile) {
     return partial_sums(step.pieces.get() + (pair * most_pieces + piece) * room, tile.rows * group);
   };
@@ -136,8 +137,8 @@ void Program::run_attend(Context& step, const Attend& attend, int stage, Crew& c
       attend_piece(tile, pair % cache.key_heads, piece, sums_of(pair, task % most_pieces, tile));
     }
   }
-  crew.meet();
-  const auto [begin, end] = share(pairs, member, crew.members);
+  barrier.wait();
+  const auto [begin, end] = share(pairs, worker, barrier.workers);
   for (int pair = begin; pair < end; ++pair) {
     const Tile& tile = tiles[pair / cache.key_heads];
     const PartialSums total = sums_of(pair, 0, tile);

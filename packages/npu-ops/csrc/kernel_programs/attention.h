@@ -16,7 +16,7 @@ namespace npu::ops::kernel_programs::NPU_SET {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // What a query of a piece looks at, and how its scores are changed.
-struct Look {
+struct ScoreMask {
   float slope, soft_cap;
   std::int64_t piece_start, slot;  // of the piece, and the query's own
   int first, last;                 // of the piece's slots
@@ -25,19 +25,21 @@ struct Look {
 };
 
 // Caps and shifts the scores of one query, and makes those -infinity where it may not look.
-inline void mask(float* scores, const Look& look) {
+inline void mask(float* scores, const ScoreMask& score_mask) {
   Floats places;
   for (int i = 0; i < kLanes; ++i)
     places[i] = static_cast<float>(i);
   for (int i = 0; i < kPieceSlots; i += kLanes) {
     Floats v = load(scores + i);
-    if (look.soft_cap != 0) v = look.soft_cap * hyperbolic_tangent(v / look.soft_cap);
+    if (score_mask.soft_cap != 0)
+      v = score_mask.soft_cap * hyperbolic_tangent(v / score_mask.soft_cap);
     const Floats place = places + static_cast<float>(i);
-    if (look.slope != 0) {
-      v += look.slope * (place + static_cast<float>(look.piece_start - look.slot));
+    if (score_mask.slope != 0) {
+      v +=
+          score_mask.slope * (place + static_cast<float>(score_mask.piece_start - score_mask.slot));
     }
-    const Integers seen =
-        (place >= static_cast<float>(look.first)) & (place < static_cast<float>(look.last));
+    const Integers seen = (place >= static_cast<float>(score_mask.first)) &
+                          (place < static_cast<float>(score_mask.last));
     store(scores + i, seen ? v : all(-kInfinity));
   }
 }
@@ -125,13 +127,13 @@ void attend_as(const LayerCache& cache, int key_head, unsigned char* const* bloc
     const int first = static_cast<int>(std::clamp<std::int64_t>(begin - piece_start, 0, slots));
     const int last = static_cast<int>(std::clamp<std::int64_t>(slot + 1 - piece_start, 0, slots));
     const int head = queries.first_head + q % queries.group;
-    const Look look{options.slopes == nullptr ? 0 : options.slopes[head],
-                    options.soft_cap,
-                    piece_start,
-                    slot,
-                    first,
-                    last};
-    if (!look.is_plain()) mask(scores + q * kPieceSlots, look);
+    const ScoreMask score_mask{options.slopes == nullptr ? 0 : options.slopes[head],
+                               options.soft_cap,
+                               piece_start,
+                               slot,
+                               first,
+                               last};
+    if (!score_mask.is_plain()) mask(scores + q * kPieceSlots, score_mask);
     first_of_all = std::min(first_of_all, first);
     last_of_all = std::max(last_of_all, last);
   }

@@ -39,10 +39,10 @@ void choose(const float* ranks, int candidates, int count, float* scratch, std::
 
 // Blocks whose last slot this step has written are full, and get their bounds. One that is written
 // again after a sequence was cropped becomes full again, so bounds are never of other keys.
-void Program::note_bounds(const Context& step, const LayerCache& cache, Crew& crew,
-                          int member) const {
+void Program::note_bounds(const Context& step, const LayerCache& cache, Barrier& barrier,
+                          int worker) const {
   const Rows& rows = step.rows;
-  const auto [begin, end] = share(rows.count, member, crew.members);
+  const auto [begin, end] = share(rows.count, worker, barrier.workers);
   for (int row = begin; row < end; ++row) {
     const int slot = rows.slots[row];
     if (slot % kBlockSlots == kBlockSlots - 1) {
@@ -54,7 +54,8 @@ void Program::note_bounds(const Context& step, const LayerCache& cache, Crew& cr
 // Heads that share keys share a choice. A bound counts by how far it is below the highest of its
 // own head's, so that a head with greater scores does not choose for the others; the rank of a
 // block is that with the head that wants it most.
-void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int member) const {
+void Program::select_blocks(Context& step, const Attend& attend, Barrier& barrier,
+                            int worker) const {
   const LayerCache& cache = layers_[attend.layer];
   const int heads = attend.heads, group = heads / cache.key_heads;
   const int padded = cache.padded_key_size();
@@ -63,10 +64,10 @@ void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int
   for (const Tile& tile : tiles) {
     if (tile.all_blocks != nullptr) most = std::max<std::size_t>(most, tile.newest - kNewest);
   }
-  Own& own = step.own[member];
+  ThreadScratch& own = step.own[worker];
   float* ranks = own.ranks.of(2 * most);
-  if (member == 0) step.bounds.of(tiles.size() * heads * most);
-  crew.meet();
+  if (worker == 0) step.bounds.of(tiles.size() * heads * most);
+  barrier.wait();
   const auto bounds_of = [&](std::size_t tile, int head) {
     return step.bounds.get() + (tile * heads + head) * most;
   };
@@ -81,7 +82,7 @@ void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int
         to[k] = from[head * cache.key_size + k] * attend.options.scale;
       std::fill(to + cache.key_size, to + padded, 0.0F);
     }
-    const auto [begin, end] = share(tile.newest - kNewest, member, crew.members);
+    const auto [begin, end] = share(tile.newest - kNewest, worker, barrier.workers);
     for (int candidate = begin; candidate < end; ++candidate) {
       const unsigned char* block = step.rows.blocks[tile.all_blocks[candidate + 1]];
       for (int key_head = 0; key_head < cache.key_heads; ++key_head) {
@@ -91,9 +92,9 @@ void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int
       }
     }
   }
-  crew.meet();
+  barrier.wait();
   const auto [begin, end] =
-      share(static_cast<int>(tiles.size()) * cache.key_heads, member, crew.members);
+      share(static_cast<int>(tiles.size()) * cache.key_heads, worker, barrier.workers);
   for (int pair = begin; pair < end; ++pair) {
     const Tile& tile = tiles[pair / cache.key_heads];
     if (tile.all_blocks == nullptr) continue;
@@ -109,7 +110,7 @@ void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int
     }
     const std::size_t offset = tile.blocks - step.chosen_blocks.get();
     std::int32_t* chosen = step.chosen_blocks.get() + offset + key_head * tile.blocks_of_head;
-    const int free = choice_.blocks - 1 - kNewest;
+    const int free = selection_.blocks - 1 - kNewest;
     choose(ranks, candidates, free, ranks + most, chosen + 1);
     chosen[0] = tile.all_blocks[0];
     for (int k = 1; k <= free; ++k)
@@ -117,7 +118,7 @@ void Program::choose_blocks(Context& step, const Attend& attend, Crew& crew, int
     for (int k = 0; k < kNewest; ++k)
       chosen[1 + free + k] = tile.all_blocks[tile.newest + 1 - kNewest + k];
   }
-  crew.meet();
+  barrier.wait();
 }
 
 }  // namespace npu::ops::kernel_programs

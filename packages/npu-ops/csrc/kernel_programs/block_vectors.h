@@ -17,17 +17,17 @@ namespace npu::ops::kernel_programs::NPU_SET {
 inline constexpr int kParts = kBlockOutputs / kLanes;
 
 // 16 floats, one for each output of a block.
-struct Wide {
+struct Floats16 {
   Floats part[kParts];
 };
 
 // The bits of a float16.
-struct Half {
+struct Float16Bits {
   std::uint16_t bits;
 };
 
-inline Wide same(float value) {
-  Wide wide;
+inline Floats16 same(float value) {
+  Floats16 wide;
   for (int i = 0; i < kParts; ++i)
     wide.part[i] = all(value);
   return wide;
@@ -35,8 +35,8 @@ inline Wide same(float value) {
 
 // From float32, bfloat16 (uint16_t) or whole numbers (uint8_t).
 template <typename T>
-Wide load_wide(const T* from) {
-  Wide wide;
+Floats16 load_wide(const T* from) {
+  Floats16 wide;
   for (int i = 0; i < kParts; ++i)
     wide.part[i] = load(from + i * kLanes);
   return wide;
@@ -50,8 +50,8 @@ inline float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
 }
 
-inline Wide load_wide(const Half* from) {
-  Wide wide;
+inline Floats16 load_wide(const Float16Bits* from) {
+  Floats16 wide;
 #if defined(__AVX512F__)
   wide.part[0] = std::bit_cast<Floats>(
       _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));

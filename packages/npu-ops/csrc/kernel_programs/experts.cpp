@@ -54,17 +54,17 @@ void clamped_product(const float* both, int width, float limit, float* inner) {
 
 }  // namespace
 
-void Program::run_experts(Context& step, const Experts& experts, int rows, Crew& crew,
-                          int member) const {
+void Program::run_experts(Context& step, const Experts& experts, int rows, Barrier& barrier,
+                          int worker) const {
   const int count = static_cast<int>(experts.gate_up.size());
   const bool is_clamped = experts.limit > 0;
   {
-    const auto [begin, end] = share(rows, member, crew.members);
+    const auto [begin, end] = share(rows, worker, barrier.workers);
     for (int row = begin; row < end; ++row) {
       choose(at(step, experts.scores, row), count, experts, step.chosen[row]);
     }
   }
-  crew.meet();
+  barrier.wait();
   struct Entry {
     int row;
     float part;
@@ -82,7 +82,7 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
   const PackedLinear& down = experts.down.front();
   const std::size_t value_stride = rounded(up.outputs, 16);
   const auto for_my_entries = [&](auto work) {
-    const auto [begin, end] = share(first_entry[count], member, crew.members);
+    const auto [begin, end] = share(first_entry[count], worker, barrier.workers);
     for (int expert = 0; expert < count; ++expert) {
       for (int e = std::max(begin, first_entry[expert]); e < std::min(end, first_entry[expert + 1]);
            ++e) {
@@ -93,10 +93,10 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
   for_my_entries([&](int entry, int row) {
     prepare(linear_, up, at(step, experts.input, row), step.expert_inputs, entry);
   });
-  crew.meet();
+  barrier.wait();
   for (int expert = 0; expert < count; ++expert) {
     if (of_expert[expert].empty()) continue;
-    const auto [begin, end] = share(up.blocks() / 2, member, crew.members);
+    const auto [begin, end] = share(up.blocks() / 2, worker, barrier.workers);
     if (begin == end) continue;
     const float* bias = experts.gate_up_bias.empty() ? nullptr : experts.gate_up_bias[expert];
     const Finish finish{.bias = bias,
@@ -108,14 +108,14 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
                    step.expert_values.get() + first_entry[expert] * value_stride, value_stride,
                    begin * 2, end * 2, finish);
   }
-  crew.meet();
+  barrier.wait();
   for_my_entries([&](int entry, int) {
     float* values = step.expert_values.get() + entry * value_stride;
     if (is_clamped) clamped_product(values, down.inputs, experts.limit, values);
     prepare(linear_, down, values, step.expert_inner, entry);
   });
-  crew.meet();
-  const auto [begin, end] = share(down.blocks(), member, crew.members);
+  barrier.wait();
+  const auto [begin, end] = share(down.blocks(), worker, barrier.workers);
   if (begin == end) return;
   const int first = begin * 16, last = std::min(end * 16, down.outputs);
   for (int row = 0; row < rows; ++row) {
@@ -128,7 +128,7 @@ void Program::run_experts(Context& step, const Experts& experts, int rows, Crew&
     }
   }
   const std::size_t stride = rounded(down.outputs, 16);
-  float* results = step.own[member].expert.get();
+  float* results = step.own[worker].expert.get();
   for (int expert = 0; expert < count; ++expert) {
     const auto& entries = of_expert[expert];
     if (entries.empty()) continue;

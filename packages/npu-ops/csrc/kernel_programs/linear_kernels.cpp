@@ -18,9 +18,9 @@ namespace npu::ops::kernel_programs::NPU_SET {
 namespace {
 
 // total += (sums - zeros * sum of x) * scales
-void add_scaled(Wide& total, const Sums& sums, const Wide& zeros, float sum_of_x,
-                const Wide& scales, float scale_of_x) {
-  const Wide values = to_floats(sums);
+void add_scaled(Floats16& total, const Sums& sums, const Floats16& zeros, float sum_of_x,
+                const Floats16& scales, float scale_of_x) {
+  const Floats16 values = to_floats(sums);
   for (int i = 0; i < kParts; ++i) {
     const Floats value = values.part[i] - zeros.part[i] * sum_of_x;
     total.part[i] += value * (scales.part[i] * scale_of_x);
@@ -50,14 +50,14 @@ struct Slabs {
 };
 
 // Of the outputs of a block of 8 bits: what is taken from each weight, less what the products take.
-Wide zeros8(const PackedLinear& weight, int block) {
+Floats16 zeros8(const PackedLinear& weight, int block) {
   const int first = block * kBlockOutputs;
   std::uint8_t values[kBlockOutputs];
   std::memset(values, 128, sizeof values);
   if (weight.zeros != nullptr) {
     std::memcpy(values, weight.zeros + first, std::min(kBlockOutputs, weight.outputs - first));
   }
-  Wide zeros = load_wide(values);
+  Floats16 zeros = load_wide(values);
   for (Floats& part : zeros.part)
     part -= float{kOffset8};
   return zeros;
@@ -65,13 +65,13 @@ Wide zeros8(const PackedLinear& weight, int block) {
 
 // The sums of all slabs, scaled.
 template <int R>
-void scale8(const PackedLinear& weight, int block, const Wide (&of_slabs)[R], int rows,
-            Wide* total) {
+void scale8(const PackedLinear& weight, int block, const Floats16 (&of_slabs)[R], int rows,
+            Floats16* total) {
   const int first = block * kBlockOutputs;
   float scales[kBlockOutputs] = {};
   std::memcpy(scales, static_cast<const float*>(weight.scales) + first,
               std::min(kBlockOutputs, weight.outputs - first) * sizeof(float));
-  const Wide factors = load_wide(scales);
+  const Floats16 factors = load_wide(scales);
   for (int r = 0; r < rows; ++r) {
     for (int i = 0; i < kParts; ++i)
       total[r].part[i] = of_slabs[r].part[i] * factors.part[i];
@@ -79,11 +79,11 @@ void scale8(const PackedLinear& weight, int block, const Wide (&of_slabs)[R], in
 }
 
 // Scales and zero points of 4 bits, for 16 outputs from `place` on.
-Wide scales4(const PackedLinear& weight, std::size_t place) {
-  return load_wide(static_cast<const Half*>(weight.scales) + place);
+Floats16 scales4(const PackedLinear& weight, std::size_t place) {
+  return load_wide(static_cast<const Float16Bits*>(weight.scales) + place);
 }
 
-Wide zeros4(const PackedLinear& weight, std::size_t place) {
+Floats16 zeros4(const PackedLinear& weight, std::size_t place) {
   return weight.zeros == nullptr ? same(8) : load_wide(weight.zeros + place);
 }
 
@@ -91,14 +91,14 @@ Wide zeros4(const PackedLinear& weight, std::size_t place) {
 // own: for the compiler, bytes that are read may lie in the results.
 
 template <int B, int R>
-void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*total)[R]) {
+void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Floats16 (*total)[R]) {
   const std::size_t block_bytes = weight.block_bytes();
   const std::uint8_t* data = weight.data + block * block_bytes;
-  Wide zeros[B];
+  Floats16 zeros[B];
   for (int b = 0; b < B; ++b)
     zeros[b] = zeros8(weight, block + b);
-  const Wide ones = same(1);
-  Wide of_slabs[B][R] = {};
+  const Floats16 ones = same(1);
+  Floats16 of_slabs[B][R] = {};
   for (int slab = 0; slab < x.slabs; ++slab, data += kSlabInputs * kBlockOutputs) {
     Sums sums[B][R];
     add_slab8<B, R>(data, block_bytes, x.rows(slab).data(), sums);
@@ -113,16 +113,16 @@ void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*
 }
 
 template <int B, int R>
-void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*total)[R]) {
+void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Floats16 (*total)[R]) {
   const int groups = weight.groups();
   const std::size_t block_bytes = weight.block_bytes();
   const std::uint8_t* data = weight.data + block * block_bytes;
-  Wide of_slabs[B][R] = {};
+  Floats16 of_slabs[B][R] = {};
   // `part` says of which inputs the sums are: of a whole slab, or of one of its halves.
   const auto add = [&](int group, const Sums(&sums)[B][R], int slab, int part) {
     for (int b = 0; b < B; ++b) {
       const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
-      const Wide scales = scales4(weight, place), zeros = zeros4(weight, place);
+      const Floats16 scales = scales4(weight, place), zeros = zeros4(weight, place);
       for (int r = 0; r < R; ++r) {
         add_scaled(of_slabs[b][r], sums[b][r], zeros, x.sums(r, slab)[part], scales,
                    x.scale(r, slab));
@@ -156,16 +156,16 @@ void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Wide (*
 
 template <typename T, int B, int R>
 void multiply_floats(const PackedLinear& weight, int block, const Activations& x, int row,
-                     Wide (*total)[R]) {
+                     Floats16 (*total)[R]) {
   const T* data[B];
   for (int b = 0; b < B; ++b)
     data[b] = reinterpret_cast<const T*>(weight.data + (block + b) * weight.block_bytes());
   const float* of_row[R];
   for (int r = 0; r < R; ++r)
     of_row[r] = x.values + (row + r) * x.stride;
-  Wide sums[B][R] = {};
+  Floats16 sums[B][R] = {};
   for (int input = 0; input < weight.inputs; ++input) {
-    Wide weights[B];
+    Floats16 weights[B];
     for (int b = 0; b < B; ++b) {
       weights[b] = load_wide(data[b]);
       if constexpr (B * R <= kFewRows) fetch(data[b]);
@@ -188,7 +188,7 @@ void multiply_floats(const PackedLinear& weight, int block, const Activations& x
 // Not inlined, as a tile of two blocks may have two.
 template <int B, int R>
 [[gnu::noinline]] void multiply(const PackedLinear& weight, int block, const Activations& x,
-                                int row, Wide (*total)[R]) {
+                                int row, Floats16 (*total)[R]) {
   const Slabs<R> slabs{x, row, weight.slabs()};
   switch (weight.kind) {
     case Kind::float32:
@@ -196,7 +196,7 @@ template <int B, int R>
     case Kind::bfloat16:
       return multiply_floats<std::uint16_t, B>(weight, block, x, row, total);
     case Kind::float16:
-      return multiply_floats<Half, B>(weight, block, x, row, total);
+      return multiply_floats<Float16Bits, B>(weight, block, x, row, total);
     case Kind::int8:
       return multiply8<B>(weight, block, slabs, total);
     case Kind::int4:
@@ -204,14 +204,14 @@ template <int B, int R>
   }
 }
 
-void add_bias(Wide& values, const float* bias, int count) {
+void add_bias(Floats16& values, const float* bias, int count) {
   for (int i = 0; i < kParts; ++i) {
     values.part[i] += load_some(bias + i * kLanes, std::clamp(count - i * kLanes, 0, kLanes));
   }
 }
 
 // What follows the product of a row with a block. `up` is the gated partner's, or null.
-void finish_block(const PackedLinear& weight, int block, Wide& total, Wide* up, int row,
+void finish_block(const PackedLinear& weight, int block, Floats16& total, Floats16* up, int row,
                   float* out_of_row, const Finish& finish) {
   const int count = std::min(kBlockOutputs, weight.outputs - block * kBlockOutputs);
   const int column = block * kBlockOutputs / (up == nullptr ? 1 : 2);
@@ -237,8 +237,8 @@ void finish_block(const PackedLinear& weight, int block, Wide& total, Wide* up, 
 
 // Of B blocks and R rows the first; two blocks of a gated linear are partners.
 template <int B, int R>
-void finish_rows(const PackedLinear& weight, int block, int blocks, Wide (&total)[B][R], int row,
-                 int rows, float* out, std::size_t out_stride, const Finish& finish) {
+void finish_rows(const PackedLinear& weight, int block, int blocks, Floats16 (&total)[B][R],
+                 int row, int rows, float* out, std::size_t out_stride, const Finish& finish) {
   for (int r = 0; r < rows; ++r) {
     float* out_of_row = out + (row + r) * out_stride;
     if (finish.gated) {
@@ -254,7 +254,7 @@ void finish_rows(const PackedLinear& weight, int block, int blocks, Wide (&total
 template <int B, int kTogether, int R>
 void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
           std::size_t out_stride, int block, const Finish& finish) {
-  Wide total[B][R];
+  Floats16 total[B][R];
   for (int b = 0; b < B; b += kTogether)
     multiply<kTogether, R>(weight, block + b, x, row, total + b);
   finish_rows(weight, block, B, total, row, R, out, out_stride, finish);
@@ -296,7 +296,7 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
   const std::size_t block_bytes = weight.block_bytes();
   const std::uint8_t* data = weight.data + block * block_bytes;
   alignas(64) std::int32_t sums[kAmxBlocks][kAmxRows][kBlockOutputs];
-  Wide of_slabs[kAmxBlocks][kAmxRows] = {}, zeros[kAmxBlocks], scales[kAmxBlocks];
+  Floats16 of_slabs[kAmxBlocks][kAmxRows] = {}, zeros[kAmxBlocks], scales[kAmxBlocks];
   for (int b = 0; b < blocks && !are_nibbles; ++b) {
     zeros[b] = zeros8(weight, block + b);
     scales[b] = same(1);

@@ -11,9 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsAlone = 2;    // so few rows each member prepares for itself: dearer is a meeting
-constexpr int kRowsOfPass = 96;  // whose values stay in a member's own cache from stage to stage
-constexpr int kRowsOfMember = 32;  // fewer would be too few for the weights that each member reads
+constexpr int kRowsAlone = 2;    // so few rows each worker prepares for itself: dearer is a barrier
+constexpr int kRowsOfPass = 96;  // whose values stay in a worker's own cache from stage to stage
+constexpr int kRowsOfMember = 32;  // fewer would be too few for the weights that each worker reads
 
 bool is_linear(const Instruction& one) {
   return std::holds_alternative<Linear>(one);
@@ -33,13 +33,13 @@ bool is_mixing(const Instruction& one) {
 
 Program::Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
                  std::vector<LayerCache> layers, View logits, const LinearKernels& linear,
-                 const RowKernels& row, BlockChoice choice)
+                 const RowKernels& row, BlockSelection selection)
     : instructions_(std::move(instructions)),
       layers_(std::move(layers)),
       logits_(logits),
       linear_(linear),
       row_(row),
-      choice_(choice) {
+      selection_(selection) {
   for (int width : widths)
     strides_.push_back(static_cast<int>(rounded(width, 16)));
   if (logits_.buffer >= 0) strides_[logits_.buffer] = widths[logits_.buffer];
@@ -59,7 +59,7 @@ void Program::make_stages() {
   for (int i = 0; i < static_cast<int>(instructions_.size()); ++i) {
     const Instruction& one = instructions_[i];
     const bool is_by_row = !is_linear(one) && !is_mixing(one);
-    const bool begins = std::holds_alternative<Keep>(one);  // reads what other members wrote
+    const bool begins = std::holds_alternative<Keep>(one);  // reads what other workers wrote
     if (is_by_row && was_by_row && !begins) {
       stages_.back().second = i;
     } else {
@@ -84,7 +84,7 @@ float* Program::at(const Context& step, const View& view, std::size_t row) const
 }
 
 void Program::find_needs() {
-  Needs& needs = context_->needs;
+  ScratchSizes& needs = context_->needs;
   const auto raise = [](std::size_t& most, std::size_t value) { most = std::max(most, value); };
   for (const Instruction& one : instructions_) {
     if (const auto* linear = std::get_if<Linear>(&one)) {
@@ -111,17 +111,17 @@ void Program::find_needs() {
   }
 }
 
-void Program::reserve(Context& step, int members) const {
-  const Needs& needs = step.needs;
+void Program::reserve(Context& step, int workers) const {
+  const ScratchSizes& needs = step.needs;
   const std::size_t rows = step.rows.count, entries = rows * needs.chosen;
-  if (static_cast<int>(step.own.size()) < members) step.own.resize(members);
-  for (Own& own : step.own) {
+  if (static_cast<int>(step.own.size()) < workers) step.own.resize(workers);
+  for (ThreadScratch& own : step.own) {
     own.prepared.reserve(step.are_rows_split ? kRowsOfPass : kRowsAlone, needs.inputs);
     own.row.of(rounded(needs.inputs, 16));
     own.attend.of(needs.attend);
     own.sums.of(needs.sums);
     own.expert.of(rows * needs.expert_results);
-    if (choice_.blocks > 0) own.bound_queries.of(needs.bound_queries);
+    if (selection_.blocks > 0) own.bound_queries.of(needs.bound_queries);
   }
   const std::size_t together = step.are_rows_split ? step.rows.kept_count : rows;
   if (together > kRowsAlone) step.shared.reserve(together, needs.inputs);
@@ -131,7 +131,7 @@ void Program::reserve(Context& step, int members) const {
   if (entries > 0) step.chosen.resize(std::max(step.chosen.size(), rows));
 }
 
-void Program::run(const Rows& rows, float* logits, int members, std::int64_t* times_ns) {
+void Program::run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns) {
   const std::lock_guard lock(mutex_);
   Context& step = *context_;
   step.rows = rows;
@@ -140,30 +140,30 @@ void Program::run(const Rows& rows, float* logits, int members, std::int64_t* ti
     const std::size_t count = static_cast<std::size_t>(rows.count) * strides_[i];
     step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : step.buffers[i].of(count);
   }
-  step.are_rows_split = rows.count >= kRowsOfMember * std::max(members, 1);
-  reserve(step, std::max(members, 1));
+  step.are_rows_split = rows.count >= kRowsOfMember * std::max(workers, 1);
+  reserve(step, std::max(workers, 1));
   make_tiles(step);
   for (auto& counter : step.counters)
     counter.store(0, std::memory_order_relaxed);
   step.last_time = Clock::now();
-  const auto work = [&](Crew& crew, int member) {
+  const auto work = [&](Barrier& barrier, int worker) {
     for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
       if (stage == first_kept_stage_ && rows.kept_count == 0) break;  // nobody asked for logits
       const int end = step.are_rows_split ? ends_of_rows_alone_[stage] : stage;
       if (end > stage) {
-        run_rows(step, stage, end, crew, member);
+        run_rows(step, stage, end, barrier, worker);
         stage = end - 1;
       } else {
-        run_stage(step, stage, crew, member);
+        run_stage(step, stage, barrier, worker);
       }
-      crew.meet();
-      if (member == 0) note_time(step, stage);
+      barrier.wait();
+      if (worker == 0) note_time(step, stage);
     }
   };
-  if (members == kAlone) {
+  if (workers == kAlone) {
     run_alone(work);
   } else {
-    run_together(members, work);
+    run_on_workers(workers, work);
   }
 }
 
@@ -175,13 +175,13 @@ void Program::note_time(Context& step, int stage) const {
   step.last_time = now;
 }
 
-// Runs stages whose rows need nothing of each other. Each member has rows of its own, and takes a
+// Runs stages whose rows need nothing of each other. Each worker has rows of its own, and takes a
 // pass of them through all stages: what one stage writes, the next finds in the same core's cache,
-// and nobody waits. With stages one by one for all rows, half of what a member reads was written by
+// and nobody waits. With stages one by one for all rows, half of what a worker reads was written by
 // others: a prompt of 512 rows took 1.3 times as long (two Zen 5 cores, 2026-11-25).
-void Program::run_rows(Context& step, int first_stage, int end_stage, const Crew& crew,
-                       int member) const {
-  const auto [first_row, end_row] = share(step.rows.count, member, crew.members);
+void Program::run_rows(Context& step, int first_stage, int end_stage, const Barrier& barrier,
+                       int worker) const {
+  const auto [first_row, end_row] = share(step.rows.count, worker, barrier.workers);
   const int passes = (end_row - first_row + kRowsOfPass - 1) / kRowsOfPass;
   for (int pass = 0; pass < passes; ++pass) {
     const auto [from, to] = share(end_row - first_row, pass, passes);
@@ -189,13 +189,13 @@ void Program::run_rows(Context& step, int first_stage, int end_stage, const Crew
     for (int stage = first_stage; stage < end_stage; ++stage) {
       const auto [first, last] = stages_[stage];
       if (const auto* linear = std::get_if<Linear>(&instructions_[first])) {
-        Own& own = step.own[member];
+        ThreadScratch& own = step.own[worker];
         prepare_rows(step, *linear, begin, end, begin, own.prepared, own.row.get());
         multiply_rows(step, *linear, begin, end - begin, own.prepared, 0, linear->weight.blocks());
       } else {
         run_by_row(step, first, last, begin, end);
       }
-      if (member == 0) note_time(step, stage);
+      if (worker == 0) note_time(step, stage);
     }
   }
 }
@@ -207,18 +207,18 @@ void Program::run_by_row(Context& step, int first, int last, int begin, int end)
   }
 }
 
-void Program::run_stage(Context& step, int stage, Crew& crew, int member) const {
+void Program::run_stage(Context& step, int stage, Barrier& barrier, int worker) const {
   const auto [first, last] = stages_[stage];
   const int rows = stage < first_kept_stage_ ? step.rows.count : step.rows.kept_count;
   const Instruction& one = instructions_[first];
   if (const auto* linear = std::get_if<Linear>(&one)) {
-    run_linear(step, *linear, rows, crew, member);
+    run_linear(step, *linear, rows, barrier, worker);
   } else if (const auto* attend = std::get_if<Attend>(&one)) {
-    run_attend(step, *attend, stage, crew, member);
+    run_attend(step, *attend, stage, barrier, worker);
   } else if (const auto* experts = std::get_if<Experts>(&one)) {
-    run_experts(step, *experts, rows, crew, member);
+    run_experts(step, *experts, rows, barrier, worker);
   } else {
-    const auto [begin, end] = share(rows, member, crew.members);
+    const auto [begin, end] = share(rows, worker, barrier.workers);
     run_by_row(step, first, last, begin, end);
   }
 }
@@ -263,7 +263,7 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
 // Makes rows ready for a linear that does not take them as they are; `prepared` begins with
 // `first_row`.
 void Program::prepare_rows(Context& step, const Linear& linear, int begin, int end, int first_row,
-                           Prepared& prepared, float* normed_row) const {
+                           QuantizedInput& prepared, float* normed_row) const {
   const PackedLinear& weight = linear.weight;
   if (takes_values(linear)) return;
   for (int row = begin; row < end; ++row) {
@@ -282,7 +282,7 @@ void Program::prepare_rows(Context& step, const Linear& linear, int begin, int e
 
 // Products of rows from `first_row` on, with which `prepared` begins, and blocks.
 void Program::multiply_rows(Context& step, const Linear& linear, int first_row, int rows,
-                            const Prepared& prepared, int first_block, int last_block) const {
+                            const QuantizedInput& prepared, int first_block, int last_block) const {
   Activations inputs = activations(prepared, linear.weight.inputs, 0);
   if (takes_values(linear)) {
     inputs.values = at(step, linear.input, first_row);
@@ -302,16 +302,16 @@ void Program::multiply_rows(Context& step, const Linear& linear, int first_row, 
                  strides_[linear.out.buffer], first_block, last_block, finish);
 }
 
-void Program::run_linear(Context& step, const Linear& linear, int rows, Crew& crew,
-                         int member) const {
-  Own& own = step.own[member];
+void Program::run_linear(Context& step, const Linear& linear, int rows, Barrier& barrier,
+                         int worker) const {
+  ThreadScratch& own = step.own[worker];
   const bool is_alone = rows <= kRowsAlone;
-  Prepared& prepared = is_alone ? own.prepared : step.shared;
-  const auto [first, last] = is_alone ? std::pair{0, rows} : share(rows, member, crew.members);
+  QuantizedInput& prepared = is_alone ? own.prepared : step.shared;
+  const auto [first, last] = is_alone ? std::pair{0, rows} : share(rows, worker, barrier.workers);
   prepare_rows(step, linear, first, last, 0, prepared, own.row.get());
-  if (!is_alone && !takes_values(linear)) crew.meet();
+  if (!is_alone && !takes_values(linear)) barrier.wait();
   const int per_share = linear.is_gated ? 2 : 1;  // a gate's block and its partner stay together
-  const auto [begin, end] = share(linear.weight.blocks() / per_share, member, crew.members);
+  const auto [begin, end] = share(linear.weight.blocks() / per_share, worker, barrier.workers);
   if (begin < end) {
     multiply_rows(step, linear, 0, rows, prepared, begin * per_share, end * per_share);
   }

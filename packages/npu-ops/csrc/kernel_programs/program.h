@@ -1,4 +1,4 @@
-// Programs of our own kernels: instructions over rows, run by the team of threads.
+// Programs of our own kernels: instructions over rows, run by the thread pool.
 //
 // The Python side (npu_ops.kernel_programs.program) says what each instruction computes.
 #pragma once
@@ -13,7 +13,7 @@
 #include "kernel_programs/linear.h"
 #include "kernel_programs/packed_linear.h"
 #include "kernel_programs/row_kernels.h"
-#include "kernel_programs/team.h"
+#include "kernel_programs/thread_pool.h"
 
 namespace npu::ops::kernel_programs {
 
@@ -125,57 +125,62 @@ struct Rows {
   }
 };
 
-// Which rows of a decode attend to how many blocks of keys only; see block_choice.cpp.
-struct BlockChoice {
+// Which rows of a decode attend to how many blocks of keys only; see block_selection.cpp.
+struct BlockSelection {
   int blocks = 0;          // 0: all
   std::int64_t after = 0;  // slots up to which a sequence attends to all of them
 };
 
 inline constexpr int kFewestBlocks = 4;  // the first, the two newest, and one to choose
 
-inline constexpr int kAlone = 0;  // members: the caller's thread, without the team
+inline constexpr int kAlone = 0;  // workers: the caller's thread, without the thread pool
 
-struct Prepared;  // rows of a linear's input
+struct QuantizedInput;  // rows of a linear's input
 
 class Program {
  public:
   Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
           std::vector<LayerCache> layers, View logits, const LinearKernels& linear,
-          const RowKernels& row, BlockChoice choice);
+          const RowKernels& row, BlockSelection selection);
   ~Program();
 
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
   // a program that has none. Calls are queued.
   // Throws std::bad_alloc where there is no memory; a later call may succeed.
   // If `times_ns` is not null, a duration is added to each stage's.
-  void run(const Rows& rows, float* logits, int members, std::int64_t* times_ns);
+  void run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns);
 
   // The first and last instruction of each stage.
   const std::vector<std::pair<int, int>>& stages() const { return stages_; }
 
  private:
   struct Tile;     // rows of one sequence that attend together
-  struct Context;  // what members share during a step
+  struct Context;  // what workers share during a step
 
   void make_stages();
   void find_needs();
-  void reserve(Context& step, int members) const;
+  void reserve(Context& step, int workers) const;
   void make_tiles(Context& step) const;
   float* at(const Context& step, const View& view, std::size_t row) const;
   void note_time(Context& step, int stage) const;
-  void run_rows(Context& step, int first_stage, int end_stage, const Crew& crew, int member) const;
-  void run_stage(Context& step, int stage, Crew& crew, int member) const;
+  void run_rows(Context& step, int first_stage, int end_stage, const Barrier& barrier,
+                int worker) const;
+  void run_stage(Context& step, int stage, Barrier& barrier, int worker) const;
   void run_by_row(Context& step, int first, int last, int begin, int end) const;
   void run_row(Context& step, const Instruction& instruction, int row) const;
   void prepare_rows(Context& step, const Linear& linear, int begin, int end, int first_row,
-                    Prepared& prepared, float* normed_row) const;
+                    QuantizedInput& prepared, float* normed_row) const;
   void multiply_rows(Context& step, const Linear& linear, int first_row, int rows,
-                     const Prepared& prepared, int first_block, int last_block) const;
-  void run_linear(Context& step, const Linear& linear, int rows, Crew& crew, int member) const;
-  void note_bounds(const Context& step, const LayerCache& cache, Crew& crew, int member) const;
-  void choose_blocks(Context& step, const Attend& attend, Crew& crew, int member) const;
-  void run_attend(Context& step, const Attend& attend, int stage, Crew& crew, int member) const;
-  void run_experts(Context& step, const Experts& experts, int rows, Crew& crew, int member) const;
+                     const QuantizedInput& prepared, int first_block, int last_block) const;
+  void run_linear(Context& step, const Linear& linear, int rows, Barrier& barrier,
+                  int worker) const;
+  void note_bounds(const Context& step, const LayerCache& cache, Barrier& barrier,
+                   int worker) const;
+  void select_blocks(Context& step, const Attend& attend, Barrier& barrier, int worker) const;
+  void run_attend(Context& step, const Attend& attend, int stage, Barrier& barrier,
+                  int worker) const;
+  void run_experts(Context& step, const Experts& experts, int rows, Barrier& barrier,
+                   int worker) const;
 
   std::vector<Instruction> instructions_;
   std::vector<std::pair<int, int>> stages_;
@@ -186,7 +191,7 @@ class Program {
   View logits_;
   const LinearKernels& linear_;
   const RowKernels& row_;
-  const BlockChoice choice_;
+  const BlockSelection selection_;
   std::mutex mutex_;
   std::unique_ptr<Context> context_;
 };

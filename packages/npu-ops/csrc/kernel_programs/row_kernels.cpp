@@ -156,7 +156,7 @@ void append(const LayerCache& cache, unsigned char* block, int slot, const float
   }
 }
 
-std::int64_t arg_max(const float* x, std::int64_t width) {
+std::int64_t argmax(const float* x, std::int64_t width) {
   constexpr int kChains = 4;  // one maximum waits for the one before
   Floats most[kChains];
   Integers is_nan[kChains] = {};
@@ -212,7 +212,7 @@ void weigh(const float* scores, std::int64_t width, float temperature, float* we
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {NPU_SET_NAME, norm,   rotate, combine, append,  note_bounds, bound,
-                                ready,        attend, merge,  finish,  arg_max, weigh};
+const RowKernels kRowKernels = {NPU_SET_NAME, norm,   rotate, combine, append, note_bounds, bound,
+                                ready,        attend, merge,  finish,  argmax, weigh};
 
 }  // namespace npu::ops::kernel_programs::NPU_SET

@@ -115,7 +115,7 @@ struct RowKernels {
   void (*finish)(const PartialSums& total, const LayerCache& cache, const Queries& queries,
                  const AttendOptions& options, float* out, std::size_t out_stride);
   // Where the largest of a row stands, the first of equal ones; as in torch, NaN is the largest.
-  std::int64_t (*arg_max)(const float* x, std::int64_t width);
+  std::int64_t (*argmax)(const float* x, std::int64_t width);
   // e^((score - largest score) / temperature) of each score of a row, and of each kWeighedPart of
   // them the sum and the largest. Where a score is NaN or +infinity, or all are -infinity, sums are
   // NaN.

@@ -1,4 +1,4 @@
-#include "kernel_programs/drawing.h"
+#include "kernel_programs/sampling.h"
 
 #include <algorithm>
 #include <numeric>
@@ -25,7 +25,8 @@ std::int64_t place_at(std::int64_t count, double sought, const Weight& weight) {
 }
 
 // Of all tokens, laid side by side by number.
-std::int64_t draw_of_all(const DrawRoom& room, std::int64_t width, double total, double point) {
+std::int64_t sample_of_all(const SamplingScratch& room, std::int64_t width, double total,
+                           double point) {
   double sought = point * total;
   const auto parts = static_cast<std::int64_t>(room.sums.size());
   std::int64_t part = place_at(parts, sought, [&](std::int64_t i) { return room.sums[i]; });
@@ -38,7 +39,7 @@ std::int64_t draw_of_all(const DrawRoom& room, std::int64_t width, double total,
 }
 
 // Finds the tokens that weigh as much, by number; returns their sum.
-double find_above(DrawRoom& room, std::int64_t width, double floor) {
+double find_above(SamplingScratch& room, std::int64_t width, double floor) {
   room.tokens.clear();
   double sum = 0;
   for (std::size_t part = 0; part < room.most.size(); ++part) {
@@ -55,7 +56,8 @@ double find_above(DrawRoom& room, std::int64_t width, double floor) {
 }
 
 // Finds all tokens that may be drawn, and some more.
-void find_likely(DrawRoom& room, std::int64_t width, const Draw& how, double total) {
+void find_likely(SamplingScratch& room, std::int64_t width, const SamplingParams& how,
+                 double total) {
   for (const double floor : kFloors) {
     const double sum = find_above(room, width, floor);
     const bool is_enough = how.top_k > 0
@@ -67,8 +69,8 @@ void find_likely(DrawRoom& room, std::int64_t width, const Draw& how, double tot
 
 }  // namespace
 
-std::int64_t draw(const RowKernels& kernels, const float* scores, std::int64_t width,
-                  const Draw& how, DrawRoom& room) {
+std::int64_t sample(const RowKernels& kernels, const float* scores, std::int64_t width,
+                    const SamplingParams& how, SamplingScratch& room) {
   const std::int64_t parts = (width + kWeighedPart - 1) / kWeighedPart;
   room.weights.resize(width);
   room.sums.resize(parts);
@@ -78,7 +80,7 @@ std::int64_t draw(const RowKernels& kernels, const float* scores, std::int64_t w
   double total = std::accumulate(room.sums.begin(), room.sums.end(), 0.0);
   if (!(total > 0)) return -1;
   if (how.top_k == 0 && how.top_p >= 1 && how.min_p == 0) {
-    return draw_of_all(room, width, total, how.point);
+    return sample_of_all(room, width, total, how.point);
   }
   find_likely(room, width, how, total);
   std::vector<std::int64_t>& tokens = room.tokens;

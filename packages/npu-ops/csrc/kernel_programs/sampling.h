@@ -8,8 +8,8 @@
 
 namespace npu::ops::kernel_programs {
 
-// How a token is drawn; see npu_ops.kernel_programs.sampler.Draw.
-struct Draw {
+// How a token is drawn; see npu_ops.kernel_programs.sampler.SamplingParams.
+struct SamplingParams {
   double temperature;
   std::int64_t top_k;  // 0 for all
   double top_p, min_p;
@@ -17,14 +17,14 @@ struct Draw {
 };
 
 // Memory of a thread that draws, which only grows.
-struct DrawRoom {
+struct SamplingScratch {
   std::vector<float> weights, most;
   std::vector<double> sums;
   std::vector<std::int64_t> tokens;
 };
 
 // Returns a token; -1 where a score is NaN or +infinity, or all are -infinity.
-std::int64_t draw(const RowKernels& kernels, const float* scores, std::int64_t width,
-                  const Draw& how, DrawRoom& room);
+std::int64_t sample(const RowKernels& kernels, const float* scores, std::int64_t width,
+                    const SamplingParams& how, SamplingScratch& room);
 
 }  // namespace npu::ops::kernel_programs

@@ -40,8 +40,8 @@ struct Sums {
   __m512i all = _mm512_setzero_si512();
 };
 
-inline Wide to_floats(const Sums& sums) {
-  Wide wide;
+inline Floats16 to_floats(const Sums& sums) {
+  Floats16 wide;
   wide.part[0] = std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums.all));
   return wide;
 }
@@ -139,8 +139,8 @@ struct Sums {
   __m256i part[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
 };
 
-inline Wide to_floats(const Sums& sums) {
-  Wide wide;
+inline Floats16 to_floats(const Sums& sums) {
+  Floats16 wide;
   for (int i = 0; i < 2; ++i)
     wide.part[i] = std::bit_cast<Floats>(_mm256_cvtepi32_ps(sums.part[i]));
   return wide;
@@ -290,8 +290,8 @@ struct Sums {
   std::int32_t all[kBlockOutputs] = {};
 };
 
-inline Wide to_floats(const Sums& sums) {
-  Wide wide;
+inline Floats16 to_floats(const Sums& sums) {
+  Floats16 wide;
   for (int i = 0; i < kBlockOutputs; ++i) {
     wide.part[i / kLanes][i % kLanes] = static_cast<float>(sums.all[i]);
   }

@@ -1,4 +1,4 @@
-// What the members of the team share while they run a step of a program.
+// What the workers of the thread pool share while they run a step of a program.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline constexpr std::size_t kAlignment = 64;
 
 // Memory that only grows, and is not cleared.
 template <typename T>
-class Room {
+class Scratch {
  public:
   T* of(std::size_t count) {
     if (count > size_) {
@@ -34,10 +34,10 @@ class Room {
   T* get() const { return memory_.get(); }
 
  private:
-  struct Free {
+  struct AlignedDelete {
     void operator()(T* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
   };
-  std::unique_ptr<T, Free> memory_;
+  std::unique_ptr<T, AlignedDelete> memory_;
   std::size_t size_ = 0;
 };
 
@@ -45,10 +45,10 @@ inline std::size_t rounded(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
 }
 
-// Member's share of a number of things.
-inline std::pair<int, int> share(int count, int member, int members) {
-  return {static_cast<int>(static_cast<std::int64_t>(count) * member / members),
-          static_cast<int>(static_cast<std::int64_t>(count) * (member + 1) / members)};
+// A worker's share of a number of things.
+inline std::pair<int, int> share(int count, int worker, int workers) {
+  return {static_cast<int>(static_cast<std::int64_t>(count) * worker / workers),
+          static_cast<int>(static_cast<std::int64_t>(count) * (worker + 1) / workers)};
 }
 
 inline constexpr int kQueriesOfTile = 48;  // as many read the same keys together
@@ -63,10 +63,10 @@ inline std::size_t partial_floats(int queries, int padded) {
 }
 
 // Rows of a linear's input, as its kernel takes them.
-struct Prepared {
-  Room<std::int8_t> integers;
-  Room<float> scales, values;
-  Room<float> sums;
+struct QuantizedInput {
+  Scratch<std::int8_t> integers;
+  Scratch<float> scales, values;
+  Scratch<float> sums;
 
   void reserve(std::size_t rows, std::size_t inputs) {
     const std::size_t padded = rounded(inputs, 64);
@@ -78,25 +78,25 @@ struct Prepared {
 };
 
 // What the instructions of a program need at most.
-struct Needs {
+struct ScratchSizes {
   std::size_t inputs = 0;                             // of a linear
-  std::size_t attend = 0, sums = 0;                   // floats of a member
+  std::size_t attend = 0, sums = 0;                   // floats of a worker
   std::size_t chosen = 0;                             // experts of a row
   std::size_t expert_inputs = 0, expert_inner = 0;    // inputs of their linears
   std::size_t expert_values = 0, expert_results = 0;  // floats of an entry
-  std::size_t bound_queries = 0;                      // floats of a member
+  std::size_t bound_queries = 0;                      // floats of a worker
   int heads = 0, key_heads = 0;                       // of an Attend
   std::vector<int> groups;                            // heads that share keys, in an Attend
 };
 
-// What one member needs for itself.
-struct Own {
-  Prepared prepared;
-  Room<float> row, attend, sums, expert, bound_queries, ranks;
+// What one worker needs for itself.
+struct ThreadScratch {
+  QuantizedInput prepared;
+  Scratch<float> row, attend, sums, expert, bound_queries, ranks;
 };
 
 // The prepared rows from `row` on.
-inline Activations activations(const Prepared& prepared, int inputs, std::size_t row) {
+inline Activations activations(const QuantizedInput& prepared, int inputs, std::size_t row) {
   const std::size_t padded = rounded(inputs, 64), stride = rounded(inputs, 16);
   return {.values = prepared.values.get() + row * stride,
           .stride = stride,
@@ -107,7 +107,7 @@ inline Activations activations(const Prepared& prepared, int inputs, std::size_t
 
 // Makes a row of a linear's input ready: integers where its weight has them, else a copy.
 inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, const float* x,
-                    Prepared& prepared, std::size_t row) {
+                    QuantizedInput& prepared, std::size_t row) {
   const int inputs = weight.inputs;
   const std::size_t padded = rounded(inputs, 64);
   if (weight.has_integers()) {
@@ -123,7 +123,7 @@ struct Program::Tile {
   int first_row, rows;
   std::int64_t first_slot;
   const std::int32_t* blocks;  // the sequence's table, or that of the blocks which it chooses
-  // Of a row that chooses blocks, which then look like a shorter sequence; see block_choice.cpp.
+  // Of a row that chooses blocks, which then look like a shorter sequence; see block_selection.cpp.
   int blocks_of_head = 0;                    // how far the key heads' tables lie apart
   const std::int32_t* all_blocks = nullptr;  // the sequence's table; null for a row that does not
   int newest = 0;                            // its last block
@@ -132,24 +132,24 @@ struct Program::Tile {
 };
 
 struct Program::Context {
-  Needs needs;
+  ScratchSizes needs;
   Rows rows;
-  std::vector<Room<float>> buffers;
+  std::vector<Scratch<float>> buffers;
   std::vector<float*> bases;  // of the buffers; the logits' are the caller's memory
-  std::vector<Own> own;
-  Prepared shared;
-  Prepared expert_inputs, expert_inner;
-  Room<float> expert_values;
-  Room<float> pieces;
-  Room<float> bounds;                // of candidates' scores: (tiles, heads, most candidates)
-  Room<std::int32_t> chosen_blocks;  // (tiles, key heads, blocks)
-  bool has_choices = false;          // whether a row chooses blocks
+  std::vector<ThreadScratch> own;
+  QuantizedInput shared;
+  QuantizedInput expert_inputs, expert_inner;
+  Scratch<float> expert_values;
+  Scratch<float> pieces;
+  Scratch<float> bounds;                // of candidates' scores: (tiles, heads, most candidates)
+  Scratch<std::int32_t> chosen_blocks;  // (tiles, key heads, blocks)
+  bool has_selections = false;          // whether a row chooses blocks
   std::vector<std::atomic<int>> counters;
   std::map<int, std::vector<Tile>> tiles;                  // by the heads that share keys
   std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share
   std::int64_t* times_ns = nullptr;
   std::chrono::steady_clock::time_point last_time;
-  bool are_rows_split = false;  // whether members have rows of their own, see Program::run_rows
+  bool are_rows_split = false;  // whether workers have rows of their own, see Program::run_rows
 
   explicit Context(std::size_t stages) : counters(stages) {}
 };

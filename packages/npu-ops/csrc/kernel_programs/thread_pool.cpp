@@ -1,4 +1,4 @@
-#include "kernel_programs/team.h"
+#include "kernel_programs/thread_pool.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSpinTime = std::chrono::microseconds(60);  // before a member without work sleeps
+constexpr auto kSpinTime = std::chrono::microseconds(60);  // before a worker without work sleeps
 constexpr int kSpinsPerLook = 64;      // looks at the clock are dearer than spins
 constexpr int kSpinsAtBarrier = 4000;  // some 100 us: then another process has our processor
 
@@ -35,28 +35,28 @@ inline void pause() {
 #endif
 }
 
-// One thread that works without a team.
-struct Alone final : Crew {
-  void meet() override {}
+// One thread that works without a thread pool.
+struct SingleWorker final : Barrier {
+  void wait() override {}
 };
 
-struct Abandoned {};  // thrown where members meet after one of them has failed
+struct Abandoned {};  // thrown where workers wait after one of them has failed
 
-class Team final : public Crew {
+class ThreadPool final : public Barrier {
  public:
-  explicit Team(int wanted) : wanted(wanted) {
-    members = wanted;
-    for (int member = 1; member < wanted; ++member) {
+  explicit ThreadPool(int wanted) : wanted(wanted) {
+    workers = wanted;
+    for (int worker = 1; worker < wanted; ++worker) {
       try {
-        std::thread([this, member] { serve(member); }).detach();
+        std::thread([this, worker] { serve(worker); }).detach();
       } catch (const std::exception&) {  // no more threads or memory: fewer do the work
-        members = member;
+        workers = worker;
         break;
       }
     }
   }
 
-  const int wanted;  // how many members were asked for
+  const int wanted;  // how many workers were asked for
 
   void run(const Work& work) {
     work_ = &work;
@@ -68,24 +68,24 @@ class Team final : public Crew {
     std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
-  // Ends the other members, who then let go of this object.
+  // Ends the other workers, who then let go of this object.
   void dismiss() {
-    const Work leave = [](Crew&, int) {};
+    const Work leave = [](Barrier&, int) {};
     is_dismissed_.store(true, std::memory_order_relaxed);
     run(leave);
-    while (left_.load(std::memory_order_acquire) != members - 1)
+    while (left_.load(std::memory_order_acquire) != workers - 1)
       sched_yield();
   }
 
-  void meet() override {
-    if (members > 1 && !all_succeed()) throw Abandoned{};
+  void wait() override {
+    if (workers > 1 && !all_succeed()) throw Abandoned{};
   }
 
  private:
-  // Waits for all members; whether none has failed before it came here.
+  // Waits for all workers; whether none has failed before it came here.
   bool all_succeed() {
     const std::uint32_t now = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == members - 1) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == workers - 1) {
       const bool has_failed = has_failed_.load(std::memory_order_relaxed);
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store((now | kFailed) + 1 + has_failed, std::memory_order_release);
@@ -102,12 +102,12 @@ class Team final : public Crew {
     }
   }
 
-  // A member that fails goes where the others meet next, or end; they learn it there. In the end
-  // nobody looks at the work any more.
-  void take_part(int member) {
+  // A worker that fails goes to the barrier where the others wait next, or end, and they see it
+  // there. No worker reads the work after the last barrier.
+  void take_part(int worker) {
     bool is_done = false;
     try {
-      (*work_)(*this, member);
+      (*work_)(*this, worker);
       is_done = all_succeed();
     } catch (const Abandoned&) {
     } catch (...) {
@@ -119,13 +119,13 @@ class Team final : public Crew {
     if (!is_done) all_succeed();
   }
 
-  void serve(int member) {
-    pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(member)).c_str());
+  void serve(int worker) {
+    pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(worker)).c_str());
     std::uint32_t seen = 0;
     while (true) {
       wait_for_call(seen++);
       const bool is_last = is_dismissed_.load(std::memory_order_relaxed);
-      take_part(member);
+      take_part(worker);
       if (is_last) break;
     }
     left_.fetch_add(1, std::memory_order_release);
@@ -145,7 +145,7 @@ class Team final : public Crew {
 
   alignas(64) std::atomic<int> arrived_{0};
   // How often all have met, times two; kFailed is set if one had failed then. It stands here, as
-  // the next meeting cannot end before all have read it.
+  // the next barrier cannot end before all have read it.
   static constexpr std::uint32_t kFailed = 1;
   alignas(64) std::atomic<std::uint32_t> phase_{0};
   alignas(64) std::atomic<std::uint32_t> call_{0};
@@ -159,7 +159,7 @@ class Team final : public Crew {
 // Never destroyed: its threads may still wait when the process ends.
 struct Shared {
   std::mutex mutex;
-  Team* team = nullptr;
+  ThreadPool* pool = nullptr;
 };
 
 alignas(Shared) unsigned char shared_memory[sizeof(Shared)];
@@ -167,13 +167,13 @@ Shared* shared = nullptr;
 bool is_child = false;  // of a process that had loaded this
 std::once_flag made;
 
-// A child has only the thread that forked: the parent's team is left behind, not ended.
+// A child has only the thread that forked: the parent's thread pool is left behind, not ended.
 void start_anew() {
   shared = new (shared_memory) Shared;
 }
 
 // OpenMP's threads, which are torch's, spin for milliseconds after their work, on cores that
-// members need: those of the calling thread are let go. A greedy step of eight rows of SmolLM2-135M
+// workers need: those of the calling thread are let go. A greedy step of eight rows of SmolLM2-135M
 // took 14 ms for that reason, and takes 5 (two Zen 5 cores, 2026-11-24). In a child OpenMP would
 // wait for threads that only its parent has.
 void release_openmp_threads() {
@@ -186,7 +186,8 @@ void release_openmp_threads() {
 Shared& the_shared() {
   std::call_once(made, [] {
     start_anew();
-    // While the lock is held no member works, so the child's memory is that of a team at rest.
+    // While the lock is held no worker works, so the child's memory is that of a thread pool at
+    // rest.
     pthread_atfork([] { shared->mutex.lock(); }, [] { shared->mutex.unlock(); },
                    [] {
                      start_anew();
@@ -214,35 +215,35 @@ double quota_of_cgroup() {
 
 }  // namespace
 
-void run_together(int size, const Work& work) {
+void run_on_workers(int size, const Work& work) {
   Shared& all = the_shared();
   const std::lock_guard lock(all.mutex);
-  if (all.team == nullptr || all.team->wanted != std::max(size, 1)) {
+  if (all.pool == nullptr || all.pool->wanted != std::max(size, 1)) {
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every,
                     &before);  // a new thread inherits it: signals go to others
     try {
-      if (all.team != nullptr) {
-        all.team->dismiss();
-        delete all.team;
-        all.team = nullptr;
+      if (all.pool != nullptr) {
+        all.pool->dismiss();
+        delete all.pool;
+        all.pool = nullptr;
       }
-      all.team = new Team(std::max(size, 1));
+      all.pool = new ThreadPool(std::max(size, 1));
     } catch (...) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
       throw;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  if (all.team->members > 1) release_openmp_threads();
-  all.team->run(work);
+  if (all.pool->workers > 1) release_openmp_threads();
+  all.pool->run(work);
 }
 
 void run_alone(const Work& work) {
   const std::lock_guard lock(the_shared().mutex);
-  Alone crew;
-  work(crew, 0);
+  SingleWorker barrier;
+  work(barrier, 0);
 }
 
 int usable_processors() {
@@ -254,10 +255,10 @@ int usable_processors() {
   return std::max(count, 1);
 }
 
-int waiting_members() {
+int waiting_workers() {
   Shared& all = the_shared();
   const std::lock_guard lock(all.mutex);
-  return all.team == nullptr ? 0 : all.team->members - 1;
+  return all.pool == nullptr ? 0 : all.pool->workers - 1;
 }
 
 }  // namespace npu::ops::kernel_programs

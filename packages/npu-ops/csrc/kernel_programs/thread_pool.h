@@ -1,38 +1,39 @@
-// The team: the threads that run kernel programs, one team for the process.
+// The thread pool that runs kernel programs, one for the process.
 //
 // Between the parts of a piece of work its threads spin at a barrier, which takes 0.1 to 0.2 us on
-// two cores; without work they spin for some tens of microseconds, then sleep. They take no
-// signals, and a forked child starts with a team of its own.
+// two cores. Without work they spin for some tens of microseconds, then sleep. They take no
+// signals, and a forked child starts with a new pool.
 #pragma once
 
 #include <functional>
 
 namespace npu::ops::kernel_programs {
 
-// What a member of the team knows of the others while it works.
-class Crew {
+// The barrier of the threads that run one piece of work.
+class Barrier {
  public:
-  virtual ~Crew() = default;
-  // Waits until all members are here. What any of them wrote before is seen by all after. Throws if
-  // a member has failed; `work` lets that pass.
-  virtual void meet() = 0;
-  int members = 1;
+  virtual ~Barrier() = default;
+  // Waits for all workers; each sees what the others wrote before. Throws if a worker has failed,
+  // which `work` must not catch.
+  virtual void wait() = 0;
+  int workers = 1;
 };
 
-using Work = std::function<void(Crew& crew, int member)>;
+using Work = std::function<void(Barrier& barrier, int worker)>;
 
-// Runs `work` once on each of `members` threads, the caller's being member 0, and waits for all.
-// Calls of several threads are queued. All members meet equally often. What one of them throws ends
-// the others' work where they meet next, and is thrown here. `work` must not call this.
-void run_together(int members, const Work& work);
+// Runs `work` once on each of `workers` threads, with the caller as worker 0, and waits for all.
+// Calls of several threads are queued. All workers wait at the barrier equally often. An exception
+// of one of them ends the others' work at their next barrier, and is thrown here. `work` must not
+// call this.
+void run_on_workers(int workers, const Work& work);
 
-// Runs `work` on the caller's thread alone, in the same queue; the team stays as it is.
+// Runs `work` on the caller's thread alone, in the same queue; the pool stays as it is.
 void run_alone(const Work& work);
 
-// How many threads this process can use: by its affinity, and by the quota of its cgroup.
+// The number of threads that this process can use, by its affinity and its cgroup's quota.
 int usable_processors();
 
-// How many of the team's threads there are now, without the caller's.
-int waiting_members();
+// The number of the pool's threads, without the caller's.
+int waiting_workers();
 
 }  // namespace npu::ops::kernel_programs

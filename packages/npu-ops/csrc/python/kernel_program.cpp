@@ -15,7 +15,7 @@
 
 #include "hot/operands.h"
 #include "kernel_programs/program.h"
-#include "kernel_programs/team.h"
+#include "kernel_programs/thread_pool.h"
 #include "python/kernel_weights.h"
 #include "python/module.h"
 
@@ -354,12 +354,12 @@ class KernelProgram {
     const RowKernels* row = row_kernels(name);
     require(linear != nullptr && row != nullptr, "this processor has no such instruction set");
     program_ = std::make_unique<Program>(std::move(list), widths, std::move(caches), result,
-                                         *linear, *row, BlockChoice{chosen_blocks, after});
+                                         *linear, *row, BlockSelection{chosen_blocks, after});
   }
 
   at::Tensor step(const at::Tensor& tokens, const at::Tensor& positions,
                   const at::Tensor& sequences, const at::Tensor& slots, const at::Tensor& tables,
-                  const at::Tensor& kept, int members, const std::optional<at::Tensor>& times,
+                  const at::Tensor& kept, int workers, const std::optional<at::Tensor>& times,
                   bool is_decode) {
     Rows rows;
     rows.is_decode = is_decode;
@@ -392,19 +392,19 @@ class KernelProgram {
       const std::vector<unsigned char*> blocks = blocks_;  // `reserve` may be called meanwhile
       rows.blocks = blocks.data();
       const py::gil_scoped_release unlocked;
-      program_->run(rows, out.mutable_data_ptr<float>(), members, durations);
+      program_->run(rows, out.mutable_data_ptr<float>(), workers, durations);
     }
     return allocated([&] { return out.narrow(1, logits_.start, logits_.width).contiguous(); });
   }
 
   // Runs rows that are no tokens. Each argument has `rows` rows, each result will.
-  void run_rows(int rows, const float* const* arguments, float* const* results, int members,
+  void run_rows(int rows, const float* const* arguments, float* const* results, int workers,
                 std::int64_t* durations) {
     Rows given;
     given.count = given.kept_count = rows;
     given.arguments = arguments;
     given.results = results;
-    program_->run(given, nullptr, members, durations);
+    program_->run(given, nullptr, workers, durations);
   }
 
   bool has_tokens() const { return logits_.buffer >= 0; }
@@ -574,8 +574,8 @@ class TensorCall {
         for (const at::Tensor& tensor : held)
           windows.open(tensor);
       }
-      const int members = is_alone_ ? kAlone : std::min(usable_processors(), at::get_num_threads());
-      program_->run_rows(static_cast<int>(rows_), from.data(), to.data(), members, durations);
+      const int workers = is_alone_ ? kAlone : std::min(usable_processors(), at::get_num_threads());
+      program_->run_rows(static_cast<int>(rows_), from.data(), to.data(), workers, durations);
     }
     return out;
   }
@@ -661,7 +661,7 @@ void bind_kernel_program(py::module_& m) {
       .def("run", &TensorCall::run, py::arg("inputs"), py::arg("times") = py::none())
       .def("run_current", &TensorCall::run_current, py::arg("is_current"), py::arg("inputs"));
   m.def("usable_processors", &usable_processors);
-  m.def("waiting_members", &waiting_members);
+  m.def("waiting_members", &waiting_workers);
 }
 
 }  // namespace npu::ops::python

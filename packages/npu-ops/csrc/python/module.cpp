@@ -2,7 +2,7 @@
 #include "python/module.h"
 
 PYBIND11_MODULE(_C, m) {
-  npu::ops::python::bind_choosing(m);
+  npu::ops::python::bind_sampling(m);
   npu::ops::python::bind_host_use(m);
   npu::ops::python::bind_kernel_program(m);
   npu::ops::python::bind_kernel_weights(m);

@@ -15,7 +15,7 @@ inline std::string one_line(const py::error_already_set& error) {
          std::string(py::str(error.value()));
 }
 
-void bind_choosing(py::module_& m);
+void bind_sampling(py::module_& m);
 void bind_host_use(py::module_& m);
 void bind_kernel_program(py::module_& m);
 void bind_kernel_weights(py::module_& m);

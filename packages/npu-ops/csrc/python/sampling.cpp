@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernel_programs/drawing.h"
 #include "kernel_programs/row_kernels.h"
+#include "kernel_programs/sampling.h"
 #include "python/module.h"
 
 namespace npu::ops::python {
@@ -25,7 +25,7 @@ void require_logits(const at::Tensor& logits) {
 }
 
 // (rows,) int64.
-at::Tensor arg_max(const at::Tensor& logits) {
+at::Tensor argmax(const at::Tensor& logits) {
   require_logits(logits);
   const kernel_programs::RowKernels& kernels = *kernel_programs::row_kernels(nullptr);
   const std::int64_t rows = logits.size(0), width = logits.size(1);
@@ -33,17 +33,17 @@ at::Tensor arg_max(const at::Tensor& logits) {
   const at::Tensor found = at::empty({rows}, at::kLong);
   auto* to = found.mutable_data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < rows; ++row)
-    to[row] = kernels.arg_max(x + row * width, width);
+    to[row] = kernels.argmax(x + row * width, width);
   return found;
 }
 
 // A token for each row, -1 for none.
-std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
-                                    const std::vector<double>& temperatures,
-                                    const std::vector<std::int64_t>& top_k,
-                                    const std::vector<double>& top_p,
-                                    const std::vector<double>& min_p,
-                                    const std::vector<double>& points) {
+std::vector<std::int64_t> sample_rows(const at::Tensor& logits,
+                                      const std::vector<double>& temperatures,
+                                      const std::vector<std::int64_t>& top_k,
+                                      const std::vector<double>& top_p,
+                                      const std::vector<double>& min_p,
+                                      const std::vector<double>& points) {
   require_logits(logits);
   const auto rows = static_cast<std::size_t>(logits.size(0));
   if (temperatures.size() != rows || top_k.size() != rows || top_p.size() != rows ||
@@ -55,9 +55,9 @@ std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
   const std::int64_t width = logits.size(1);
   const float* x = logits.const_data_ptr<float>();
   std::vector<std::int64_t> found(rows);
-  static thread_local kernel_programs::DrawRoom room;
+  static thread_local kernel_programs::SamplingScratch room;
   for (std::size_t row = 0; row < rows; ++row) {
-    found[row] = kernel_programs::draw(
+    found[row] = kernel_programs::sample(
         kernels, x + static_cast<std::int64_t>(row) * width, width,
         {temperatures[row], top_k[row], top_p[row], min_p[row], points[row]}, room);
   }
@@ -66,9 +66,9 @@ std::vector<std::int64_t> draw_rows(const at::Tensor& logits,
 
 }  // namespace
 
-void bind_choosing(py::module_& m) {
-  m.def("arg_max", &arg_max, py::arg("logits"));
-  m.def("draw", &draw_rows, py::arg("logits"), py::arg("temperatures"), py::arg("top_k"),
+void bind_sampling(py::module_& m) {
+  m.def("arg_max", &argmax, py::arg("logits"));
+  m.def("draw", &sample_rows, py::arg("logits"), py::arg("temperatures"), py::arg("top_k"),
         py::arg("top_p"), py::arg("min_p"), py::arg("points"));
 }
 

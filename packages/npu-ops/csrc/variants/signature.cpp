@@ -8,7 +8,7 @@
 
 #include <c10/util/hash.h>
 
-#include "alias.h"
+#include "npu/tensor.h"
 
 namespace npu::ops::variants {
 namespace {

@@ -349,8 +349,8 @@ assert torch.rand(4_000_000).exp().isfinite().all()
 """
 
 
-@pytest.mark.skipif(_C.usable_processors() < 2, reason="a team of one wakes nobody")
-def test_torchs_threads_do_not_spin_beside_the_team():
+@pytest.mark.skipif(_C.usable_processors() < 2, reason="a pool of one thread wakes none")
+def test_torchs_threads_do_not_spin_while_the_pool_works():
     done = run_child(ENDED)
     assert done.returncode == 0, done.stderr
 
@@ -369,7 +369,7 @@ def test_a_child_of_a_process_whose_torch_has_threads_runs_steps():
     assert done.stdout == "0\n", done.stderr
 
 
-def test_a_forked_child_has_a_team_of_its_own():
+def test_a_forked_child_has_a_new_pool():
     done = run_child(
         "child = os.fork()\n"
         "same = torch.equal(execution.step(one_sequence_of(0, 40)), before)\n"

@@ -128,7 +128,7 @@ def test_a_program_without_logits_has_no_steps(generator):
         execution.step(one_sequence(3))
 
 
-def test_one_thread_alone_leaves_the_team_as_it_is(generator):
+def test_one_thread_alone_leaves_the_pool_as_it_is(generator):
     execution = an_execution(*a_program(generator), 4)
     inputs = (torch.zeros(1, 4, WIDTH), None, torch.zeros(4, WIDTH))
     execution.run(inputs)

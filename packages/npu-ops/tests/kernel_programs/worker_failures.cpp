@@ -1,32 +1,33 @@
-// Lets one or two members of the team fail between any two of their meetings, again and again.
+// Lets one or two workers of the thread pool fail between any two of their barriers, again and
+// again.
 #include <atomic>
 #include <cstdio>
 #include <new>
 #include <stdexcept>
 
-#include "kernel_programs/team.h"
+#include "kernel_programs/thread_pool.h"
 
 using namespace npu::ops::kernel_programs;
 
 namespace {
 
-constexpr int kMeetings = 4;
+constexpr int kBarriers = 4;
 
-bool is_thrown_and_over(int members, int failing, int other, int meeting) {
+bool is_thrown_and_over(int workers, int failing, int other, int place) {
   std::atomic<int> inside{0};
   bool is_caught = false;
   try {
-    run_together(members, [&](Crew& crew, int member) {
+    run_on_workers(workers, [&](Barrier& barrier, int worker) {
       struct Inside {
         std::atomic<int>& count;
         explicit Inside(std::atomic<int>& count) : count(count) { ++count; }
         ~Inside() { --count; }
       } here(inside);
-      for (int i = 0; i <= kMeetings; ++i) {
-        if (i == meeting && member == failing) throw std::bad_alloc();
-        if (i == meeting && member == other) throw std::runtime_error("other");
-        if (i > meeting) std::puts("went on after a failure");
-        if (i < kMeetings) crew.meet();
+      for (int i = 0; i <= kBarriers; ++i) {
+        if (i == place && worker == failing) throw std::bad_alloc();
+        if (i == place && worker == other) throw std::runtime_error("other");
+        if (i > place) std::puts("went on after a failure");
+        if (i < kBarriers) barrier.wait();
       }
     });
   } catch (const std::bad_alloc&) {
@@ -37,26 +38,26 @@ bool is_thrown_and_over(int members, int failing, int other, int meeting) {
   return is_caught && inside == 0;
 }
 
-bool is_done_by_all(int members) {
+bool is_done_by_all(int workers) {
   std::atomic<int> met{0};
-  run_together(members, [&](Crew& crew, int) {
-    for (int i = 0; i < kMeetings; ++i) {
+  run_on_workers(workers, [&](Barrier& barrier, int) {
+    for (int i = 0; i < kBarriers; ++i) {
       ++met;
-      crew.meet();
+      barrier.wait();
     }
   });
-  return met == members * kMeetings;
+  return met == workers * kBarriers;
 }
 
 }  // namespace
 
 int main() {
-  for (int members = 1; members <= 4; ++members) {
+  for (int workers = 1; workers <= 4; ++workers) {
     for (int round = 0; round < 200; ++round) {
-      const int failing = round % members, meeting = round / members % (kMeetings + 1);
-      const int other = round % 3 == 0 ? (failing + 1) % members : -1;
-      if (!is_thrown_and_over(members, failing, other, meeting) || !is_done_by_all(members)) {
-        std::printf("%d members, member %d at meeting %d\n", members, failing, meeting);
+      const int failing = round % workers, place = round / workers % (kBarriers + 1);
+      const int other = round % 3 == 0 ? (failing + 1) % workers : -1;
+      if (!is_thrown_and_over(workers, failing, other, place) || !is_done_by_all(workers)) {
+        std::printf("%d workers, worker %d at barrier %d\n", workers, failing, place);
         return 1;
       }
     }
