@@ -15,7 +15,7 @@ def test_they_are_the_arguments_of_from_pretrained():
     defaults = {item.name: item.default for item in parameters if item.kind is item.KEYWORD_ONLY}
     found = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
     assert found.pop("adapted_modules") == ()  # load_adapter sets it
-    assert found.pop("is_for_npus") is False  # export and check set it
+    assert found.pop("is_for_npus") is False  # export, check and for_device set it
     assert found == defaults
 
 
@@ -84,3 +84,21 @@ def test_max_context_that_a_model_does_not_have(asked, bound):
 @pytest.mark.parametrize("asked, bound", [(None, 8), (8, 8), (9, None)])
 def test_max_context_that_a_model_has(asked, bound):
     LoadOptions(max_context=asked).check_context("tiny", bound)
+
+
+@pytest.mark.parametrize(
+    "asked, precision",
+    [({}, "int8"), ({"dtype": "float16"}, "float16"), ({"pipeline": "kernels"}, "bfloat16")],
+)
+def test_programs_for_an_npu_are_int8_unless_asked_otherwise(asked, precision, monkeypatch):
+    device = dataclasses.replace(npu_runtime.device_info(), device="NPU")
+    monkeypatch.setattr(npu_runtime, "device_info", lambda: device)
+    options = LoadOptions(**asked).for_device()
+    assert options.precision.name == precision
+    assert options.is_for_npus == (options.pipeline_here == "static")
+
+
+def test_programs_for_another_device_are_as_before():
+    options = LoadOptions(pipeline="static")
+    if not npu_runtime.device_info().device.startswith("NPU"):
+        assert options.for_device() is options

@@ -13,6 +13,7 @@ from npu_llm.choices import (
     KV_CACHES,
     PIPELINES,
     PRECISION_NAMES,
+    TARGET_PRECISION,
     VERIFY,
     parse_dtype,
     parse_kv_cache,
@@ -69,8 +70,8 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
     dtype = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
-        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or that of an "
-        "exported folder)",
+        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, on an NPU "
+        f"{TARGET_PRECISION}, or that of an exported folder)",
     )
     offer(dtype, PRECISION_NAMES)
     pipeline = parser.add_argument(

@@ -96,6 +96,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
         OptionError: [max-context], [static-kv-cache], see LoadOptions.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
+    options = options.for_device()
     precision, pipeline = options.precision, options.pipeline_here
     options.check_pipeline(pipeline)
     progress = Progress(options.on_progress)

@@ -73,7 +73,8 @@ def export(
     Args:
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
         output: the folder to write, which must be empty or not exist.
-        dtype: as in NPUModelForCausalLM.from_pretrained; with targets "int8" by default.
+        dtype: as in NPUModelForCausalLM.from_pretrained; with targets, as on an NPU, "int8" by
+            default.
         group_size: how many weights of a row share a scale, 32, 64 or 128; for int4. None for 64,
             or, in the static pipeline, for the whole row without zero points.
         symmetric: whether to omit zero points; for int8 and int4.
@@ -114,7 +115,7 @@ def export(
         trust_remote_code=trust_remote_code,
         on_progress=on_progress,
         is_for_npus=bool(compiled_for),
-    )
+    ).for_device()
     text = None if data is None else Path(data)
     compression = Compression(group_size=group_size, symmetric=symmetric, text=text)
     target = free_folder(output)
@@ -133,7 +134,7 @@ def export(
     with draft(target) as folder:
         fill_entry(
             folder, source, options, progress, facts=facts, compression=compression,
-            device="NPU" if compiled_for else None,
+            device="NPU" if options.is_for_npus else None,
         )  # fmt: skip
         about = json.loads((folder / "about.json").read_text())
         about |= {"made_with": _made_with(Entry(folder, about))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class LoadOptions:
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
         adapted_modules: paths of the layers that adapters may change, in OpenVINO's programs.
-        is_for_npus: whether static programs are written for NPUs, on any device.
+        is_for_npus: whether static programs are written for NPUs, on any device; see for_device.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
@@ -92,6 +92,16 @@ class LoadOptions:
         if self.is_for_npus and self.dtype in (None, "auto"):
             return parse_precision(TARGET_PRECISION)
         return parse_precision(self.dtype)
+
+    def for_device(self) -> LoadOptions:
+        """Returns the options for a model that continues text, on the device that serves as npu.
+
+        On an NPU its programs of fixed sizes are written for NPUs, in int8 by default.
+        """
+        is_npu = npu_runtime.device_info().device.startswith("NPU")
+        return (
+            replace(self, is_for_npus=True) if is_npu and self.pipeline_here == "static" else self
+        )
 
     @property
     def pipeline_here(self) -> PipelineName:

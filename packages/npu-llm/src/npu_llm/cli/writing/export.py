@@ -35,11 +35,10 @@ def main(arguments: Sequence[str]) -> int:
         "--weights",
         metavar="DTYPE",
         help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or "
-        f"{TARGET_PRECISION} with --target)",
+        f"{TARGET_PRECISION} with --target or on an NPU)",
     )
     offer(dtype, PRECISION_NAMES)
     options = parser.parse_args(arguments)
-    options.dtype = options.dtype or (TARGET_PRECISION if options.target else DEFAULT_PRECISION)
     return write_folder(options)
 
 
@@ -118,14 +117,16 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             code="quantize-text",
         )
     with display.progress(TARGET_STAGES if options.target else STAGES) as listener:
-        asked = {"dtype": options.dtype, "verify": options.verify, "on_progress": listener}
+        asked = {"verify": options.verify, "on_progress": listener}
         if kind is None:
+            from npu_llm.models.entry import open_exported
             from npu_llm.models.export import export
 
             model = find_installed_weights().path if options.model is None else options.model
             folder = export(
                 model,
                 options.output,
+                dtype=options.dtype,
                 pipeline=options.pipeline,
                 targets=options.target,
                 blob_context=options.blob_context,
@@ -133,7 +134,10 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
                 **asked,
                 **how,
             )
+            options.dtype = open_exported(folder).precision.name
         else:
+            options.dtype = options.dtype or DEFAULT_PRECISION
+            asked["dtype"] = options.dtype
             folder = kind.export(
                 options.model, options.output, **asked, **_fitting(kind, options, how)
             )
