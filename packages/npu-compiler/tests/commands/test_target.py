@@ -53,3 +53,20 @@ def test_list_has_the_reason_why_a_compiler_does_not_start(tmp_path, monkeypatch
 def test_installation_that_fails_is_explained(words, code, capsys):
     assert main(["target", "install", *words]) == 2
     assert f"[{code}]" in capsys.readouterr().err
+
+
+def test_a_release_is_removed(tmp_path, capsys):
+    folder = sources.installed_folder() / "2026.4.1"
+    folder.mkdir(parents=True)
+    (folder / sources._DLLS[0]).touch()
+    assert main(["target", "remove", "2026.4.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": "2026.4.1"}
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("release", ["2026.4.1", "..", ""])
+def test_a_release_that_is_not_installed_is_not_removed(release, capsys):
+    sources.installed_folder().mkdir(parents=True)
+    assert main(["target", "remove", release]) == 2
+    assert "[target-absent]" in capsys.readouterr().err
+    assert sources.installed_folder().is_dir()

@@ -9,6 +9,7 @@ from pathlib import Path
 from npu_command.help.command_parser import CommandParser
 from npu_command.import_hooks import start_packages
 from npu_command.output import add_json, give_answer
+from npu_compiler.commands.target import add_target
 
 __all__ = ["main"]
 
@@ -35,11 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         help="a folder that npu_compiler.export made, or a file that torch.export.save wrote; "
         "--half takes files alone, --estimate folders",
     )  # fmt: skip
-    parser.add_argument(
-        "--target", default="lunar-lake", metavar="NAME",
-        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
-        "`npu-compiler target list` shows them",
-    )  # fmt: skip
+    add_target(parser)
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--rules", action="store_true",

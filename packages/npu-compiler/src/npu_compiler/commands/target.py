@@ -1,7 +1,8 @@
-"""`npu-compiler target`: installs NPU vendors' compilers, and lists them with their targets."""
+"""`npu-compiler target`: installs and removes NPU vendors' compilers, and lists their targets."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,15 +15,24 @@ from npu_command.output import add_json, aligned, give_answer, is_quiet
 if TYPE_CHECKING:
     from npu_compiler.target_compiler.sources import CompilerSource
 
-__all__ = ["main"]
+__all__ = ["add_target", "main"]
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Adds --target, for one NPU."""
+    parser.add_argument(
+        "--target", default="lunar-lake", metavar="NAME",
+        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
+        "`npu-compiler target list` shows them",
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Installs a release, or prints what is installed; returns the exit code."""
+    """Installs or removes a release, or prints what is installed; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler target",
         description="Install Intel's NPU compiler, which compiles for an NPU that is not in this "
-        "machine, or list the compilers that are here and the targets that they compile for.",
+        "machine, remove it, or list the compilers that are here and their targets.",
     )
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -37,11 +47,15 @@ def main(arguments: Sequence[str]) -> int:
         help="OpenVINO's wheel for Windows (cp311, win_amd64) in place of a download",
     )  # fmt: skip
     listing = actions.add_parser("list", help="list compilers, targets and what is missing")
-    for action in (install, listing):
+    removal = actions.add_parser("remove", help="remove a release that was installed")
+    removal.add_argument("release", metavar="RELEASE", help="of OpenVINO")
+    for action in (install, listing, removal):
         add_json(action)
     options = parser.parse_args(arguments)
     if options.action == "install":
         return _install(options.release, options.wheel, options.json)
+    if options.action == "remove":
+        return _remove(options.release, options.json)
     return _list(options.json)
 
 
@@ -55,6 +69,14 @@ def _install(release: str | None, wheel: Path | None, answer: Path | None) -> in
     version = source.version()
     found = {"release": chosen, "library": str(source.library), "version": version}
     give_answer(answer, found, lambda: print(f"installed OpenVINO {chosen}: {version}"))
+    return 0
+
+
+def _remove(release: str, answer: Path | None) -> int:
+    from npu_compiler.target_compiler.install import remove  # help needs none
+
+    remove(release)
+    give_answer(answer, {"removed": release}, lambda: print(f"removed OpenVINO {release}"))
     return 0
 
 

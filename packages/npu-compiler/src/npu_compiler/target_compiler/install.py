@@ -20,7 +20,7 @@ from npu_compiler.target_compiler.sources import (
     wine_command,
 )
 
-__all__ = ["LATEST", "RELEASES", "install"]
+__all__ = ["LATEST", "RELEASES", "install", "remove"]
 
 # SHA-256 of the wheels for CPython 3.11 on PyPI; 2026.0.0 is the first that carries the compiler.
 RELEASES = {
@@ -91,14 +91,42 @@ def install(
                     shutil.rmtree(folder)
                 draft.rename(folder)
     except OSError as failure:
-        raise TargetError(
-            f"target: {str(home)!r} must be a folder that can be written, with 1 GB of room; got "
-            f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
-            code="target-cache",
-        ) from failure
+        raise _unwritable(home, failure) from failure
     source = installed_source(folder)
     assert source is not None, "the libraries were just unpacked"
     return source
+
+
+def remove(release: str) -> None:
+    """Removes an installed release.
+
+    Raises:
+        TargetError: [target-absent] it is not installed; [target-cache] the folder cannot be
+            written.
+    """
+    home = installed_folder()
+    try:
+        with locked(home):
+            found = {one.name: one for one in home.glob("[0-9]*") if installed_source(one)}
+            if release not in found:
+                raise TargetError(
+                    f"release: must be an installed one ({', '.join(sorted(found)) or 'none'}); "
+                    f"got {release!r}. `npu-compiler target list` shows them.",
+                    code="target-absent",
+                )
+            removed = home / f".{release}"  # which is no source, if this is interrupted
+            found[release].rename(removed)
+            shutil.rmtree(removed)
+    except OSError as failure:
+        raise _unwritable(home, failure) from failure
+
+
+def _unwritable(home: Path, failure: OSError) -> TargetError:
+    return TargetError(
+        f"target: {str(home)!r} must be a folder that can be written, with 1 GB of room; got "
+        f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
+        code="target-cache",
+    )
 
 
 def _fetch(release: str, place: Path, *, shows_progress: bool) -> Path:

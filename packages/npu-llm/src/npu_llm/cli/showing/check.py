@@ -9,6 +9,7 @@ from pathlib import Path
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
 from npu_command.output import add_json, give_answer
+from npu_compiler.commands.target import add_target
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, check_model
@@ -34,11 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     add_checkpoint(parser)
     dtype = parser.add_argument("--dtype", help="precision of weights and arithmetic")
     offer(dtype, PRECISION_NAMES)
-    parser.add_argument(
-        "--target", default="lunar-lake", metavar="NAME",
-        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
-        "`npu-compiler target list` shows them",
-    )  # fmt: skip
+    add_target(parser)
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--rules", action="store_true",
