@@ -5,8 +5,9 @@ What differs and whether it is noise is answered by `npu_profiler.comparison`.
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
 from npu_command.help.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
@@ -169,7 +170,8 @@ def _table(title: str, name: str, rows: Sequence[Difference]) -> Table:
         Column("total_ns", "impact ms", "ns"),
         Column("verdict", "verdict"),
     ]
-    return Table.of(title, columns, rows, **{name: attrgetter("name"), "verdict": _verdict_text})
+    cells: dict[str, Callable[[Any], Any]] = {name: attrgetter("name"), "verdict": _verdict_text}
+    return Table.of(title, columns, rows, **cells)
 
 
 def _verdict_text(row: Difference) -> str:
