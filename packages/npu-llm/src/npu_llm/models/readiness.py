@@ -21,6 +21,7 @@ from npu_llm.models.entry import Entry, is_exported, open_exported
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.program_form import form_of
 from npu_llm.models.static_programs import rewriting, write_variant
+from npu_llm.progress import TARGET_STAGES, Progress
 
 __all__ = [
     "GenerationEstimate",
@@ -178,8 +179,11 @@ def static_programs(
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"
     sizes, form = entry.static_sizes, form_of(target)
-    with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
-        for step, tokens in (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1])):
+    progress = Progress(options.on_progress, stages=TARGET_STAGES)
+    steps = (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1]))
+    # What a caller does with a program belongs to the stage.
+    with progress.stage("blobs"), tempfile.TemporaryDirectory(prefix="npu-check-") as place:
+        for number, (step, tokens) in enumerate(steps):
             is_first = tokens > 1 and layout.starts_empty
             one = StepSizes(tokens, 0 if is_first else sizes.capacities[0], 1)
             path = write_variant(
@@ -191,6 +195,7 @@ def static_programs(
             name = f"{entry.name}, {step} of {tokens}"
             if one.capacity:
                 name += f" in {one.capacity}"
+            progress.advance(number / len(steps), name)
             # OpenVINO maps the file, which stays readable after its folder is gone.
             yield StaticProgram(
                 name, tokens, openvino_core().read_model(path), form.options(tokens)

@@ -23,8 +23,9 @@ def check(capsys, *arguments):
 
 def test_both_static_programs_of_a_model_are_compared_with_the_rules(checkpoint, tmp_path, capsys):
     page = tmp_path / "page.html"
-    code, out, _ = check(capsys, checkpoint, "--json", "-o", page)
+    code, out, err = check(capsys, checkpoint, "--json", "-o", page)
     assert code == 0
+    assert "compiling for NPUs: " in err
     decode, prefill = json.loads(out)
     assert decode["name"] in page.read_text()
     assert prefill["name"] in page.read_text()

@@ -13,6 +13,7 @@ from npu_compiler.commands.target import add_target
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, check_model
+from npu_llm.progress import TARGET_STAGES
 
 __all__ = ["main"]
 
@@ -50,15 +51,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
+    from npu_llm.cli.display import Display
     from npu_llm.models.load_options import LoadOptions
     from npu_llm.models.readiness import check_static_programs, estimate_static_programs
 
-    model, options = given.model or find_installed_weights().path, LoadOptions(dtype=given.dtype)
+    model, target = given.model or find_installed_weights().path, given.target
+    with Display().progress(TARGET_STAGES) as listener:
+        options = LoadOptions(dtype=given.dtype, on_progress=listener)
+        if given.estimate:
+            estimate = estimate_static_programs(model, options, target=target)
+        else:
+            found = check_static_programs(model, options, target=target, rules_only=given.rules)
     if given.estimate:
-        estimate = estimate_static_programs(model, options, target=given.target)
         give_answer(given.json, estimate.as_dict(), lambda: print(estimate))
         return 0
-    found = check_static_programs(model, options, target=given.target, rules_only=given.rules)
     if given.output is not None:
         from npu_compiler.explanations.show import write_page
         from npu_compiler.readiness import readiness_page
