@@ -1,4 +1,4 @@
-// Where backward runs: in the thread that calls it, as on the CPU.
+// Runs backward in the thread that calls it, as on the CPU.
 #pragma once
 
 #include <c10/core/AutogradState.h>

@@ -1,4 +1,4 @@
-// Whether an op may run on the host at all: asked at its first call, then remembered in its plan.
+// Permission of an op to run on the host: requested at its first call, then kept in its plan.
 //
 // The rules (NPU_STRICT, NPU_FALLBACK_OPS, the log) are in npu_ops.fallback.
 #pragma once

@@ -1,4 +1,4 @@
-// What the fallback has to know about one op, read once from its schema.
+// Facts about one op that the fallback needs, read once from its schema.
 //
 // How a call is then carried out is in fallback.cpp.
 #pragma once

@@ -1,4 +1,4 @@
-// Which kernel serves which op on npu: every registration of this library stands here.
+// Registrations of all kernels for aten ops on npu.
 //
 // In order: bodies of our own, torch's device-independent bodies, ops that may run as programs, CPU
 // kernels on aliases for every other op that has one, and the catch-all for ops that other wheels

@@ -1,5 +1,6 @@
-// What changes a tensor's storage, size or identity without computing anything. Views proper (view,
-// as_strided, unfold) are torch's own device-independent bodies, registered in registrations.cpp.
+// Ops that change a tensor's storage, size or identity without computing anything. Views proper
+// (view, as_strided, unfold) are torch's own device-independent bodies, registered in
+// registrations.cpp.
 
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-// Which op's arguments are checked before its CPU kernel runs: those that torch's kernel
+// Ops whose arguments are checked before their CPU kernel runs: those that torch's kernel
 // trusts. Nothing that a user passes may end the process.
 #pragma once
 

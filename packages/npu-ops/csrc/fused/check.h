@@ -1,4 +1,4 @@
-// How the ops of our own refuse an argument: the words for shapes and dtypes, and checks that
+// Argument checks of fused ops: the words for shapes and dtypes, and checks that
 // several ops share. What an op asks of its arguments stands in the op's file; its kernel and its
 // fake call the same function, so both say the same.
 #pragma once

@@ -1,4 +1,4 @@
-// What linear_relu, linear_gelu and quantized_linear ask of their arguments, and the product that
+// Argument checks of linear_relu, linear_gelu and quantized_linear, and the product that
 // the first two share.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Which calls the hot kernels serve, and what they need around an op: tensors of the common kind,
-// host windows, numbers in the tensors' dtype.
+// Calls that the hot kernels serve, and the state that they need around an op: tensors of the
+// common kind, host windows, numbers in the tensors' dtype.
 //
 // The ops are in pointwise.cpp and bytes.cpp. Every other call takes the boxed path (fallback.h).
 #pragma once

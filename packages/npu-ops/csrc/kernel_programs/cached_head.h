@@ -1,4 +1,4 @@
-// Where one head's keys and values of a layer lie in a block of the cache.
+// Layout of one head's keys and values of a layer in a block of the cache.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which sets of kernels serve: the best that this processor has, or the one that is asked for.
+// Dispatch of kernels by instruction set: the best that this processor has, or a requested one.
 #include <cstring>
 #include <span>
 

@@ -1,4 +1,4 @@
-// How the weights of a linear layer lie in memory: in blocks of 16 outputs, in the order they are
+// Memory layout of a linear layer's weights: in blocks of 16 outputs, in the order they are
 // read.
 //
 // float32, bfloat16, float16: one vector of 16 outputs for each input.

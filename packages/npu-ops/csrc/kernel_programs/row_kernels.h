@@ -1,4 +1,4 @@
-// What a program does with rows besides products with weights: one table of functions per
+// Operations of a program on rows, besides products with weights: one table of functions per
 // instruction set. None depends on how many rows or threads there are, so a row's result is the
 // same in any step.
 #pragma once

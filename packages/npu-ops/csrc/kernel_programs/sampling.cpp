@@ -55,7 +55,7 @@ double find_above(SamplingScratch& room, std::int64_t width, double floor) {
   return sum;
 }
 
-// Finds all tokens that may be drawn, and some more.
+// Finds all tokens that may be sampled, and some more.
 void find_likely(SamplingScratch& room, std::int64_t width, const SamplingParams& how,
                  double total) {
   for (const double floor : kFloors) {

@@ -1,4 +1,4 @@
-// Draws a token by a row of scores.
+// Samples a token from a row of scores.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace npu::ops::kernel_programs {
 
-// How a token is drawn; see npu_ops.kernel_programs.sampler.SamplingParams.
+// Sampling parameters; see npu_ops.kernel_programs.sampler.SamplingParams.
 struct SamplingParams {
   double temperature;
   std::int64_t top_k;  // 0 for all
@@ -16,7 +16,7 @@ struct SamplingParams {
   double point;  // from 0 to 1, exclusive
 };
 
-// Memory of a thread that draws, which only grows.
+// Memory of a thread that samples, which only grows.
 struct SamplingScratch {
   std::vector<float> weights, most;
   std::vector<double> sums;

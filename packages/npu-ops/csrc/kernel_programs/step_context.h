@@ -1,4 +1,4 @@
-// What the workers of the thread pool share while they run a step of a program.
+// State that the workers of the thread pool share while they run a step of a program.
 #pragma once
 
 #include <algorithm>

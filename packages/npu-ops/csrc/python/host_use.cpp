@@ -1,4 +1,4 @@
-// What runs on the host, for Python: counts, and the rule that npu_ops.fallback gives.
+// Ops on the host, for Python: counts, and the rule that npu_ops.fallback gives.
 #include "host_use.h"
 
 #include <pybind11/stl.h>

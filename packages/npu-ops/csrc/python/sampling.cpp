@@ -1,4 +1,4 @@
-// The choice of tokens for Python: what npu_ops.kernel_programs.sampler stands on.
+// Bindings of the sampler, for npu_ops.kernel_programs.sampler.
 //
 // Both keep Python's lock: a row takes microseconds, and another thread that took the lock
 // meanwhile would keep the next step waiting for longer.

@@ -1,5 +1,5 @@
-// What both sparse attention ops ask of layouts, lengths and block tables, and where a position's
-// row lies.
+// Checks of layouts, lengths and block tables in both sparse attention ops, and the place of a
+// position's row.
 //
 // What can be said of shapes and dtypes is checked by kernels and fakes in the same words; values
 // of lengths, tables and indices by the kernels, before anything is read through them.

@@ -1,4 +1,4 @@
-// Which set of sparse attention kernels serves: that of kernel programs' choice.
+// Dispatch of sparse attention kernels, by the instruction set that kernel programs use.
 #include <cstring>
 #include <initializer_list>
 

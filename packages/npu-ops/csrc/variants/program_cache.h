@@ -1,4 +1,4 @@
-// Which body serves a call, remembered per signature: a program, or the host kernel. Bounded; the
+// The body that serves a call, cached per signature: a program, or the host kernel. Bounded; the
 // least recently used goes first.
 //
 // npu_ops.variants decides in Python; variant_kernel.h runs.

@@ -1,5 +1,5 @@
-// What a program for a call depends on: the device, dtypes, shapes and axis orders of the tensors,
-// and all other arguments by value. Two calls with one signature can share a program.
+// The signature that a program depends on: the device, dtypes, shapes and axis orders of the
+// tensors, and all other arguments by value. Two calls with one signature can share a program.
 //
 // Programs themselves are in program_cache.h.
 #pragma once

@@ -40,7 +40,7 @@ TOOLS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """The settings in the environment.
 
     Attributes:
         strict: whether an op that would run on the host is an error (`NPU_STRICT=1`).
@@ -66,7 +66,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ToolLists:
-    """Which ops the environment gives to a tool.
+    """The ops that the environment names for a tool.
 
     Attributes:
         names: patterns of the ops that it looks at (`OP_<TOOL>_LIST`, separated by commas); none
@@ -136,7 +136,7 @@ def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path 
 
 
 def wrong_setting() -> NpuError | None:
-    """What is wrong with the environment, so that no device may serve; None where nothing is.
+    """Returns the error of a wrong setting, with which no device may serve; None without one.
 
     The settings of npu-runtime come first. No torch is needed for this.
     """

@@ -210,7 +210,7 @@ def _absolute_error(got: torch.Tensor, wanted: torch.Tensor, rounded: torch.Tens
 def _special(
     got: torch.Tensor, wanted: torch.Tensor, *, equal_nan: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where NaN is wrong, where infinity is wrong, and where both are finite."""
+    """Returns masks of wrong NaN, of wrong infinity, and of finite pairs."""
     nan = got.isnan() ^ wanted.isnan() if equal_nan else got.isnan() | wanted.isnan()
     either = got.isinf() | wanted.isinf()
     # A NaN beside an infinity is told of as NaN.
@@ -220,7 +220,7 @@ def _special(
 
 
 def _ulp_distance(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | None:
-    """How many steps from float to float lie between the two; of a complex pair the larger."""
+    """Returns the distance in ULPs; of a complex pair the larger."""
     if got.dtype is not wanted.dtype:
         return None
     if got.is_complex():

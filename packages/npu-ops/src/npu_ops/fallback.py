@@ -1,4 +1,4 @@
-"""What may run on the host: counts, the log at first use, and the rules that force or forbid it.
+"""Fallback of ops to the host: counts, the log at first use, rules that force or forbid it.
 
 How a call on the host is carried out is in csrc/fallback.cpp. Which ops run as programs instead is
 decided in the package variants.

@@ -1,4 +1,4 @@
-"""How a process tells a monitor outside its device memory: a small file, written again and again.
+"""Device memory of a process, in a small file that a monitor outside reads.
 
 `npu-ops monitor` sets `NPU_OPS_MEMORY_DIR` for the command that it runs; a process of it that
 imports npu_ops then keeps a file of its own there. Without the variable nothing happens.

@@ -1,4 +1,4 @@
-"""Whether a result is the one expected, and how far it is off: errors, outliers, ULP distance."""
+"""Verification of a result against the expected one: errors, outliers, ULP distance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """What `verify_correctness` found; `str()` of it is a table for a reader.
+    """The result of `verify_correctness`; `str()` of it is a table.
 
     Attributes:
         comparisons: one entry for each tensor, in the order in which they stand in `expected`.

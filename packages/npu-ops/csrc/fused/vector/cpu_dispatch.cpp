@@ -1,4 +1,4 @@
-// Which instruction set's loops serve this machine: torch's own choice, which ATEN_CPU_CAPABILITY
+// Dispatch of the loops by instruction set: torch's own choice, which ATEN_CPU_CAPABILITY
 // overrides.
 
 #include <string>

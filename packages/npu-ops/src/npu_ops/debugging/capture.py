@@ -153,7 +153,7 @@ class OpCapture(OpTool):
 
 
 def captured(trial: Trial, got: Outcome, note: str = "") -> Capture:
-    """What a call was before and after it ran.
+    """Returns the capture of a call: its state before and after it ran.
 
     Args:
         trial: the call with its arguments before.

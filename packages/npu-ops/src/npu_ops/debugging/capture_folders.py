@@ -1,4 +1,4 @@
-"""Where captured calls lie: the folders, found without torch."""
+"""Folders of captured calls, found without torch."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _plain(tensor: torch.Tensor) -> str:
 
 
 def _aliases(got: Outcome, host: Outcome) -> str:
-    """Which results and arguments share memory after the call, if not the same as on the CPU."""
+    """Lists results and arguments that share memory after the call otherwise than on the CPU."""
     mine, its = _sharing(got), _sharing(host)
     for name in its:
         if mine[name] != its[name]:
@@ -181,7 +181,7 @@ def _stray_write(trial: Trial, got: Outcome, host: Outcome) -> str:
 
 
 def _written_bytes(trial: Trial, got: Outcome, number: int, count: int) -> torch.Tensor:
-    """Which bytes of a storage the call may write: (count,) bool."""
+    """Returns a mask of the bytes that the call may write: (count,) bool."""
     mask = torch.zeros(count, dtype=torch.bool)
     written = {id(tensor) for tensor in trial.call.written}
     plain = [tensor for tensor in got.tensors if is_plain(tensor)]
@@ -227,7 +227,7 @@ _LONGEST = 200  # characters of an error that is quoted
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found about one call.
+    """The verdict on one call.
 
     Attributes:
         status: `close`, `as the CPU` (beyond the tolerance of float64, as the CPU is), `differs`,

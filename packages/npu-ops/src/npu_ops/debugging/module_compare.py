@@ -31,7 +31,7 @@ _CHECKSUM = "checksum"
 
 @dataclass
 class ModuleRun:
-    """What the layers of a module gave in one iteration, on the CPU, in the order of their ends.
+    """Results of a module's layers in one iteration, on the CPU, in the order of their ends.
 
     Attributes:
         activations: (layer, call of the layer, place among its results) -> value.

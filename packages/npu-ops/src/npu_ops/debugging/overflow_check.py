@@ -22,7 +22,7 @@ _ORIGIN, _PASSED_ON, _UNWRITTEN = "origin", "passed on", "unwritten memory"
 
 @dataclass(frozen=True)
 class _Counts:
-    """How many elements are NaN, infinite, and past the limit."""
+    """Counts of elements that are NaN, infinite, and past the limit."""
 
     nan: int = 0
     infinite: int = 0
@@ -209,7 +209,7 @@ class OpOverflowCheck(OpTool):
         )
 
     def _given(self, reading: Reading) -> _Counts:
-        """What is wrong with what a call reads."""
+        """Counts wrong values among the inputs of a call."""
         call = reading.call
         masks = reading.unwritten or (None,) * len(call.tensors)
         pairs = {
@@ -227,7 +227,7 @@ class OpOverflowCheck(OpTool):
         return sum(found, _Counts())
 
     def _judge(self, reading: Reading, given: _Counts, results: Any) -> tuple[_Counts, str, bool]:
-        """What is wrong with what a call gave, where that is from, and whether it is a failure."""
+        """Returns wrong values of a call's results, their source, and whether they fail."""
         twins = self._memory.after(reading, results)
         made, unwritten, is_poisoned = _Counts(), _Counts(), False
         for leaf in _outcome(reading.call, results):
@@ -261,7 +261,7 @@ class OpOverflowCheck(OpTool):
 
 
 def _outcome(call: Call, results: Any) -> Iterable[torch.Tensor]:
-    """What a call gave and wrote, each tensor once."""
+    """Returns the tensors that a call gave and wrote, each once."""
     leaves = [
         leaf
         for place, leaf in enumerate(tree_leaves(results))

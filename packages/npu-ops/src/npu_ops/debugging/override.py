@@ -210,7 +210,7 @@ def _twins(host: Outcome, own: list[torch.Tensor]) -> list[tuple[torch.UntypedSt
 
 
 def _start(trial: Trial, home: torch.Tensor) -> int:
-    """Where the copied part of a tensor's storage begins, in bytes."""
+    """Returns the offset of the copied part of a tensor's storage, in bytes."""
     wanted = home.untyped_storage()._cdata
     return next(
         (

@@ -53,7 +53,7 @@ _OTHERS_ERROR = 4.0
 
 @dataclass(frozen=True)
 class Replay:
-    """What making one captured call again gave.
+    """The outcome of one replayed call.
 
     Attributes:
         folder: of the capture.
@@ -244,7 +244,7 @@ def _time(op: OpOverload[..., Any], capture: Capture, device: str, is_synchroniz
 
 
 def _against_record(call: Call, capture: Capture, got: Outcome, verdict: Verdict) -> str:
-    """How results and arguments after the call stand to the record; see Replay."""
+    """Compares results and arguments after the call with the record; see Replay."""
     found = _values_against_record(call, capture, got, verdict)
     is_open = verdict is _ELSEWHERE or (_is_random(call, capture) and verdict.is_right)
     # A note says that the record itself was found to be wrong.

@@ -1,4 +1,4 @@
-"""What a tool found, as a table for the terminal, as CSV and as a page.
+"""Reports of tools: a table for the terminal, CSV and a page.
 
 The page's template is `report.html`.
 """

@@ -90,7 +90,7 @@ class Call:
 
     @functools.cached_property
     def device(self) -> torch.device:
-        """Where it computes: the first device among its arguments that is not the CPU."""
+        """The device of the call: the first among its arguments that is not the CPU."""
         found = torch.device("cpu")
         for leaf in tree_leaves((self.args, self.kwargs)):
             device = leaf.device if isinstance(leaf, torch.Tensor | torch.Generator) else leaf
@@ -282,7 +282,7 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return call.op(*call.args, **call.kwargs)
 
     def report(self) -> Report:
-        """What the tool found so far."""
+        """Returns the findings so far."""
         raise NotImplementedError
 
     @property

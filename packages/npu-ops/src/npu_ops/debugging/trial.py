@@ -294,7 +294,7 @@ _WHOLE = ("aten::as_strided", "aten::set_", "aten::resize")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call gave.
+    """The outcome of a call.
 
     Attributes:
         args: positional arguments, as they are after it.
@@ -370,7 +370,7 @@ class Trial:
 
 @contextmanager
 def below_autograd(call: Call) -> Iterator[None]:
-    """Where a call came from: autograd records nothing more, though kernels see whether it does."""
+    """Runs below autograd, which records nothing more; kernels still see its mode."""
     with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(call.is_grad_enabled):
         yield
 

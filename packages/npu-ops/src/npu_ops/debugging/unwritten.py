@@ -1,4 +1,4 @@
-"""Memory that nothing wrote: which elements hold whatever was there, and which values come of them.
+"""Unwritten memory: elements with undefined contents, and the values computed from them.
 
 Factories without a value (`torch.empty`, ...) give such memory, and tensors that grow (`resize_`).
 A write ends it, element by element; a call that reads it passes it on to the results that depend on
@@ -214,7 +214,7 @@ class UnwrittenMemory:
         return region
 
     def _region(self, tensor: torch.Tensor) -> _Region | None:
-        """What is known of a tensor's storage; where it grew, nothing wrote."""
+        """Returns the state of a tensor's storage; the part by which it grew is unwritten."""
         storage = tensor.untyped_storage()
         region = self._regions.get(storage._cdata)
         if region is not None and region.mask.numel() != storage.nbytes():

@@ -70,7 +70,7 @@ class Embed:
 
 @dataclass(frozen=True, kw_only=True)
 class NormOptions:
-    """How to normalize: x / sqrt(mean(x^2) + eps) * weight, or LayerNorm's formula.
+    """Normalization: x / sqrt(mean(x^2) + eps) * weight, or LayerNorm's formula.
 
     Attributes:
         kind: "rms" or "layer".
@@ -303,7 +303,7 @@ Instruction = (
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer keeps of each token: keys (key_heads, key_size), values likewise."""
+    """The cached shape of a layer's token: keys (key_heads, key_size), values likewise."""
 
     key_heads: int
     key_size: int
@@ -312,7 +312,7 @@ class LayerShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a weight is made.
+    """The recipe of a weight.
 
     Attributes:
         sources: names of the parameters that it is made of, in order.

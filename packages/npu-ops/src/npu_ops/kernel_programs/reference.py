@@ -1,4 +1,4 @@
-"""What a kernel program computes, in torch: the reference that kernels are compared with.
+"""The reference of kernel programs in torch, with which kernels are compared.
 
 It is slow, keeps keys and values in float32, and has no blocks but by name.
 """

@@ -60,7 +60,7 @@ class SparseAttention:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of keys a token attends to."""
+        """The number of blocks of keys that a token attends to."""
         return self.top_k // BLOCK_SLOTS
 
     @property

@@ -62,7 +62,7 @@ class PackedLinear:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """Its size in bytes."""
         parts = (self.data, self.scales, self.zeros)
         return sum(part.nbytes for part in parts if part is not None)
 

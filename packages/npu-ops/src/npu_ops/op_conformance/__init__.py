@@ -1,4 +1,4 @@
-"""Whether the device computes what the CPU does.
+"""Conformance of the device's ops with the CPU's.
 
 Three suites have one command, ``npu-ops conformance``: the standard op interface (interface/, whose
 cases are in cases/), calls recorded from networks (models/), and torch's own databases (here).

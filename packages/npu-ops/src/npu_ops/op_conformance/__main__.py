@@ -187,7 +187,7 @@ def _pool(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _case_options(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """What a single case needs beside its id to run as it did here."""
+    """Returns the options besides the id that repeat a single case."""
     named = (
         ("--device", arguments.device, "npu"),
         ("--baseline", arguments.baseline, "cpu"),
@@ -205,7 +205,7 @@ def _versions() -> str:
 
 
 class _Counter:
-    """How many tasks are done, on a terminal."""
+    """A counter of finished tasks on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -193,7 +193,7 @@ class Baseline:
                 self._check_file(self._place / name)
 
     def expected(self, case: Case, check: str) -> Evaluation | None:
-        """What the other machine got; None when it was not kept.
+        """Returns the other machine's evaluation; None when it was not kept.
 
         Raises:
             ConformanceError: [conformance-inputs] when this machine makes other inputs.

@@ -19,7 +19,7 @@ _DETAIL = 400  # characters
 
 
 class Outcome(enum.StrEnum):
-    """How a cell ended."""
+    """The outcome of a cell."""
 
     PASSED = "passed"
     FAILED = "failed"

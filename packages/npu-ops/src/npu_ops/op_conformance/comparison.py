@@ -81,7 +81,7 @@ def is_on_npu(leaf: Any) -> bool:
 def outcome(
     call: Callable[..., Any], arguments: tuple[Any, tuple[Any, ...], dict[str, Any]]
 ) -> Any:
-    """What a call gives: its result, or the class of its error."""
+    """Returns a call's result, or the class of its error."""
     seed_devices(_SEED)
     try:
         return call(arguments[0], *arguments[1], **arguments[2])

@@ -45,7 +45,7 @@ _DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page says of the run that it is made from.
+    """Facts about the run that a page is made from.
 
     Attributes:
         date: of the run, as in ``2026-11-20``.

@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Rate:
-    """How much of an op is right.
+    """The success rate of an op.
 
     Attributes:
         suite: where its cells come from.
@@ -141,7 +141,7 @@ _TEMPLATE = Path(__file__).with_name("report.html")
 
 @dataclass(frozen=True)
 class Run:
-    """What is said of a run beside its cells.
+    """Facts about a run besides its cells.
 
     Attributes:
         command: as it was typed, without the program's name.

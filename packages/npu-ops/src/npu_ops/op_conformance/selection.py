@@ -62,7 +62,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """What the arguments ask for."""
+    """Returns the selection that the arguments describe."""
     return Selection(
         suites=tuple(arguments.suite),
         ops=tuple(arguments.op),

@@ -1,4 +1,4 @@
-"""Which names a new op may have."""
+"""Rules for the name of a new op."""
 
 import importlib.util
 import keyword

@@ -51,7 +51,7 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """How many query heads there are."""
+        """The number of query heads."""
         return self.weight_uk.shape[0]
 
     @property

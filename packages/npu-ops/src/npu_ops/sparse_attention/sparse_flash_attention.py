@@ -49,7 +49,7 @@ Gradients = tuple[
 
 @dataclass(frozen=True)
 class _Selection:
-    """What each query row attends to, wide.
+    """The keys and values that each query row attends to, widened.
 
     Attributes:
         query: (rows, heads, width with rope).

@@ -1,4 +1,4 @@
-"""Which body serves an op: a program for the device, or the host kernel, decided per signature.
+"""Variants of ops: a program for the device or the host kernel, chosen per signature.
 
 The call itself is native (csrc/variants).
 """

@@ -32,7 +32,7 @@ _LEAST_GAIN = 1.05
 
 @dataclass(frozen=True)
 class Facts:
-    """What a decision depends on.
+    """The facts that a decision depends on.
 
     Attributes:
         mode: `measured`, `program` or `host` (the setting NPU_OPS_VARIANT).
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which body serves a call.
+    """The body that serves a call.
 
     Attributes:
         variant: `program` or `host`.
@@ -265,7 +265,7 @@ def build(call: OpCall, *, device_index: int = 0) -> OpProgram:
 
 
 def device_key(device_index: int) -> str:
-    """What measurements are valid for: the hardware and the vendor's software."""
+    """Returns the key of measurements: the hardware and the vendor's software."""
     info = npu_runtime.device_info(device_index)
     return f"{info.device} | {info.full_name} | {info.driver_version}"
 

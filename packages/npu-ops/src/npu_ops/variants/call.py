@@ -107,7 +107,7 @@ class OpCall:
         return self.overload()(*positional, **named)
 
     def results(self) -> Any:
-        """What the call gives, without memory behind it.
+        """Returns the call's results as meta tensors.
 
         Raises:
             OperatorInputError: [op-arguments] when torch refuses the arguments.
@@ -241,7 +241,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
 
 
 def _missing(values: Sequence[Any], required: Sequence[Any]) -> int:
-    """How many of the required tensors are still to come."""
+    """Returns the number of required tensors that are still to come."""
     return len(required) - sum(isinstance(value, TensorSpec) for value in values)
 
 

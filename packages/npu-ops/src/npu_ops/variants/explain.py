@@ -1,4 +1,4 @@
-"""Which kernel serves a call on this machine, and why."""
+"""Explains the kernel that serves a call on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Explanation", "describe", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What serves a call, and what is known about it.
+    """The kernel that serves a call, and the facts behind the choice.
 
     Attributes:
         call: op, tensors and other arguments.

@@ -113,7 +113,7 @@ _SHAPE = re.compile(r"\[([\d,]*)\]$")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor of a case is.
+    """Specification of a case's tensor.
 
     Attributes:
         shape: its sizes.

@@ -30,7 +30,7 @@ Adapt = Callable[[Case, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a call gave.
+    """The outcome of a call.
 
     Attributes:
         results: leaves of the result, or the gradients of the inputs; tensors are on the CPU.
@@ -219,7 +219,7 @@ def _statistics(case: Case, got: Values, expected: Values, allowed: Tolerance) -
 
 
 def _dropout(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """What is left is the input over the share kept; how much is left is as on the CPU."""
+    """Kept values are the input over the share kept; as many are kept as on the CPU."""
     arguments = case.make_arguments()
     given = arguments["input"]
     share = arguments["p"] if arguments.get("training", True) else 0.0

@@ -129,7 +129,7 @@ class Call:
 
 
 def place(built: tuple[list[Any], dict[str, Any]], device: str) -> Any:
-    """What `Call.build` gave, as new tensors on ``device``."""
+    """Returns the values of `Call.build` as new tensors on ``device``."""
     return tree_map(
         lambda leaf: _meaning(leaf, device) if isinstance(leaf, Mark) else leaf,
         copy_to(built, device),

@@ -46,7 +46,7 @@ _FLOATS = (0.0, 1.0, 0.5, -1.0, 2.5, 1e-5, 1e30, float("nan"), float("inf"), -fl
 
 @dataclass(frozen=True)
 class _Theme:
-    """What the tensors of a call have in common."""
+    """Properties that the tensors of a call share."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -23,7 +23,7 @@ _START_S = 600  # the imports of a child, on a busy machine
 
 
 class Kind(enum.StrEnum):
-    """What a call showed."""
+    """Kinds of findings."""
 
     SIGNAL = "signal"  # npu ends the process, whatever the CPU does
     SIGNAL_ON_CPU = "signal-on-cpu"  # npu raises or answers, or the call names no device
@@ -129,7 +129,7 @@ def _run_task(
 
 
 def _judged(child: Child, call: str, end: str) -> Finding | None:
-    """What a call is, that ended its child; None for one that only takes long on both."""
+    """Returns the finding of a call that ended its child; None if it is only slow on both."""
     made = Call.from_json(call)
     op = made.op
     cpu = make_alone(child, call, "cpu")
@@ -196,7 +196,7 @@ def make_child(timeout_s: float) -> Child:
 
 
 def _steps(child: Child, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What it says of a task; ends without "done" when the process ended."""
+    """Yields the reported steps of a task; ends without "done" when the process ended."""
     child.give(task)
     for step in child.answers():
         yield step
@@ -205,5 +205,5 @@ def _steps(child: Child, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(child: Child) -> str:
-    """How the process ended, when the steps of a task end without "done"."""
+    """Returns the end of the process, when the steps of a task end without "done"."""
     return _LATE if child.is_late else child.end

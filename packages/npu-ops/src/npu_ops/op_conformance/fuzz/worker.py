@@ -149,7 +149,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _strides(got: Any, expected: Any) -> str | None:
-    """How results of one shape lie in memory, where that is to be seen."""
+    """Returns the strides of results of one shape, if they are visible."""
     for ours, theirs in zip(_tensors(got), _tensors(expected), strict=True):
         if theirs.layout is not torch.strided or theirs.is_nested or theirs.numel() == 0:
             continue

@@ -359,7 +359,7 @@ def batch_norm_backward_reduce(
     mean: torch.Tensor,
     invstd: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the devices add up for the gradient.
+    """The sums over devices for the gradient.
 
     Returns:
         By channel: the sum of `grad`, that of `grad * (input - mean)`, and the gradients of weight

@@ -60,12 +60,12 @@ class Operator:
 
     @public_call
     def function(self, check: str = "forward") -> Callable[..., Any]:
-        """What is called on the device for a check."""
+        """Returns the callable of a check on the device."""
         return _resolve(self.inplace if check == "in-place" else self.call)
 
     @public_call
     def host_function(self, check: str = "forward") -> Callable[..., Any]:
-        """What is called on the CPU for a check."""
+        """Returns the callable of a check on the CPU."""
         return _resolve(self.reference) if self.reference else self.function(check)
 
     @public_call

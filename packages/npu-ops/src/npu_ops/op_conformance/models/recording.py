@@ -118,7 +118,7 @@ class Recording:
 
 
 def known_networks() -> dict[str, dict[str, Any]]:
-    """What networks.toml says of each."""
+    """Returns the entries of networks.toml by name."""
     table = tomllib.loads(NETWORKS.read_text(encoding="utf-8"))
     usual = {"inputs": {"input_ids": table["defaults"]["tokens"]}, "options": {}}
     return {name: usual | row for name, row in sorted(table["networks"].items())}

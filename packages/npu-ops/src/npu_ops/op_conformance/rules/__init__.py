@@ -1,4 +1,4 @@
-"""What a device does not have, as data, and cases adapted to it.
+"""Rules of a device's limits, as data, and cases adapted to them.
 
 A rules file says which dtypes and layouts are given to the device instead of a case's own. A case
 stays as its user wrote it: its arguments are converted on the way to the device, and its results

@@ -62,7 +62,7 @@ class LayoutRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a device wants of every case."""
+    """A device's demands on every case."""
 
     types: tuple[TypeRule, ...] = ()
     layouts: tuple[LayoutRule, ...] = ()
