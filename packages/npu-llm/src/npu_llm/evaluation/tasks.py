@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npu_llm.errors import OptionError
 from npu_llm.evaluation.measures import MEASURES, measure
-from npu_llm.evaluation.predictions import Asking, predict
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -258,6 +257,9 @@ def evaluate_task(
                           code="eval-data")  # fmt: skip
     for number, sample in enumerate(samples, 1):
         check_sample(sample, form, f"sample {number}", labels=labels)
+    # Late: it imports transformers.
+    from npu_llm.evaluation.predictions import Asking, predict
+
     asking = Asking(processors, batch_size, dict(generate or {}), source_language, on_samples)
     found = predict(model, task, samples, asking)
     answers = [_answer(sample, labels) for sample in samples]

@@ -1,0 +1,70 @@
+"""Commands with a model from the compile cache do not import transformers or torch's compiler."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Prints which of the two a command imported, to standard error after its own lines.
+COMMAND = """
+import io, sys
+from npu_llm.cli import main
+
+sys.stdin = io.StringIO("the quick")
+code = main(sys.argv[1:])
+print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+# As for the command, of a server that answers one request.
+SERVER = """
+import os, signal, socket, sys, threading, time
+from npu_llm.cli import main
+from npu_llm.errors import ServerError
+from npu_llm.serving.client import Connection
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+
+def ask():
+    connection = Connection(f"http://127.0.0.1:{port}")
+    while True:
+        try:
+            connection.chat([{"role": "user", "content": "the quick"}], max_tokens=3)
+            break
+        except ServerError:
+            time.sleep(0.1)
+    print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=ask, daemon=True).start()
+main([*sys.argv[1:], "--port", str(port)])
+"""
+
+
+def imported(program, checkpoint, cache_dir, *arguments):
+    place = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
+    line = [sys.executable, "-c", program, arguments[0], *place, *arguments[1:]]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = (line for line in done.stderr.splitlines() if line.startswith("imported:"))
+    return found.removeprefix("imported:").split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("chat", "--max-new-tokens", "3"),
+        ("generate", "--max-new-tokens", "3", "the quick"),
+        ("generate", "--max-new-tokens", "3", "--stop", "x", "--top-k", "5", "the quick"),
+        ("bench", "--prompt", "4", "--new", "2", "--batch", "1,2", "--repeats", "1"),
+    ],
+    ids=["chat", "generate", "sampling", "bench"],
+)
+def test_a_cached_command_imports_no_transformers(checkpoint, cache_dir, arguments):
+    assert imported(COMMAND, checkpoint, cache_dir, *arguments) == []
+
+
+def test_a_server_imports_no_transformers(checkpoint, cache_dir):
+    assert imported(SERVER, checkpoint, cache_dir, "serve") == []
