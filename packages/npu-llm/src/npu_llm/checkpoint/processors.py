@@ -1,17 +1,41 @@
-"""Loads what prepares a model's inputs: tokenizers, feature extractors, image processors."""
+"""Tokenizers, feature extractors and image processors of a checkpoint: loaded and copied."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from npu_llm.errors import ModelError
 
-__all__ = ["load_beside"]
+__all__ = ["copy_processors", "load_beside", "missing_processor"]
+
+# Their files, and the ones that record how vectors are pooled.
+_FILES = (
+    "*token*", "*vocab*", "merges.txt", "*processor*", "*.spm", "spm.*", "*.model", "*.jinja",
+    "normalizer.json", "modules.json", "sentence_*.json", "config_sentence_transformers.json",
+)  # fmt: skip
+_WEIGHTS = {".safetensors", ".bin", ".gguf"}
+
+
+def copy_processors(source: Path, target: Path) -> None:
+    """Copies the files of a checkpoint that prepare a model's inputs.
+
+    Args:
+        source: the checkpoint's folder.
+        target: an existing folder.
+    """
+    for pattern in _FILES:
+        for file in source.glob(pattern):
+            if file.is_file() and file.suffix not in _WEIGHTS:
+                shutil.copyfile(file, target / file.name)
+    for file in source.glob("*_Pooling/config.json"):
+        (target / file.parent.name).mkdir(exist_ok=True)
+        shutil.copyfile(file, target / file.parent.name / file.name)
 
 
 def load_beside(loader: Any, path: str | Path, what: str) -> Any:
-    """Loads what prepares a model's inputs.
+    """Loads a tokenizer, feature extractor or image processor.
 
     Args:
         loader: a class of transformers with from_pretrained.
@@ -27,14 +51,15 @@ def load_beside(loader: Any, path: str | Path, what: str) -> Any:
         raise
     except Exception as failure:  # of any class: of transformers, tokenizers, the hub
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        raise _missing(path, what, lines[0].rstrip(".")) from failure
+        raise missing_processor(path, what, lines[0].rstrip(".")) from failure
     # Where a model comes without, transformers may make a tokenizer of no words.
     if hasattr(found, "get_vocab") and set(found.get_vocab()) <= set(found.all_special_tokens):
-        raise _missing(path, what, "one without words")
+        raise missing_processor(path, what, "one without words")
     return found
 
 
-def _missing(path: str | Path, what: str, received: str) -> ModelError:
+def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
+    """Returns the error [missing-processor] for a model that comes without one."""
     return ModelError(
         f"{path}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
         "checkpoint.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from npu_llm.capture.position_remapping import remap_positions
 from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.processors import copy_processors
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import PipelineName
@@ -37,11 +37,6 @@ from npu_llm.verification.reference import CompressedWeights, Integers, Rounding
 __all__ = ["fill_entry", "lower_static_step"]
 
 _INTEGERS = ("int8", "int4")
-# Files of a checkpoint that a processor or a tokenizer reads.
-_BESIDE = (
-    "*token*", "*vocab*", "merges.txt", "*processor*", "preprocessor_config.json", "*.spm",
-    "*.model", "*.jinja", "normalizer.json",
-)  # fmt: skip
 
 
 def fill_entry(
@@ -76,7 +71,9 @@ def fill_entry(
         )  # fmt: skip
     with progress.stage("capture"):
         traced = trace(model, source)
-    _save_beside(model, source, folder)
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    copy_processors(source.folder, folder)
     members: list[Integers] = []
     steps: dict[str, Any] = {}
     for part in traced.parts:
@@ -242,13 +239,3 @@ def _lower(part: TracedPart) -> Any:
     for result, name in zip(lowered.get_results(), part.outputs, strict=True):
         result.get_output_tensor(0).set_names({f"{name}.next" if name in part.inputs else name})
     return lowered
-
-
-def _save_beside(model: Any, source: ModelSource, folder: Path) -> None:
-    """Writes a model's configs, and the files that its processor or tokenizer reads."""
-    model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    for pattern in _BESIDE:
-        for file in source.folder.glob(pattern):
-            if file.is_file():
-                shutil.copyfile(file, folder / file.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from npu_compiler.exported.manifest import PortSpec, read_manifest
 from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
 from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.processors import copy_processors
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import check_group_size
 from npu_llm.errors import CaptureError, OptionError
@@ -244,10 +244,6 @@ def _whole(model: Any, example: Example, call: Mapping[str, Any]) -> dict[str, t
 
 
 PROGRAM = "program"
-# What prepares a model's inputs, and says how its vectors are pooled.
-_BESIDE = ("*token*", "vocab*", "merges.txt", "*.model", "*processor_config.json", "spm.*",
-           "modules.json", "sentence_*.json", "config_sentence_transformers.json")  # fmt: skip
-_MODEL_FILES = {".safetensors", ".bin", ".gguf"}
 
 
 def fill_task_entry(
@@ -296,7 +292,7 @@ def fill_task_entry(
         pads = may_pad(model, example, folder / PROGRAM)
     with progress.stage("save"):
         model.config.save_pretrained(folder)
-        _copy_beside(source.folder, folder)
+        copy_processors(source.folder, folder)
         about = {
             "name": source.name,
             "precision": precision.name,
@@ -431,13 +427,3 @@ def _image_sizes(folder: Path) -> dict[str, Any]:
     config = json.loads(path.read_text())
     size = config.get("crop_size") if config.get("do_center_crop") else config.get("size")
     return size if isinstance(size, dict) else {}
-
-
-def _copy_beside(source: Path, target: Path) -> None:
-    for pattern in _BESIDE:
-        for file in source.glob(pattern):
-            if file.is_file() and file.suffix not in _MODEL_FILES:
-                shutil.copyfile(file, target / file.name)
-    for file in source.glob("*_Pooling/config.json"):
-        (target / file.parent.name).mkdir(exist_ok=True)
-        shutil.copyfile(file, target / file.parent.name / file.name)

@@ -13,8 +13,8 @@ from transformers import AutoConfig
 from npu_compiler.exported.compiled_shapes import has_one_shape
 from npu_compiler.exported.load import load
 from npu_compiler.verification.result import Verdict
+from npu_llm.checkpoint.processors import load_beside
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.errors import ModelError
 from npu_llm.models.entry import Entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
@@ -194,17 +194,7 @@ class TaskModel(Pretrained):
         Raises:
             ModelError: [missing-processor] if there is none.
         """
-        if not any(self._entry.folder.glob("tokenizer*")):
-            # transformers would make one without words.
-            raise _no_processor(self.name, "a tokenizer", "none")
-        return self._beside(transformers.AutoTokenizer, "a tokenizer")
-
-    def _beside(self, loader: Any, what: str) -> Any:
-        try:
-            return loader.from_pretrained(self._entry.folder)
-        except (OSError, ValueError, KeyError, TypeError) as failure:
-            lines = str(failure).strip().splitlines() or [type(failure).__name__]
-            raise _no_processor(self.name, what, lines[0].rstrip(".")) from failure
+        return load_beside(transformers.AutoTokenizer, self._entry.folder, "a tokenizer")
 
 
 def _start(entry: Entry, _: LoadOptions) -> tuple[Any, bool, Verdict]:
@@ -212,11 +202,3 @@ def _start(entry: Entry, _: LoadOptions) -> tuple[Any, bool, Verdict]:
     verified = program.manifest.verified
     verdict = Verdict("right") if verified == _COMPARED else Verdict("unchecked", verified)
     return program, program.from_cache, verdict
-
-
-def _no_processor(name: str, what: str, received: str) -> ModelError:
-    return ModelError(
-        f"{name}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
-        "checkpoint.",
-        code="missing-processor",
-    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from npu_llm.checkpoint.processors import load_beside, missing_processor
 from npu_llm.errors import ModelError
 
 __all__ = ["load_processor", "prompt_inputs"]
 
 
 def load_processor(path: str) -> Any:
-    """Loads what prepares images and text for a model.
+    """Loads the processor of images and text of a model.
 
     Args:
         path: the model's folder or name.
@@ -21,19 +22,10 @@ def load_processor(path: str) -> Any:
     """
     from transformers import AutoProcessor
 
-    reason = "none"
-    try:
-        processor = AutoProcessor.from_pretrained(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as failure:
-        processor = None
-        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0].rstrip(".")
+    processor = load_beside(AutoProcessor, path, "a processor")
     # Without its files transformers returns the tokenizer alone.
     if not hasattr(processor, "image_processor"):
-        raise ModelError(
-            f"{path}: must come with a processor, which prepares images and text; got: {reason}. "
-            "Get the whole checkpoint.",
-            code="missing-processor",
-        )
+        raise missing_processor(path, "a processor", "none for images")
     return processor
 
 
