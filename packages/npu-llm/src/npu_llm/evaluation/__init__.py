@@ -1,4 +1,4 @@
-"""How well a model does: perplexity of language models, and each other task's own measure."""
+"""Quality of a model: perplexity of language models, and a measure for each other task."""
 
 from npu_llm.evaluation.perplexity import EvaluationResult, default_text, evaluate, read_text
 from npu_llm.evaluation.tasks import (

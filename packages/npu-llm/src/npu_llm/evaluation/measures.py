@@ -19,7 +19,7 @@ __all__ = ["MEASURES", "Measure", "measure"]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a figure means.
+    """The meaning of a figure.
 
     Attributes:
         is_better_higher: whether a higher figure is a better one.

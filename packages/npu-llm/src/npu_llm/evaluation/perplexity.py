@@ -52,7 +52,7 @@ class EvaluationResult:
 
     @public_call
     def loss(self, exact: EvaluationResult) -> float:
-        """How far the perplexity is above another result's: 0.01 for 1 %."""
+        """Returns the increase of perplexity over another result: 0.01 for 1 %."""
         return self.perplexity / exact.perplexity - 1
 
 

@@ -1,4 +1,4 @@
-"""What a model answers to samples, by its task."""
+"""Predictions of a model for samples, by its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers import (
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.errors import ContextError, OptionError
 
-__all__ = ["Asking", "predict"]
+__all__ = ["PredictOptions", "predict"]
 
 # How many batches of texts are sorted by length together, so that a batch has little padding.
 _SORTED_BATCHES = 16
@@ -28,8 +28,8 @@ _LONGEST, _SHARED, _LEAST_CONTEXT = 30, 128, 8
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How a model is asked.
+class PredictOptions:
+    """Options of predictions.
 
     Attributes:
         path: where tokenizer and processors are.
@@ -46,7 +46,9 @@ class Asking:
     on_samples: Callable[[int, int], None] = lambda done, total: None
 
 
-def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def predict(
+    model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     """Returns a model's answers.
 
     Args:
@@ -66,7 +68,7 @@ def predict(model: Any, task: str, samples: Sequence[Mapping[str, Any]], how: As
     return _ASKED[task](model, samples, how)
 
 
-def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions) -> list[Any]:
     vectors: list[Any] = []
     for batch in _batches(samples, how, size=how.batch_size * _SORTED_BATCHES):
         texts = [sample["text"] for sample in batch]
@@ -74,7 +76,9 @@ def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> l
     return vectors
 
 
-def _transcripts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _transcripts(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
     recognize = pipeline(
         "automatic-speech-recognition",
@@ -96,7 +100,9 @@ def _transcripts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) 
     return answers
 
 
-def _translations(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _translations(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     tokenizer = load_beside(AutoTokenizer, how.path, "a tokenizer")
     if how.source_language is not None:
         tokenizer.src_lang = how.source_language
@@ -111,7 +117,9 @@ def _translations(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking)
     return answers
 
 
-def _classes_of_texts(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _classes_of_texts(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     if int(model.config.num_labels) < 2:
         raise OptionError(
             f"{model.name}: accuracy needs a model of two classes at least; got one that gives a "
@@ -131,7 +139,9 @@ def _classes_of_texts(model: Any, samples: Sequence[Mapping[str, Any]], how: Ask
     return answers
 
 
-def _classes_of_words(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _classes_of_words(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     answers = []
     for sample in _one_by_one(
         samples, how
@@ -147,7 +157,7 @@ def _classes_of_words(model: Any, samples: Sequence[Mapping[str, Any]], how: Ask
     return answers
 
 
-def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions) -> list[Any]:
     """The words of each context from the likeliest begin to the likeliest end behind it."""
     tokenizer, limit = model.tokenizer, model.context_length
     answers = []
@@ -191,7 +201,9 @@ def _best_span(
     return float(scores.flatten()[place]), place // len(texts), place % len(texts)
 
 
-def _classes_of_images(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _classes_of_images(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     processor = load_beside(AutoImageProcessor, how.path, "an image processor")
     answers: list[Any] = []
     for batch in _batches(samples, how):
@@ -200,7 +212,9 @@ def _classes_of_images(model: Any, samples: Sequence[Mapping[str, Any]], how: As
     return answers
 
 
-def _classes_of_sounds(model: Any, samples: Sequence[Mapping[str, Any]], how: Asking) -> list[Any]:
+def _classes_of_sounds(
+    model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> list[Any]:
     extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
     rate = int(extractor.sampling_rate)
     answers = []
@@ -211,7 +225,7 @@ def _classes_of_sounds(model: Any, samples: Sequence[Mapping[str, Any]], how: As
 
 
 def _batches(
-    samples: Sequence[Mapping[str, Any]], how: Asking, *, size: int | None = None
+    samples: Sequence[Mapping[str, Any]], how: PredictOptions, *, size: int | None = None
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Yields samples together, and reports those that are answered."""
     how.on_samples(0, len(samples))
@@ -221,12 +235,14 @@ def _batches(
         how.on_samples(start + len(batch), len(samples))
 
 
-def _one_by_one(samples: Sequence[Mapping[str, Any]], how: Asking) -> Iterator[Mapping[str, Any]]:
+def _one_by_one(
+    samples: Sequence[Mapping[str, Any]], how: PredictOptions
+) -> Iterator[Mapping[str, Any]]:
     for (sample,) in _batches(samples, how, size=1):
         yield sample
 
 
-_ASKED: dict[str, Callable[[Any, Sequence[Mapping[str, Any]], Asking], list[Any]]] = {
+_ASKED: dict[str, Callable[[Any, Sequence[Mapping[str, Any]], PredictOptions], list[Any]]] = {
     "AutoModel": _vectors,
     "AutoModelForAudioClassification": _classes_of_sounds,
     "AutoModelForCTC": _transcripts,

@@ -182,7 +182,7 @@ def _unfit(place: str, form: Form, received: str) -> OptionError:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How good a model's answers are.
+    """The quality of a model's answers.
 
     Attributes:
         precision: name of the model's precision.
@@ -201,7 +201,7 @@ class TaskResult:
 
     @public_call
     def loss(self, exact: TaskResult) -> float:
-        """How many points worse than another result this is, by the measure that counts.
+        """Returns the loss in points against another result, by the measure that counts.
 
         A whole has 100 points: an error rate of 0.12 instead of 0.10 loses 2. The loss of vectors
         is what their mean cosine lacks of 1.
@@ -258,9 +258,11 @@ def evaluate_task(
     for number, sample in enumerate(samples, 1):
         check_sample(sample, form, f"sample {number}", labels=labels)
     # Late: it imports transformers.
-    from npu_llm.evaluation.predictions import Asking, predict
+    from npu_llm.evaluation.predictions import PredictOptions, predict
 
-    asking = Asking(processors, batch_size, dict(generate or {}), source_language, on_samples)
+    asking = PredictOptions(
+        processors, batch_size, dict(generate or {}), source_language, on_samples
+    )
     found = predict(model, task, samples, asking)
     answers = [_answer(sample, labels) for sample in samples]
     compared = found if exact is None else exact.predictions

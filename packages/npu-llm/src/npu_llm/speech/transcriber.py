@@ -26,7 +26,7 @@ _WINDOW_S = 30  # what Whisper reads at once; longer sounds need its times
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said.
+    """The text of a sound.
 
     Attributes:
         text: all of it.

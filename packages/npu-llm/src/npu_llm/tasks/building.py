@@ -46,7 +46,7 @@ _LEAST_SEEN = 5  # in the second row of a mask, the first has all
 
 @dataclass(frozen=True)
 class Example:
-    """What to trace a model with.
+    """Inputs to trace a model with.
 
     Attributes:
         inputs: name of an argument of forward -> tensor.
@@ -161,7 +161,7 @@ def _add_sound(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dyna
 
 @dataclass(frozen=True)
 class Quantizing:
-    """How weights, and with calls activations, become integers.
+    """Quantization of weights and, with calls, of activations.
 
     Attributes:
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.

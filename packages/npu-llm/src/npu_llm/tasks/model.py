@@ -175,7 +175,7 @@ class TaskModel(Pretrained):
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens a text may have; None for no limit, or for other inputs."""
+        """The largest number of tokens of a text; None for no limit, or for other inputs."""
         length = self._entry.about["context_length"]
         return None if length is None else int(length)
 

@@ -157,7 +157,7 @@ class NPUModelForFeatureExtraction(TaskModel):
 
     @cached_property
     def max_seq_length(self) -> int | None:
-        """How many tokens of a text are read: what the checkpoint records, or the model takes."""
+        """The number of tokens that are read: as the checkpoint records, or the model's limit."""
         path = self._entry.folder / "sentence_bert_config.json"
         recorded = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
         bounds = [bound for bound in (recorded, self.context_length) if bound is not None]
@@ -256,13 +256,13 @@ class NPUModelForTokenClassification(TaskModel):
 
 
 class NPUModelForQuestionAnswering(TaskModel):
-    """Where in a text the answer to a question stands."""
+    """Positions in a text of the answer to a question."""
 
     _auto = AutoModelForQuestionAnswering
 
 
 class NPUModelForMaskedLM(TaskModel):
-    """Which tokens fit into gaps."""
+    """Tokens that fit into gaps."""
 
     _auto = AutoModelForMaskedLM
 
@@ -282,7 +282,7 @@ class NPUModelForObjectDetection(TaskModel):
 
 
 class NPUModelForZeroShotImageClassification(TaskModel):
-    """How well texts describe images, as CLIP and SigLIP say it."""
+    """Scores of texts as descriptions of images, as of CLIP and SigLIP."""
 
     _auto = AutoModelForZeroShotImageClassification
     input_modalities = ("text", "image")

@@ -103,7 +103,7 @@ class NPUModelForImageTextToText(MultiPartModel):
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have, images included; None for no limit."""
+        """The largest number of tokens of prompt and answer, images included; None for no limit."""
         length = self._entry.about["context_length"]
         return None if length is None else int(length)
 

@@ -105,7 +105,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a part's result is made of.
+    """The structure of a part's result.
 
     Attributes:
         tree: the number of a tensor, None, a list, or a mapping of the fields of a result.

@@ -131,7 +131,7 @@ def example_text(
 
 @dataclass(frozen=True)
 class SeenPart:
-    """How a part is called.
+    """The calls of a part.
 
     Attributes:
         examples: its inputs by name, with the dimensions that vary from call to call.
