@@ -100,7 +100,7 @@ class Connection:
         Raises:
             ServerError: [server-unreachable], [server-refused].
         """
-        with self._asked("GET", "/v1/models", None) as response:
+        with self._request("GET", "/v1/models", None) as response:
             found = json.loads(response.read())
         return [str(one["id"]) for one in found["data"]]
 
@@ -146,7 +146,7 @@ class Connection:
         finish, first_s = "cancelled", None
         started_s = time.perf_counter()
         try:
-            with self._asked("POST", "/v1/chat/completions", body) as response:
+            with self._request("POST", "/v1/chat/completions", body) as response:
                 for event in _events(response):
                     choice = (event.get("choices") or [{}])[0]
                     text = choice.get("delta", {}).get("content")
@@ -175,7 +175,7 @@ class Connection:
             )
 
     @contextmanager
-    def _asked(self, method: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+    def _request(self, method: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
         connection = self._kind(self._place, timeout=self._timeout_s)
         try:
             content = None if body is None else json.dumps(body)
@@ -202,14 +202,14 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             continue
         event: dict[str, Any] = json.loads(text)
         if "error" in event:
-            raise _told(event["error"])
+            raise _refusal(event["error"])
         yield event
 
 
 def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
     content = response.read(1 << 16)
     try:
-        return _told(json.loads(content)["error"])
+        return _refusal(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
         return ServerError(
             f"{url}: must answer as OpenAI's interface does; got {response.status} "
@@ -218,7 +218,7 @@ def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
         )
 
 
-def _told(error: Mapping[str, Any]) -> ServerError:
+def _refusal(error: Mapping[str, Any]) -> ServerError:
     return ServerError(
         f"server: must take the request; got: {error.get('message')} Change it, or ask later.",
         code="server-refused",

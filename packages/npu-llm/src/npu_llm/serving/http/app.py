@@ -1,4 +1,4 @@
-"""The application: endpoints behind the gate, for any ASGI server."""
+"""The ASGI application: endpoints behind the middleware."""
 
 from __future__ import annotations
 
@@ -55,53 +55,56 @@ def make_app(registry: ModelRegistry, settings: Settings, traces: Traces | None 
 
     Args:
         registry: the models; closed when the application ends.
-        settings: what is asked of clients.
-        traces: what is told of each request; closed when the application ends.
+        settings: address, key and limits.
+        traces: spans of requests; closed when the application ends.
     """
 
     @asynccontextmanager
-    async def alive(_: Starlette) -> AsyncIterator[None]:
-        tidying = asyncio.create_task(registry.unload_idle())
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        unloading = asyncio.create_task(registry.unload_idle())
         try:
             yield
         finally:
-            tidying.cancel()
+            unloading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await tidying
-            await registry.close(grace_s=0.0)  # requests have had their time
+                await unloading
+            await registry.close(grace_s=0.0)  # the grace period is over
             if traces is not None:
                 await asyncio.to_thread(traces.close)
 
     routes = [
-        *(Route(path, _told(endpoint)) for path, endpoint in _GET.items()),
-        *(Route(path, _told(endpoint), methods=["POST"]) for path, endpoint in _POST.items()),
+        *(Route(path, _with_errors(endpoint)) for path, endpoint in _GET.items()),
+        *(
+            Route(path, _with_errors(endpoint), methods=["POST"])
+            for path, endpoint in _POST.items()
+        ),
     ]
     app = Starlette(
-        routes=routes, lifespan=alive, exception_handlers={HTTPException: _no_such_place}
+        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_found}
     )
     app.state.service = Service(registry, settings)
     return Middleware(app, settings, traces)
 
 
-def _told(endpoint: Endpoint) -> Endpoint:
-    """Returns an endpoint that answers our errors."""
+def _with_errors(endpoint: Endpoint) -> Endpoint:
+    """Returns an endpoint that responds to exceptions with errors of OpenAI's form."""
 
-    async def told(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
             return await endpoint(request)
         except NpuError as error:
             return error_response(error)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
-        except Exception as failure:  # noqa: BLE001  # nothing that is asked ends the server
+            return Response(status_code=499)  # the client has left
+        except Exception as failure:  # noqa: BLE001  # a request must not end the server
             notes = {"request": request.scope.get("npu_llm.request")}
             LOG.exception("a request failed", extra={"notes": notes})
             return error_response(failure)
 
-    return told
+    return respond
 
 
-async def _no_such_place(request: Request, failure: Exception) -> Response:
+async def _not_found(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, HTTPException), "it is registered for these"
     path = request.url.path[:200]
     error = ModelError(

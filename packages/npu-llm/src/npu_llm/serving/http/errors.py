@@ -35,10 +35,10 @@ _TYPES = {
 
 
 class RequestError(OptionError):
-    """A request that is not as it must be.
+    """An invalid request.
 
     Attributes:
-        parameter: the field that is at fault; None for the request as a whole.
+        parameter: the invalid field; None for the request as a whole.
     """
 
     def __init__(self, message: str, *, code: str, parameter: str | None = None) -> None:
@@ -60,10 +60,10 @@ def status_of(error: BaseException) -> int:
 
 
 def error_content(error: BaseException) -> dict[str, Any]:
-    """Returns what is told of an error; what failed inside is not told."""
+    """Returns the body for an error; internal failures keep their details to the log."""
     status = status_of(error)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "message": str(error),
         "type": kind,
         "param": getattr(error, "parameter", None),
@@ -74,8 +74,8 @@ def error_content(error: BaseException) -> dict[str, Any]:
             "server: must answer each request; got a failure that its log tells. Ask again.",
             code="server-failure",
         )
-        told |= {"message": str(failure), "code": failure.code}
-    return {"error": told}
+        content |= {"message": str(failure), "code": failure.code}
+    return {"error": content}
 
 
 def error_response(error: BaseException) -> JSONResponse:
@@ -92,7 +92,7 @@ def error_response(error: BaseException) -> JSONResponse:
 
 
 def field_error(details: Sequence[Mapping[str, Any]]) -> RequestError:
-    """Returns the error for what pydantic found, of which the first is told."""
+    """Returns the error for the first of pydantic's findings."""
     first = details[0]
     place = ".".join(str(part) for part in first["loc"]) or "body"
     if first["type"] == "extra_forbidden":
@@ -112,7 +112,7 @@ def field_error(details: Sequence[Mapping[str, Any]]) -> RequestError:
 
 
 def _shown(value: object) -> str:
-    """Returns a value that a message can quote: prompts are long, and not for logs."""
+    """Returns a short form of a value for a message, without prompts."""
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)[:40]
     return f"a {type(value).__name__}"

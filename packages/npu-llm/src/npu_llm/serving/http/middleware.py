@@ -29,12 +29,12 @@ __all__ = ["LOG", "JsonLines", "Middleware", "Traces", "log_fields"]
 LOG = logging.getLogger("npu_llm.serving")
 
 _FREE = ("/", "/health", "/favicon.ico")
-_QUIET = ("/health", "/metrics")  # asked every few seconds
+_QUIET = ("/health", "/metrics")  # requested every few seconds
 _NUMBER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def log_fields(scope: Scope) -> MutableMapping[str, Any]:
-    """Returns what a request's line in the log will have; figures only, never what was said."""
+    """Returns the fields of a request's line in the log: figures, never prompts or answers."""
     notes: MutableMapping[str, Any] = scope.setdefault("npu_llm.notes", {})
     return notes
 
@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
 
 
 class Middleware:
-    """Stands before the application."""
+    """Checks, numbers, logs and traces each request of an application."""
 
     def __init__(self, app: ASGIApp, settings: Settings, traces: Traces | None = None) -> None:
         self._app = app
@@ -64,7 +64,7 @@ class Middleware:
         self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lets a request through, or answers it; see ASGI."""
+        """Passes a request to the application, or refuses it; see ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,13 +87,13 @@ class Middleware:
         try:
             self._check(scope, headers)
             await self._app(scope, receive, numbered)
-        except Exception as failure:  # nothing that is asked ends the server
+        except Exception as failure:  # a request must not end the server
             if not isinstance(failure, ServerError):
                 LOG.exception("a request failed", extra={"notes": {"request": number}})
             if not status:
                 await error_response(failure)(scope, receive, numbered)
         finally:
-            notes = _figures(scope, number, status, time.perf_counter() - started)
+            notes = _log_record(scope, number, status, time.perf_counter() - started)
             self._log(notes)
             if self._traces is not None and span is not None:
                 self._traces.end(span, notes)
@@ -125,8 +125,8 @@ class Middleware:
                 extra={"notes": notes})  # fmt: skip
 
 
-def _figures(scope: Scope, number: str, status: list[int], seconds: float) -> dict[str, Any]:
-    """Returns what is kept of a request."""
+def _log_record(scope: Scope, number: str, status: list[int], seconds: float) -> dict[str, Any]:
+    """Returns the fields of a request's line in the log."""
     return {
         "request": number,
         "method": scope["method"],
@@ -150,7 +150,7 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0]
 
 
-# What a request's line in the log calls it -> what OpenTelemetry's conventions do.
+# Fields of a request's line in the log -> names of OpenTelemetry's conventions.
 _NAMES = {
     "method": "http.request.method",
     "path": "url.path",
@@ -164,10 +164,10 @@ _NAMES = {
 
 
 class Traces:
-    """Spans of one server's requests; they hold figures, and never what was said."""
+    """Spans of one server's requests: figures, never prompts or answers."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        """Takes what spans are handed to when they end."""
+        """Creates a tracer whose finished spans go to the processor."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -181,7 +181,7 @@ class Traces:
 
     @classmethod
     def to(cls, endpoint: str) -> Traces:
-        """Returns those that are sent to a collector, by OTLP over HTTP.
+        """Returns traces that are sent to a collector by OTLP over HTTP.
 
         Args:
             endpoint: such as http://127.0.0.1:4318/v1/traces.
@@ -195,7 +195,7 @@ class Traces:
                 "one such as http://127.0.0.1:4318/v1/traces.",
                 code="traces-endpoint",
             )
-        if not _is_there("opentelemetry.exporter.otlp.proto.http"):
+        if not _is_installed("opentelemetry.exporter.otlp.proto.http"):
             raise OptionError(
                 "--otlp-traces-endpoint: OpenTelemetry must be installed; got none. Install it: "
                 "pip install 'npu-llm[otel]'.",
@@ -229,7 +229,7 @@ class Traces:
         self._provider.shutdown()
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):  # the package that it would be in; one that is barred

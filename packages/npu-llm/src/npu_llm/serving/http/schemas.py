@@ -59,14 +59,14 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """What a stream has beside the answer."""
+    """Options of a stream."""
 
     include_usage: bool = False
     without_effect = {"include_obfuscation": (False,)}
 
 
 class SamplingBody(Body):
-    """How an answer's tokens are chosen."""
+    """Sampling options of a request."""
 
     model: str | None = None
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
@@ -167,7 +167,7 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What form the answer has."""
+    """The form of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None

@@ -27,7 +27,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Server(uvicorn.Server):
-    """Ends as asked, and returns: a signal that was heeded is no reason to die by it."""
+    """A server that returns after SIGINT or SIGTERM instead of raising the signal again."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[int], None]) -> None:
         super().__init__(config)
@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Heeds SIGINT and SIGTERM: once to finish, twice to end at once."""
+        """Handles SIGINT and SIGTERM: the first finishes answers, the second ends at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Listens, and says so."""
+        """Listens, and calls `on_start`."""
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
             address = self.servers[0].sockets[0].getsockname()

@@ -1,4 +1,4 @@
-"""Parts that the endpoints of one server share: models, settings, metrics, answers."""
+"""Service: the models, settings, metrics and pending answers that endpoints share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SOUND_BYTES = 25 << 20  # OpenAI's bound of a form with a sound
 
 @dataclass(kw_only=True)
 class PendingAnswers:
-    """The answers to one request, on their way.
+    """The answers to one request that are being generated.
 
     Attributes:
         served: the model.
@@ -59,6 +59,15 @@ class PendingAnswers:
             served=served, prompt_tokens=prompt_tokens, answers=answers,
             id=f"{kind}-{uuid.uuid4().hex}", created=int(time.time()),
         )  # fmt: skip
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Returns the fields that each object of the response begins with."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.served.name,
+        }
 
     def usage(self) -> dict[str, Any]:
         """Returns how many tokens were read and written."""
@@ -117,7 +126,7 @@ class Service:
             model: the name that it has for the model.
             ask: starts the answers.
             whole: waits for them.
-            events: tells them as they come; None where one object is wanted.
+            events: yields server-sent events; None for one JSON object.
         """
         stack = AsyncExitStack()
         try:
@@ -134,11 +143,11 @@ class Service:
             await stack.aclose()
 
         if events is not None:
-            return EventStream(_told(request, events(pending)), close)
+            return EventStream(_with_errors(request, events(pending)), close)
         try:
             return JSONResponse(await until_disconnect(request, whole(pending)))
         except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         finally:
             await close()
 
@@ -161,14 +170,14 @@ def service_of(request: Request) -> Service:
     return service
 
 
-async def _told(
+async def _with_errors(
     request: Request, events: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Passes events on, and tells of a failure among them as OpenAI's clients expect it."""
+    """Yields events; an exception becomes an event of OpenAI's form."""
     try:
         async for one in events:
             yield one
-    except Exception as failure:  # noqa: BLE001  # the status was sent: this is how it is told
+    except Exception as failure:  # noqa: BLE001  # the status was sent already
         if status_of(failure) == 500:
             notes = {"request": request.scope.get("npu_llm.request")}
             LOG.exception("a request failed", extra={"notes": notes})
@@ -193,47 +202,49 @@ class Metrics:
         def counter(name: str, text: str, *more: str) -> Counter:
             return Counter(f"vllm:{name}", text, [*label, *more], registry=collector)
 
-        self._first = histogram(
+        self._time_to_first_token = histogram(
             "time_to_first_token_seconds", "From the request to its first token.", _FIRST
         )
-        self._between = histogram(
+        self._time_per_token = histogram(
             "time_per_output_token_seconds", "Mean time of an answer's further tokens.", _BETWEEN
         )
-        self._whole = histogram(
+        self._latency = histogram(
             "e2e_request_latency_seconds", "From the request to its last token.", _WHOLE
         )
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
         self._answer = counter("generation_tokens", "Tokens of answers.")
         self._cached = counter("prefix_cache_hits", "Tokens of prompts that were in the cache.")
-        self._asked = counter("prefix_cache_queries", "Tokens of prompts looked for in the cache.")
-        self._ended = counter("request_success", "Answers by how they ended.", "finished_reason")
+        self._queries = counter(
+            "prefix_cache_queries", "Tokens of prompts looked for in the cache."
+        )
+        self._finished = counter("request_success", "Answers by how they ended.", "finished_reason")
         collector.register(_Engines(registry))
 
     def count(self, model: str, prompt_tokens: int, answer: Answer) -> None:
         """Counts an answer that has ended, or that its client left."""
         self._prompt.labels(model).inc(prompt_tokens)
-        self._asked.labels(model).inc(prompt_tokens)
+        self._queries.labels(model).inc(prompt_tokens)
         self._cached.labels(model).inc(answer.cached_tokens)
         self._answer.labels(model).inc(answer.tokens)
-        self._ended.labels(model, answer.finish or "abort").inc()
+        self._finished.labels(model, answer.finish or "abort").inc()
         if answer.first_s is None or answer.last_s is None:
             return
-        self._first.labels(model).observe(answer.first_s - answer.arrived_s)
-        self._whole.labels(model).observe(answer.last_s - answer.arrived_s)
+        self._time_to_first_token.labels(model).observe(answer.first_s - answer.arrived_s)
+        self._latency.labels(model).observe(answer.last_s - answer.arrived_s)
         if answer.tokens > 1:
             passed = answer.last_s - answer.first_s
-            self._between.labels(model).observe(passed / (answer.tokens - 1))
+            self._time_per_token.labels(model).observe(passed / (answer.tokens - 1))
 
     def count_vectors(self, model: str, tokens: int, seconds: float) -> None:
         """Counts a request for vectors that was answered."""
         self._prompt.labels(model).inc(tokens)
-        self._ended.labels(model, "stop").inc()
-        self._whole.labels(model).observe(seconds)
+        self._finished.labels(model, "stop").inc()
+        self._latency.labels(model).observe(seconds)
 
     def count_transcript(self, model: str, seconds: float) -> None:
         """Counts a sound that was transcribed."""
-        self._ended.labels(model, "stop").inc()
-        self._whole.labels(model).observe(seconds)
+        self._finished.labels(model, "stop").inc()
+        self._latency.labels(model).observe(seconds)
 
     def text(self) -> bytes:
         """Returns all of it as Prometheus reads it."""

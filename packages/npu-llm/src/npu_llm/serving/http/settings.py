@@ -1,4 +1,4 @@
-"""Settings: how a server is reached, and what it takes."""
+"""Settings: address, key, limits and logs of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a server is reached.
+    """Address, key, limits and logs of a server.
 
     Attributes:
         host, port: where it listens.

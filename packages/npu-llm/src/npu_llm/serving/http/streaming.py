@@ -30,14 +30,14 @@ def event(content: Mapping[str, Any] | str, *, name: str | None = None) -> bytes
 
 
 class EventStream(Response):
-    """Sends what a generator yields."""
+    """A response of server-sent events, which closes their generator when the client leaves."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]]
     ) -> None:
-        """Takes the events.
+        """Creates the response.
 
         Args:
             events: must not raise.
@@ -94,27 +94,27 @@ async def gather_pieces(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, 
         async for piece in answers[0].pieces():
             yield 0, piece
         return
-    came: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
 
     async def follow(index: int) -> None:
         try:
             async for piece in answers[index].pieces():
-                came.put_nowait((index, piece))
-            came.put_nowait((index, None))
-        except Exception as failure:  # noqa: BLE001  # raised where it is waited for
-            came.put_nowait((index, failure))
+                queue.put_nowait((index, piece))
+            queue.put_nowait((index, None))
+        except Exception as failure:  # noqa: BLE001  # raised by the consumer
+            queue.put_nowait((index, failure))
 
     tasks = [asyncio.create_task(follow(index)) for index in range(len(answers))]
     try:
         left = len(answers)
         while left:
-            index, told = await came.get()
-            if isinstance(told, BaseException):
-                raise told
-            if told is None:
+            index, item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
                 left -= 1
             else:
-                yield index, told
+                yield index, item
     finally:
         for task in tasks:
             task.cancel()

@@ -29,7 +29,7 @@ _LOOK_S = 1.0  # how often idle models are looked for
 
 
 class ModelRegistry:
-    """Models by name; each is loaded at its first use.
+    """Models by name, each loaded at its first use.
 
     Attributes:
         names: what clients may ask for; the first of the right kind is meant where a request names
@@ -111,7 +111,7 @@ class ModelRegistry:
             pass
 
     async def unload_idle(self) -> None:
-        """Unloads models that nobody used for a while, until it is cancelled."""
+        """Unloads idle models, until it is cancelled."""
         while self._idle_s is not None:
             await asyncio.sleep(min(_LOOK_S, self._idle_s))
             async with self._loading:

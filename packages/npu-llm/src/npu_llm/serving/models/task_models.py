@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 class Executor:
-    """A thread, and how many requests use it or wait for it.
+    """A worker thread and a bounded queue of requests.
 
     Attributes:
         waiting: those requests.

@@ -103,7 +103,7 @@ class _Chat:
                 }
             )
         return {
-            **self._head(pending, "chat.completion"),
+            **pending.head("chat.completion"),
             "choices": choices,
             "usage": pending.usage(),
         }
@@ -112,7 +112,7 @@ class _Chat:
         """Yields the answers as they come."""
         options = self._body.stream_options
         tells_usage = options is not None and options.include_usage
-        head = self._head(pending, "chat.completion.chunk")
+        head = pending.head("chat.completion.chunk")
         if tells_usage:
             head["usage"] = None
 
@@ -133,9 +133,9 @@ class _Chat:
                 rest, calls = reader.end()
                 text += rest
             if text:
-                told = self._logprobs(pending.served, held[index])
+                logprobs = self._logprobs(pending.served, held[index])
                 held[index] = []
-                yield chunk(index, {"content": text}, logprobs=told)
+                yield chunk(index, {"content": text}, logprobs=logprobs)
             if calls:
                 parts = [{"index": i, **call.content()} for i, call in enumerate(calls)]
                 yield chunk(index, {"tool_calls": parts})
@@ -144,14 +144,6 @@ class _Chat:
         if tells_usage:
             yield event({**head, "choices": [], "usage": pending.usage()})
         yield event("[DONE]")
-
-    def _head(self, pending: PendingAnswers, kind: str) -> dict[str, Any]:
-        return {
-            "id": pending.id,
-            "object": kind,
-            "created": pending.created,
-            "model": pending.served.name,
-        }
 
     def _logprobs(self, served: ServedModel, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self._body.logprobs:
@@ -292,27 +284,27 @@ class _Responding:
         """Yields the answer as it comes."""
         number = -1
 
-        def told(kind: str, **content: Any) -> bytes:
+        def emit(kind: str, **content: Any) -> bytes:
             nonlocal number
             number += 1
             return event({"type": kind, "sequence_number": number, **content}, name=kind)
 
         place = {"item_id": self._message, "output_index": 0, "content_index": 0}
         empty = self._item("", "in_progress")
-        yield told("response.created", response=self._response(pending))
-        yield told("response.in_progress", response=self._response(pending))
-        yield told("response.output_item.added", output_index=0, item={**empty, "content": []})
-        yield told("response.content_part.added", **place, part=empty["content"][0])
+        yield emit("response.created", response=self._response(pending))
+        yield emit("response.in_progress", response=self._response(pending))
+        yield emit("response.output_item.added", output_index=0, item={**empty, "content": []})
+        yield emit("response.content_part.added", **place, part=empty["content"][0])
         async for _, piece in gather_pieces(pending.answers):
             if piece.text:
-                yield told("response.output_text.delta", **place, delta=piece.text, logprobs=[])
+                yield emit("response.output_text.delta", **place, delta=piece.text, logprobs=[])
         text = pending.answers[0].text
         response = self._response(pending)
         item = response["output"][0]
-        yield told("response.output_text.done", **place, text=text, logprobs=[])
-        yield told("response.content_part.done", **place, part=item["content"][0])
-        yield told("response.output_item.done", output_index=0, item=item)
-        yield told(f"response.{response['status']}", response=response)
+        yield emit("response.output_text.done", **place, text=text, logprobs=[])
+        yield emit("response.content_part.done", **place, part=item["content"][0])
+        yield emit("response.output_item.done", output_index=0, item=item)
+        yield emit(f"response.{response['status']}", response=response)
 
     def _response(self, pending: PendingAnswers) -> dict[str, Any]:
         """Returns the response as it is now."""

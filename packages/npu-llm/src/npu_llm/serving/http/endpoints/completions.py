@@ -81,12 +81,12 @@ class _Completion:
             }
             for index, answer in enumerate(pending.answers)
         ]
-        return {**self._head(pending), "choices": choices, "usage": pending.usage()}
+        return {**pending.head("text_completion"), "choices": choices, "usage": pending.usage()}
 
     async def events(self, pending: PendingAnswers) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
         options = self._body.stream_options
-        head = self._head(pending)
+        head = pending.head("text_completion")
 
         def chunk(index: int, text: str, **more: Any) -> bytes:
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
@@ -101,23 +101,15 @@ class _Completion:
             answer = pending.answers[index]
             held[index] += piece.tokens
             if piece.text:
-                told = self._logprobs(pending.served, held[index], offsets[index])
+                logprobs = self._logprobs(pending.served, held[index], offsets[index])
                 offsets[index] += len(piece.text)
                 held[index] = []
-                yield chunk(index, piece.text, logprobs=told)
+                yield chunk(index, piece.text, logprobs=logprobs)
             if answer.finish is not None:
                 yield chunk(index, "", finish_reason=answer.finish)
         if options is not None and options.include_usage:
             yield event({**head, "choices": [], "usage": pending.usage()})
         yield event("[DONE]")
-
-    def _head(self, pending: PendingAnswers) -> dict[str, Any]:
-        return {
-            "id": pending.id,
-            "object": "text_completion",
-            "created": pending.created,
-            "model": pending.served.name,
-        }
 
     def _logprobs(
         self, served: ServedModel, tokens: Sequence[Token], offset: int

@@ -45,7 +45,7 @@ def submit(
     tokenizer: Any,
     count: int,
 ) -> list[Answer]:
-    """Asks for the answers to one prompt; all of them, or none.
+    """Submits the requests for all answers to one prompt, or none of them.
 
     Args:
         served: the model.
@@ -86,7 +86,7 @@ def submit(
 
 
 def sampling_of(served: ServedModel, body: SamplingBody) -> SamplingParams:
-    """Returns how a request wants tokens to be chosen.
+    """Returns the sampling parameters of a request.
 
     Raises:
         RequestError: [request-field] for a bias on what is not a token.
