@@ -287,3 +287,33 @@ def test_an_option_that_nobody_knows(session):
     with pytest.raises(OptionError, match="bogus") as caught:
         session.ask("w5", bogus=1)
     assert caught.value.code == "generate-option"
+
+
+# What the engine adds to the arguments of generate
+
+
+def test_penalties_biases_and_log_probabilities(session):
+    plain = session.ask("w4", logprobs=2)
+    assert [token.id for token in plain.logprobs] == list(plain.tokens)
+    assert all(token.top[0][1] >= token.top[1][1] for token in plain.logprobs)
+    session.undo()
+    first = plain.tokens[0]
+    assert session.ask("w4", logit_bias={first: -100.0}).tokens[0] != first
+    session.undo()
+    penalized = session.ask("w4", frequency_penalty=100.0, max_new_tokens=20)
+    assert len(set(penalized.tokens)) == len(penalized.tokens)
+
+
+def test_a_seed_of_an_answer_repeats_it(session):
+    drawn = {"do_sample": True, "temperature": 2.0, "seed": 3}
+    first = session.ask("w4", **drawn)
+    session.undo()
+    assert session.ask("w4", **drawn).tokens == first.tokens
+
+
+def test_a_stop_string_ends_the_text(session):
+    words = session.ask("w4").text.split()
+    session.undo()
+    reply = session.ask("w4", stop_strings=[words[3]])
+    assert reply.finish == "stop"
+    assert reply.text.split() == words[: words.index(words[3]) + 1]

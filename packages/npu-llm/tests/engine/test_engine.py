@@ -297,3 +297,30 @@ def test_logprobs_are_those_of_the_model(llama, engine_of):
 def test_a_step_must_hold_more_than_the_next_tokens_of_all():
     with pytest.raises(OptionError, match="step-tokens"):
         EngineOptions(max_num_batched_tokens=64, max_num_seqs=64)
+
+
+@pytest.mark.parametrize("is_sequential", [True, False])
+def test_a_caller_runs_the_steps_of_its_requests(llama, generated, is_sequential):
+    model = llama.ours()
+    engine = Engine(model, EngineOptions(is_sequential=is_sequential))
+    params = SamplingParams(max_new_tokens=6, temperature=0.0)
+    *tokens, end = engine.generate([5, 6, 7], params)
+    assert [one.id for one in tokens] == generated(model, [5, 6, 7], 6, eos_token_id=None)
+    assert (end.reason, engine.step()) == ("length", False)
+
+
+def test_a_loop_that_is_left_cancels_its_request(llama):
+    engine = Engine(llama.ours(), EngineOptions(is_sequential=True))
+    params = SamplingParams(max_new_tokens=60, temperature=0.0)
+    for _ in engine.generate([5, 6, 7], params):
+        break
+    assert (engine.state().running, engine.state().waiting) == (0, 0)
+    assert engine.store.cached_tokens == [5, 6, 7]
+    list(engine.generate([5, 6, 8], params))
+    assert engine.store.num_reused == 2
+
+
+def test_tokens_that_the_model_does_not_have_are_refused(llama):
+    engine = Engine(llama.ours())
+    with pytest.raises(OptionError, match="token-range"):
+        engine.submit([5, 97], SamplingParams(), print)

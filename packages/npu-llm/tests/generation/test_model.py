@@ -3,6 +3,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from npu_llm import ContextError, NPUModelForCausalLM, OptionError
+from npu_llm.engine.engine import Engine
 from npu_runtime import observe
 
 LONG = {"max_new_tokens": 20, "eos_token_id": None}
@@ -138,6 +139,25 @@ def test_second_turn_reads_only_what_is_new(llama):
         observe.remove_listener(spans.extend)
     assert got.tolist() == expected
     assert max(span.args["tokens"] for span in spans if span.category == "decode") == 6
+
+
+@pytest.mark.parametrize(
+    "options, is_ours",
+    [
+        ({}, True),
+        ({"repetition_penalty": 1.3, "suppress_tokens": [5, 6]}, True),
+        ({"max_length": 20, "max_new_tokens": None}, True),
+        ({"no_repeat_ngram_size": 2}, False),
+        ({"do_sample": True}, False),  # draws as transformers does
+    ],
+    ids=str,
+)
+def test_one_row_goes_to_the_engine_if_it_can(llama, monkeypatch, options, is_ours):
+    steps = []
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda self: steps.append(1) or step(self))
+    assert_equal(llama, prompt(1), seed=5, **{**GREEDY, **options})
+    assert bool(steps) == is_ours
 
 
 # Tensors and devices

@@ -9,7 +9,7 @@ import torch
 
 from npu_llm.kv_cache.blocks import BlockPool
 from npu_llm.kv_cache.cache import step_inputs
-from npu_llm.kv_cache.paged import PagedCache, PagedRows
+from npu_llm.kv_cache.paged import PagedCache
 from npu_ops.kernel_programs.program import BLOCK_SLOTS, Rows
 
 VOCABULARY = 31
@@ -66,7 +66,7 @@ class Sequences:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
-        self.cache = PagedCache(PagedRows(pool, vocabulary=VOCABULARY, positions=1000))
+        self.cache = PagedCache(pool, vocabulary=VOCABULARY, positions=1000)
         self.mask = torch.zeros(1, 0, dtype=torch.int64)
 
     def step(self, ids, *, mask=None, kept=0, positions=None):

@@ -5,7 +5,7 @@ import torch
 
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.kv_cache.blocks import BlockPool
-from npu_llm.kv_cache.paged import PagedCache, PagedRows
+from npu_llm.kv_cache.paged import PagedCache
 
 
 def test_each_row_sees_its_own_tokens(sequences, expected_logits):
@@ -191,8 +191,7 @@ def test_a_batch_that_does_not_continue_the_cache(sequences):
 
 
 def test_padding_behind_a_token_where_distances_count(store):
-    rows = PagedRows(BlockPool(store), vocabulary=31, positions=None, counts_distances=True)
-    cache = PagedCache(rows)
+    cache = PagedCache(BlockPool(store), vocabulary=31, positions=None, counts_distances=True)
     values = {
         "input_ids": torch.tensor([[1, 2, 3]]),
         "attention_mask": torch.tensor([[1, 0, 1]]),

@@ -15,83 +15,11 @@ from npu_llm.kv_cache.blocks import BlockPool, BlockTable, as_matrix, build_rows
 from npu_llm.kv_cache.cache import StepCache
 from npu_ops.kernel_programs.program import BLOCK_SLOTS
 
-__all__ = [
-    "PagedCache",
-    "PagedRows",
-]
+__all__ = ["PagedCache"]
 
 
 class PagedCache(StepCache):
     """The cache of one generation, in blocks of the pool that its program has."""
-
-    def __init__(self, rows: PagedRows) -> None:
-        """Takes an empty batch."""
-        super().__init__()
-        self._content = rows
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
-        return self._content.columns
-
-    def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
-        """Runs a step; see StepCache.step.
-
-        A step that fails or is interrupted leaves the cache as it was. Logits of padding are 0.
-
-        Raises:
-            OptionError: [cache-rows] for a batch that does not match the cache's rows; see also
-                PagedRows.step.
-            ContextError: [cache-blocks] if there is no room for the tokens.
-        """
-        on_host = {name: tensor.cpu() for name, tensor in values.items()}
-        batch = on_host["input_ids"].shape[0]
-        self._content.arrange(self.next_rows(batch).tolist())
-        self._batch, self._rows = batch, None
-        try:
-            logits = self._content.step(on_host)
-        except BaseException:
-            if self._content.columns == 0:
-                self.reset()  # an empty cache takes a batch of any size
-            raise
-        return logits if device == "cpu" else logits.to(device)
-
-    def append(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Runs a step on new tokens of a single sequence; see StepCache.append."""
-        self._batch = 1
-        return self._content.append(tokens)
-
-    @property
-    def is_croppable(self) -> bool:
-        """True: what comes after the tokens that are kept is overwritten."""
-        return True
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        super().reset()
-        self._content.clear()
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns what the cache holds, see PagedRows.tensors; empty if it holds nothing."""
-        if self._content.columns == 0:
-            return {}
-        return self._content.tensors(self.next_rows(self._held_rows).tolist())
-
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` of a cache of the same model returned; raises as PagedRows does."""
-        self.reset()
-        self._content.restore(tensors)
-        self._batch = len(tensors["slots"])
-
-    def _keep(self, length: int) -> None:
-        self._content.crop(length)
-
-
-class PagedRows:
-    """Sequences with the same number of columns.
-
-    Attributes:
-        columns: tokens of each sequence, including padding.
-    """
 
     def __init__(
         self,
@@ -101,16 +29,17 @@ class PagedRows:
         positions: int | None,
         counts_distances: bool = False,
     ) -> None:
-        """Makes an empty batch.
+        """Makes an empty cache.
 
         Args:
-            pool: has the blocks, and what runs steps on them.
-            vocabulary: how many logits a token has.
+            pool: the blocks, and the program that runs steps on them.
+            vocabulary: number of a token's logits.
             positions: positions are below this; None for no bound.
-            counts_distances: whether attention depends on how many tokens lie between two. The
+            counts_distances: whether attention depends on the number of tokens between two. The
                 model then counts padding too, which has no slot here.
         """
-        self.columns = 0
+        super().__init__()
+        self._columns = 0  # tokens of each sequence, including padding
         self._counts_distances = counts_distances
         self._pool = pool
         self._vocabulary = vocabulary
@@ -120,7 +49,147 @@ class PagedRows:
         self._real: torch.Tensor | None = None
         self._block_tables: torch.Tensor | None = None  # as Rows has them; None if they changed
 
-    def arrange(self, chosen: Sequence[int]) -> None:
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns how many tokens the cache holds, including padding."""
+        return self._columns
+
+    def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+        """Runs a step; see StepCache.step.
+
+        A step that fails or is interrupted leaves the cache as it was. Logits of padding are 0.
+
+        Raises:
+            ContextError: [cache-blocks] if there is no room for the tokens.
+            OptionError: [cache-rows] for a batch that does not match the cache's rows,
+                [padding-inside] for padding behind a token where distances count, [changed-mask] if
+                the mask changes for tokens that the cache holds, [position-range] for a position
+                that the model does not have.
+        """
+        on_host = {name: tensor.cpu() for name, tensor in values.items()}
+        batch, tokens = on_host["input_ids"].shape
+        self._arrange(self.next_rows(batch).tolist())
+        self._batch, self._rows = batch, None
+        try:
+            real = self._real_columns(on_host["attention_mask"])
+            new = None if real is None else real[:, self._columns :]
+            counts = [tokens] * batch if new is None else new.sum(1).tolist()
+            self._make_room(counts)
+            logits = self._run(on_host, new, counts)
+        except BaseException:
+            self._take_back()
+            raise
+        for table, count in zip(self._tables, counts, strict=True):
+            table.slots += count
+        self._columns += tokens
+        self._real = real
+        return logits if device == "cpu" else logits.to(device)
+
+    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Runs a step on new tokens of a single sequence; see StepCache.append.
+
+        A step that fails or is interrupted leaves the cache as it was.
+        """
+        self._arrange([0])
+        self._batch = 1
+        (table,) = self._tables
+        count = len(tokens)
+        try:
+            self._check_positions(0, table.slots + count - 1)
+            self._make_room([count])
+            rows = build_rows(
+                self._tables, [count], torch.tensor(tokens),
+                kept=torch.tensor([count - 1]), block_tables=self._block_tables,
+            )  # fmt: skip
+            logits = self._pool.store.step(rows) if count == 1 else run_rows(self._pool.store, rows)
+        except BaseException:
+            self._take_back()
+            raise
+        table.slots += count
+        self._columns += count
+        if self._real is not None:
+            self._real = torch.nn.functional.pad(self._real, (0, count), value=True)
+        return logits
+
+    @property
+    def is_croppable(self) -> bool:
+        """True: what comes after the tokens that are kept is overwritten."""
+        return True
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        super().reset()
+        for table in self._tables:
+            table.crop(0)
+        self._tables, self._real, self._block_tables = [], None, None
+        self._columns = 0
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Returns the content of the rows that the next step continues; empty without tokens.
+
+        Returns:
+            blocks (blocks, block_bytes) uint8, each once; tables (rows, most blocks) int32, indices
+            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool where there is
+            padding.
+        """
+        if self._columns == 0:
+            return {}
+        chosen = self.next_rows(self._held_rows).tolist()
+        held = [self._tables[row].blocks[: self._blocks_of(row)] for row in chosen]
+        ids = list(dict.fromkeys(block for blocks in held for block in blocks))
+        places = {block: place for place, block in enumerate(ids)}
+        tables = [[places[block] for block in blocks] for blocks in held]
+        found = {
+            "blocks": self._pool.store.read_blocks(ids),
+            "tables": as_matrix(tables),
+            "slots": torch.tensor([self._tables[row].slots for row in chosen]),
+            "columns": torch.tensor([self._columns]),
+        }
+        if self._real is not None:
+            found["real"] = self._real[chosen]
+        return found
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Loads what `tensors` returned, in place of what is held.
+
+        Raises:
+            KeyError: if a tensor is missing.
+            RuntimeError: if one has another shape.
+            ContextError: [cache-blocks]; the batch is empty then.
+        """
+        self.reset()
+        blocks, slots = tensors["blocks"], tensors["slots"].tolist()
+        if blocks.dim() != 2 or blocks.shape[1] != self._pool.store.block_bytes:
+            raise RuntimeError(f"blocks have shape {tuple(blocks.shape)}")
+        whole = BlockTable(self._pool)  # owns all blocks until the rows do
+        whole.make_room(len(blocks) * BLOCK_SLOTS)
+        self._pool.store.write_blocks(whole.blocks, blocks)
+        for places, count in zip(tensors["tables"].tolist(), slots, strict=True):
+            table = BlockTable(self._pool)
+            held = [whole.blocks[place] for place in places[: -(-count // BLOCK_SLOTS)]]
+            self._pool.share(held)
+            table.blocks += held
+            table.slots = count
+            self._tables.append(table)
+        whole.crop(0)
+        self._columns = int(tensors["columns"])
+        self._real = tensors.get("real")
+        self._batch = len(slots)
+
+    def _keep(self, length: int) -> None:
+        real = None if self._real is None else self._real[:, :length]
+        for index, table in enumerate(self._tables):
+            table.crop(length if real is None else int(real[index].sum()))
+        self._columns, self._real, self._block_tables = length, real, None
+
+    def _take_back(self) -> None:
+        """Undoes what a failed step has prepared; an empty cache takes a batch of any size."""
+        for table in self._tables:
+            table.crop(table.slots)
+        self._block_tables = None
+        if self._columns == 0:
+            self.reset()
+
+    def _arrange(self, chosen: Sequence[int]) -> None:
         """Makes row i continue what row chosen[i] holds; an empty batch gets as many rows."""
         if not self._tables:
             self._tables = [BlockTable(self._pool) for _ in chosen]
@@ -140,136 +209,6 @@ class PagedRows:
             if table is not None:
                 table.crop(0)
 
-    def step(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Runs a step; one that fails or is interrupted changes nothing.
-
-        Args:
-            values: from npu_llm.kv_cache.cache, on cpu, for as many rows as there are.
-
-        Returns:
-            logits (batch, kept, vocabulary) float32; zeros for padding.
-
-        Raises:
-            ContextError: [cache-blocks] if the pool is exhausted.
-            OptionError: [padding-inside] for padding behind a token where distances count,
-                [changed-mask] if the mask says otherwise than before which of the
-                tokens so far are padding, [position-range] for a position that the model
-                does not have.
-        """
-        ids = values["input_ids"]
-        batch, tokens = ids.shape
-        real = self._real_columns(values["attention_mask"])
-        new = None if real is None else real[:, self.columns :]
-        counts = [tokens] * batch if new is None else new.sum(1).tolist()
-        try:
-            self._make_room(counts)
-            logits = self._run(values, new, counts)
-        except BaseException:
-            for table in self._tables:
-                table.crop(table.slots)
-            self._block_tables = None
-            raise
-        for table, count in zip(self._tables, counts, strict=True):
-            table.slots += count
-        self.columns += tokens
-        self._real = real
-        return logits
-
-    def append(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Runs a step on new tokens of the only sequence, which has no padding.
-
-        A step that fails or is interrupted changes nothing.
-
-        Returns:
-            logits (1, vocabulary) float32 of the last token.
-
-        Raises:
-            ContextError, OptionError: as `step` does.
-        """
-        self.arrange([0])
-        (table,) = self._tables
-        count = len(tokens)
-        self._check_positions(0, table.slots + count - 1)
-        try:
-            self._make_room([count])
-            rows = build_rows(
-                self._tables, [count], torch.tensor(tokens),
-                kept=torch.tensor([count - 1]), block_tables=self._block_tables,
-            )  # fmt: skip
-            logits = self._pool.store.step(rows) if count == 1 else run_rows(self._pool.store, rows)
-        except BaseException:
-            table.crop(table.slots)
-            self._block_tables = None
-            raise
-        table.slots += count
-        self.columns += count
-        return logits
-
-    def crop(self, columns: int) -> None:
-        """Keeps the first columns."""
-        real = None if self._real is None else self._real[:, :columns]
-        for index, table in enumerate(self._tables):
-            table.crop(columns if real is None else int(real[index].sum()))
-        self.columns, self._real, self._block_tables = columns, real, None
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        for table in self._tables:
-            table.crop(0)
-        self._tables, self._real, self._block_tables = [], None, None
-        self.columns = 0
-
-    def tensors(self, chosen: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Returns what some rows hold, for `restore`.
-
-        Args:
-            chosen: which rows, in the order in which they shall be restored.
-
-        Returns:
-            blocks (blocks, block_bytes) uint8, each once; tables (rows, most blocks) int32, indices
-            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool where there is
-            padding.
-        """
-        held = [self._tables[row].blocks[: self._blocks_of(row)] for row in chosen]
-        ids = list(dict.fromkeys(block for blocks in held for block in blocks))
-        places = {block: place for place, block in enumerate(ids)}
-        tables = [[places[block] for block in blocks] for blocks in held]
-        found = {
-            "blocks": self._pool.store.read_blocks(ids),
-            "tables": as_matrix(tables),
-            "slots": torch.tensor([self._tables[row].slots for row in chosen]),
-            "columns": torch.tensor([self.columns]),
-        }
-        if self._real is not None:
-            found["real"] = self._real[list(chosen)]
-        return found
-
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` returned, in place of what is held.
-
-        Raises:
-            KeyError: if a tensor is missing.
-            RuntimeError: if one has another shape.
-            ContextError: [cache-blocks]; the batch is empty then.
-        """
-        self.clear()
-        blocks, slots = tensors["blocks"], tensors["slots"].tolist()
-        if blocks.dim() != 2 or blocks.shape[1] != self._pool.store.block_bytes:
-            raise RuntimeError(f"blocks have shape {tuple(blocks.shape)}")
-        whole = BlockTable(self._pool)  # owns all blocks until the rows do
-        whole.make_room(len(blocks) * BLOCK_SLOTS)
-        self._pool.store.write_blocks(whole.blocks, blocks)
-        for places, count in zip(tensors["tables"].tolist(), slots, strict=True):
-            table = BlockTable(self._pool)
-            held = [whole.blocks[place] for place in places[: -(-count // BLOCK_SLOTS)]]
-            self._pool.share(held)
-            table.blocks += held
-            table.slots = count
-            self._tables.append(table)
-        whole.crop(0)
-        self.columns = int(tensors["columns"])
-        self._real = tensors.get("real")
-
     def _blocks_of(self, row: int) -> int:
         return -(-self._tables[row].slots // BLOCK_SLOTS)
 
@@ -278,7 +217,7 @@ class PagedRows:
         if self._real is None and bool(mask.all()):
             return None
         real = mask != 0
-        held = real[:, : self.columns]
+        held = real[:, : self._columns]
         before = torch.ones_like(held) if self._real is None else self._real
         if not torch.equal(held, before):
             wrong = int((held != before).any(0).nonzero()[0])

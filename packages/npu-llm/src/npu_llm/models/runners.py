@@ -172,15 +172,14 @@ class KernelPipeline:
 
     def new_cache(self) -> PagedCache:
         """Returns an empty cache on blocks of the pool."""
-        from npu_llm.kv_cache.paged import PagedCache, PagedRows
+        from npu_llm.kv_cache.paged import PagedCache
 
-        rows = PagedRows(
+        return PagedCache(
             self.pool,
             vocabulary=self.vocabulary,
             positions=self.positions,
             counts_distances=self.counts_distances,
         )
-        return PagedCache(rows)
 
 
 def dynamic_cache(
