@@ -4,7 +4,7 @@
     python tools/token_path.py generate --greedy --max-new-tokens 4 Hello
 
 Run it twice: the first start also builds the model. The frames are those above the second call of
-the native step, which decodes a token. Modules and functions are those of our packages that run
+Execution.step, which decodes a token. Modules and functions are those of our packages that run
 after the imports. Also printed is whether transformers or torch's compiler was imported.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 from npu_llm.cli import main as run
 
 PACKAGES = ("npu_command", "npu_compiler", "npu_llm", "npu_ops", "npu_runtime")
+STEP = "Execution.step"  # calls the kernels
 ABSENT = ("transformers", "torch._dynamo")
 
 
@@ -30,14 +31,15 @@ class CallPath:
         self.frames: list[str] = []
         self._steps = 0
 
-    def note(self, frame: FrameType, event: str, arg: Any) -> None:
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
         """Records a call."""
-        if event == "call":
-            code = frame.f_code
-            if code not in self.functions and code.co_flags & 1 and not _is_importing(frame):
-                self.functions[code] = _place(code)
-        elif event == "c_call" and arg.__name__ == "step" and not self.frames:
-            self._steps += _place(frame.f_code) == "npu_ops/kernel_programs/execution.py"
+        if event != "call":
+            return
+        code = frame.f_code
+        if code not in self.functions and code.co_flags & 1 and not _is_importing(frame):
+            self.functions[code] = _place(code)
+        if code.co_qualname == STEP:
+            self._steps += 1
             if self._steps == 2:
                 self.frames = _stack(frame)
 
@@ -80,7 +82,7 @@ def main() -> int:
     modules = dict.fromkeys(functions)
     lines = [
         *(f"{number:3} {frame}" for number, frame in enumerate(path.frames, 1)),
-        f"{len(path.frames)} frames above the kernels' step",
+        f"{len(path.frames)} frames from the command to the kernels",
         f"{len(modules)} modules of ours entered: {', '.join(modules)}",
         f"{len(functions)} functions of ours entered",
         *(f"{name}: {'imported' if name in sys.modules else 'not imported'}" for name in ABSENT),
