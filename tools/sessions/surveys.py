@@ -24,15 +24,14 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
-    """Call aten's ops at random on npu and on the CPU, 20,000 times (`-- --calls 300 --seed 7`)."""
-    run_in(session, tested_platform(session), "-m", "npu_ops.op_conformance.fuzz", *session.posargs)
+    """Call aten's ops at random, 20,000 times (`-- --calls 300`), or compile graphs (`-- graphs`).
 
-
-@nox.session(venv_backend="none")
-def graphs(session: nox.Session) -> None:
-    """Compile random graphs, compare with eager (`-- --count 50000 --seed 7 --out DIR`); long."""
-    python = tested_platform(session)
-    run_in(session, python, "-m", "npu_compiler.fuzz", *session.posargs)
+    `-- graphs --count 50000 --seed 7 --out DIR` compares compiled random graphs with eager; long.
+    """
+    module, arguments = "npu_ops.op_conformance.fuzz", session.posargs
+    if arguments[:1] == ["graphs"]:
+        module, arguments = "npu_compiler.fuzz", arguments[1:]
+    run_in(session, tested_platform(session), "-m", module, *arguments)
 
 
 @nox.session(venv_backend="none")
