@@ -33,7 +33,7 @@ from npu_compiler.buckets.sizes import (
     whole,
 )
 from npu_compiler.graph.nodes import axis_order, is_effectful, is_mutation, is_symbolic, op_name
-from npu_compiler.lowering.index_checks import unproven_calls
+from npu_compiler.lowering.index_bounds import unproven_calls
 
 __all__ = ["StaticGraph", "specialize"]
 

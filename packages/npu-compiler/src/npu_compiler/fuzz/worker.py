@@ -1,25 +1,181 @@
-"""The child process: draws graphs by their numbers, compares each, and reports.
-
-It names each graph before it runs it, so that the parent knows which one ended the process.
-"""
+"""A worker process of the fuzzer: compares graphs, and shrinks those that fail."""
 
 from __future__ import annotations
 
 import dataclasses
 import resource
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from npu_command.children import Say, serve
-from npu_compiler.fuzz.comparison import compare
+from npu_compiler.fuzz.comparison import Comparison, compare, with_indices_inside
 from npu_compiler.fuzz.drawing import draw_graph
-from npu_compiler.fuzz.graph import RandomGraph
+from npu_compiler.fuzz.graph import (
+    FLOAT_EDGES,
+    InputSpec,
+    RandomGraph,
+    Step,
+    references,
+    renumbered,
+    replaced_reference,
+)
 from npu_compiler.fuzz.modes import Mode, draw_mode
-from npu_compiler.fuzz.shrinking import shrink
 
-__all__ = ["main"]
+__all__ = ["main", "shrink", "without_dead_code"]
+
+# Whole calls go first: a result becomes an input, an output stands nearer to the inputs. Then the
+# mode and the inputs lose what is not needed.
+
+
+def shrink(
+    graph: RandomGraph,
+    mode: Mode,
+    found: Comparison,
+    *,
+    limit_s: float,
+    run: Callable[[RandomGraph, Mode], Comparison] = compare,
+) -> tuple[RandomGraph, Mode]:
+    """Returns a smaller graph and a simpler mode that end in the same way.
+
+    Args:
+        graph: that ended wrongly.
+        mode: in which it did.
+        found: how it ended.
+        limit_s: seconds to try.
+        run: what compares.
+    """
+    until = time.monotonic() + limit_s
+    is_smaller = True
+    while is_smaller and time.monotonic() < until:
+        is_smaller = False
+        for smaller, simpler in _candidates(graph, mode):
+            if time.monotonic() > until:
+                break
+            if _same_end(run(smaller, simpler), found):
+                graph, mode, is_smaller = smaller, simpler, True
+                break
+    return graph, mode
+
+
+def _same_end(left: Comparison, right: Comparison) -> bool:
+    if left.kind != right.kind:
+        return False
+    if left.kind == "raises":
+        return left.detail.split(":")[0] == right.detail.split(":")[0]
+    # A number that is off is another matter than a NaN that is lost.
+    return ("eager has" in left.detail) == ("eager has" in right.detail)
+
+
+def _candidates(graph: RandomGraph, mode: Mode) -> Iterator[tuple[RandomGraph, Mode]]:
+    for smaller in _smaller(graph):
+        yield smaller, mode
+    for simpler in mode.simpler():
+        yield graph, simpler
+    for size in sorted({size for spec in graph.inputs for size in spec.shape if size > 2}):
+        yield _resized(graph, size, 2), mode
+    for index, spec in enumerate(graph.inputs):
+        for plainer in _plainer(spec):
+            inputs = (*graph.inputs[:index], plainer, *graph.inputs[index + 1 :])
+            yield dataclasses.replace(graph, inputs=inputs), mode
+
+
+def _smaller(graph: RandomGraph) -> Iterator[RandomGraph]:
+    first = len(graph.inputs)
+    values = with_indices_inside(graph).values()
+    if len(graph.outputs) > 1:
+        for index in graph.outputs:
+            yield without_dead_code(dataclasses.replace(graph, outputs=(index,)))
+    for index in range(first, len(values) - 1):
+        if isinstance(values[index], torch.Tensor) and (index,) != graph.outputs:
+            yield without_dead_code(dataclasses.replace(graph, outputs=(index,)))
+    for index in reversed(range(first, len(values))):
+        if isinstance(values[index], torch.Tensor) and index not in graph.outputs:
+            yield _with_input(graph, index, values[index])
+    for index in range(first, len(values)):
+        for source in set(references(list(graph.steps[index - first].arguments))):
+            if _alike(values[source], values[index]):
+                steps = [
+                    dataclasses.replace(
+                        step,
+                        arguments=replaced_reference(step.arguments, index, source),
+                        keywords=replaced_reference(step.keywords, index, source),
+                    )
+                    for step in graph.steps
+                ]
+                outputs = tuple(source if i == index else i for i in graph.outputs)
+                if any(output >= first for output in outputs):
+                    yield without_dead_code(RandomGraph(graph.inputs, tuple(steps), outputs))
+
+
+def _resized(graph: RandomGraph, old: int, new: int) -> RandomGraph:
+    """The graph with another size wherever an input has one; eager may refuse it."""
+    inputs = [
+        dataclasses.replace(spec, shape=tuple(new if size == old else size for size in spec.shape))
+        for spec in graph.inputs
+    ]
+    return dataclasses.replace(graph, inputs=tuple(inputs))
+
+
+def _alike(left: Any, right: Any) -> bool:
+    both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+    return both and (left.shape, left.dtype) == (right.shape, right.dtype)
+
+
+def _with_input(graph: RandomGraph, index: int, value: torch.Tensor) -> RandomGraph:
+    """The graph with an input of the same kind in the place of a result."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    fill = "normal" if value.is_floating_point() else "quarters"
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        fill = next((s.fill for s in graph.inputs if s.fill in FLOAT_EDGES), "edges")
+    spec = InputSpec(shape=tuple(value.shape), dtype=dtype, fill=fill)
+    first = len(graph.inputs)
+    # A step that does nothing but to stand where the result stood, so that numbers stay in order.
+    numbers = {i: i if i < first else i + 1 for i in range(first + len(graph.steps))}
+    numbers[index] = first
+    steps = [
+        Step(s.target, renumbered(s.arguments, numbers), renumbered(s.keywords, numbers))
+        for s in graph.steps
+    ]
+    outputs = tuple(numbers[i] for i in graph.outputs)
+    return without_dead_code(RandomGraph((*graph.inputs, spec), tuple(steps), outputs))
+
+
+def without_dead_code(graph: RandomGraph) -> RandomGraph:
+    """The graph without calls and inputs that no output needs; calls that write stay."""
+    first = len(graph.inputs)
+    needed = set(graph.outputs)
+    for number in reversed(range(len(graph.steps))):
+        step = graph.steps[number]
+        used = set(references([list(step.arguments), step.keywords]))
+        if first + number in needed or (step.target.endswith("_") and used & needed):
+            needed |= used | {first + number}
+    kept = sorted(needed)
+    numbers = {old: new for new, old in enumerate(kept)}
+    return RandomGraph(
+        tuple(graph.inputs[i] for i in kept if i < first),
+        tuple(
+            Step(s.target, renumbered(s.arguments, numbers), renumbered(s.keywords, numbers))
+            for s in (graph.steps[i - first] for i in kept if i >= first)
+        ),
+        tuple(numbers[i] for i in graph.outputs),
+    )
+
+
+def _plainer(spec: InputSpec) -> Iterator[InputSpec]:
+    for changes in (
+        {"layout": ""}, {"order": ()}, {"names": ""}, {"frozen": False}, {"seed": 0},
+    ):  # fmt: skip
+        plainer = dataclasses.replace(spec, **changes)
+        if plainer != spec:
+            yield plainer
+    if spec.fill in FLOAT_EDGES:
+        yield dataclasses.replace(spec, fill="quarters")
+
+
+# It names each graph before it runs it, so that the parent knows which one ended the process.
 
 
 def main() -> None:

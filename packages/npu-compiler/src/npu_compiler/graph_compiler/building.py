@@ -17,10 +17,9 @@ from npu_compiler.config import read_settings
 from npu_compiler.errors import LoweringError
 from npu_compiler.graph.nodes import axis_order, inverse_order, is_dense, is_symbolic, op_name
 from npu_compiler.graph.origins import graph_title, node_origins, python_line
-from npu_compiler.graph_compiler.content import ProgramContent, program_content
 from npu_compiler.graph_compiler.debug import dump_program
 from npu_compiler.graph_compiler.records import ProgramRecord, compression_report, show_model
-from npu_compiler.graph_compiler.targets import is_for_npu
+from npu_compiler.graph_compiler.targets import ProgramContent, is_for_npu, program_content
 from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant

@@ -13,15 +13,14 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.graph.nodes import axis_order
 from npu_compiler.graph.origins import graph_title
 from npu_compiler.graph_compiler.building import BuiltProgram, Piece, count_calls
-from npu_compiler.graph_compiler.content import ProgramContent, program_content
 from npu_compiler.graph_compiler.records import ProgramRecord
-from npu_compiler.graph_compiler.targets import TargetChoice
+from npu_compiler.graph_compiler.targets import ProgramContent, TargetChoice, program_content
 from npu_compiler.kernel_programs.evaluation import no_kernel
 from npu_compiler.kernel_programs.tensor_graphs import lower_tensors_to_kernels
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache
+from npu_compiler.programs.cache import kernel_options, store_kernels
 from npu_compiler.programs.execution import KernelCall, KernelForm, ProgramCall
-from npu_compiler.programs.kernel_files import kernel_options, store_kernels
 from npu_compiler.verification.program_check import ProgramTrial, Subject
 from npu_compiler.verification.result import Verdict
 from npu_ops.kernel_programs.weights import PackedLinear

@@ -11,8 +11,7 @@ import openvino as ov
 import openvino.opset15 as ops
 from openvino.opset1 import squeeze
 
-from npu_compiler.known_defects.entry import KnownDefect, Reproducer
-from npu_compiler.known_defects.rewriting import put_in_place
+from npu_compiler.known_defects.entry import KnownDefect, Reproducer, put_in_place
 
 __all__ = ["DEFECT"]
 

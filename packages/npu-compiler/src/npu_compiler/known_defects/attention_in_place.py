@@ -14,8 +14,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
-from npu_compiler.known_defects.entry import KnownDefect, Reproducer
-from npu_compiler.known_defects.rewriting import put_in_place
+from npu_compiler.known_defects.entry import KnownDefect, Reproducer, put_in_place
 
 __all__ = ["DEFECT"]
 

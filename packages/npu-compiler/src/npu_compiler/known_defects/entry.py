@@ -1,4 +1,4 @@
-"""What is known about one defect."""
+"""Entries of known defects, and the replacement of a node in a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import numpy as np
 if TYPE_CHECKING:
     import openvino as ov
 
-__all__ = ["KnownDefect", "Reproducer", "measure", "version_number"]
+__all__ = ["KnownDefect", "Reproducer", "measure", "put_in_place", "version_number"]
+
+
+def put_in_place(node: ov.Node, other: ov.Node) -> None:
+    """Gives the users of a node's one result another's, with the node's names."""
+    other.set_friendly_name(node.get_friendly_name())
+    names = node.get_output_tensor(0).get_names()
+    node.output(0).replace(other.output(0))
+    other.get_output_tensor(0).set_names(names)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def _numbers(node: fx.Node) -> Iterator[Any]:
 # what reads the results of such a call, where the inputs that it has are wide in the first call.
 #
 # Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
-# written down by npu_compiler.lowering.index_checks.
+# written down by npu_compiler.lowering.index_bounds.
 
 WIDE = "its integers may not fit the bits in which a program computes"
 
@@ -220,7 +220,7 @@ _SHAPED = frozenset(
         aten.new_full.default,
     }
 )
-# Calls with indices -> where these stand; npu_compiler.lowering.index_checks looks at them.
+# Calls with indices -> where these stand; npu_compiler.lowering.index_bounds looks at them.
 _INDEXED: dict[Any, int] = {
     aten.embedding.default: 1,
     aten.index.Tensor: 1,

@@ -18,7 +18,7 @@ from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import node_place
 from npu_compiler.lowering.context import Context, Refused, ov_type, saturate, static_shape
 from npu_compiler.lowering.frontend import convert_by_frontend
-from npu_compiler.lowering.index_checks import IndexChecks, IndexRecord
+from npu_compiler.lowering.index_bounds import IndexChecks, IndexRecord
 from npu_compiler.lowering.integer_widths import WIDE, integer_widths
 from npu_compiler.lowering.registry import bind_arguments, find_converter, missing_converter
 from npu_runtime.public_calls import public_call
@@ -90,7 +90,7 @@ def lower(
             for the device's own where the other would break a fusion with a product.
         check_indices: tell indices that may be out of range, and inputs whose integers may be too
             large for the device, for npu_runtime to look at; see
-            npu_compiler.lowering.index_checks and npu_compiler.lowering.integer_widths.
+            npu_compiler.lowering.index_bounds and npu_compiler.lowering.integer_widths.
         fixed_sizes: forms whose sizes do not depend on values, as an NPU needs them, where others
             are faster on a CPU.
 

@@ -12,7 +12,7 @@ import openvino.opset3 as opset3
 import openvino.opset15 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from npu_compiler.known_defects.rewriting import put_in_place
+from npu_compiler.known_defects.entry import put_in_place
 from npu_compiler.npu_rules.operations import node_refusals
 from npu_compiler.npu_rules.source_rules import OLDEST, is_empty, mask_repeats, scaled_pieces
 

@@ -1,8 +1,4 @@
-"""Programs on disk, so that a second process neither lowers nor compiles.
-
-An entry has the IR (model.xml, model.bin) and the device's compiled blob. What the key is made of
-is the caller's knowledge; content_key adds versions and device.
-"""
+"""The cache of programs on disk: compiled OpenVINO programs and kernel programs."""
 
 from __future__ import annotations
 
@@ -23,15 +19,21 @@ from npu_command.errors import KindError
 from npu_command.whole_files import write_json
 from npu_compiler.programs.blobs import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.programs.device_options import compile_tolerant
+from npu_compiler.programs.execution import KernelForm
 from npu_compiler.programs.kept_files import FORMAT, KeptFiles, damage_of, facts_of, touch
 from npu_compiler.programs.load import device_name, load_tolerant, needed_options, write_model
+from npu_ops.errors import DamagedFileError
+from npu_ops.kernel_programs.weights import PackedLinear, read_weights, write_weights
 from npu_runtime import observe
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     import openvino as ov
 
-__all__ = ["ProgramCache", "content_key"]
+__all__ = ["ProgramCache", "content_key", "find_kernels", "kernel_options", "store_kernels"]
+
+# An entry has the IR (model.xml, model.bin) and the device's compiled blob. What the key is made of
+# is the caller's knowledge; content_key adds versions and device.
 
 _logger = logging.getLogger(__name__)
 
@@ -299,3 +301,55 @@ def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
         f"load_with_facts one with a dict of facts; got {type(built).__name__}. Return these.",
         code="argument-kind",
     )
+
+
+_WEIGHTS = "weights.safetensors"
+
+
+def kernel_options(home: str) -> dict[str, str]:
+    """Returns what stands in a key for the options of the device's compiler.
+
+    Args:
+        home: device type of the results.
+    """
+    return {"target": "kernels", "home": home, "npu-ops": version("npu-ops")}
+
+
+def store_kernels(
+    cache: ProgramCache,
+    key: str,
+    form: KernelForm,
+    weights: Mapping[str, PackedLinear | torch.Tensor],
+    *,
+    name: str,
+) -> None:
+    """Keeps a program; a directory that cannot be written costs a log line.
+
+    Args:
+        cache: where.
+        key: from content_key.
+        form: the program.
+        weights: its own.
+        name: what a listing calls it.
+    """
+
+    def write(place: Path) -> None:
+        write_weights(place / _WEIGHTS, weights.items())
+
+    cache.store_files(key, write, name=name, facts={"kernels": form.as_json()})
+
+
+def find_kernels(
+    cache: ProgramCache, key: str
+) -> tuple[KernelForm, Mapping[str, PackedLinear | torch.Tensor]] | None:
+    """Returns the program of a key with its weights, if both are kept whole."""
+    found = cache.find_files(key)
+    if found is None:
+        return None
+    place, facts = found
+    try:
+        return KernelForm.from_json(facts["kernels"]), read_weights(place / _WEIGHTS)
+    except (OSError, DamagedFileError, KeyError, TypeError, ValueError) as failure:
+        _logger.warning("program cache: kernel program %s cannot be used (%s)", key, failure)
+        shutil.rmtree(place, ignore_errors=True)  # so that it is made again
+        return None

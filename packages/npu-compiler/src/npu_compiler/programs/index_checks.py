@@ -50,7 +50,7 @@ def check_indices(
 
     Args:
         program: loaded, and not run yet.
-        records: of npu_compiler.lowering.index_checks.IndexRecord, as mappings.
+        records: of npu_compiler.lowering.index_bounds.IndexRecord, as mappings.
         lines: node -> op and Python line, of the graph at hand: a program from the cache may have
             been made of another with the same text.
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from npu_compiler.errors import SuiteError
 from npu_compiler.suite import report
-from npu_compiler.suite.measurement import Measurement
+from npu_compiler.suite.measurement import Measurement, run_all
 from npu_compiler.suite.report import Facts, draws_section, model_coverage_page
-from npu_compiler.suite.supervision import run_all
 from npu_compiler.suite.table import FAMILIES, select
 
 

@@ -1,15 +1,14 @@
-"""One architecture compiled and compared with eager: the measurement, and its row as data.
-
-How it is run in a process of its own is in supervision.py; the table and the file of rows are in
-report.py.
-"""
+"""Measurement of architectures, each in a supervised child process."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,23 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
+from npu_command.children import Child, Say, run_each, serve
 from npu_compiler.errors import SuiteError, WrongResultWarning
 from npu_compiler.graph_compiler.records import GraphRecord, collecting
 from npu_compiler.suite.families.architecture import Architecture, coinciding, make
+from npu_compiler.suite.table import find
 
-__all__ = ["BOUND", "Measurement", "measure", "relative_error", "tensors_of"]
+__all__ = [
+    "BOUND",
+    "Measurement",
+    "make_child",
+    "measure",
+    "measure_in",
+    "relative_error",
+    "run_all",
+    "tensors_of",
+]
+
 
 # Largest relative error against eager fp32 with which a model counts as right. Sums in another
 # order give up to 1e-5 in these models; a wrong op gives 1e-2 and more.
@@ -254,3 +265,106 @@ def _reasons(records: list[GraphRecord]) -> str:
     found = [*eager, *(f"graph break: {reason}" for reason in breaks)]
     rest = f"; and {len(found) - _SHOWN_REASONS} more" if len(found) > _SHOWN_REASONS else ""
     return "; ".join(found[:_SHOWN_REASONS]) + rest
+
+
+# ``python -m npu_compiler.suite.measurement DEVICE SEED`` is the child: it takes names and draws,
+# and answers each with a row.
+
+_SHOWN = 600
+
+
+def run_all(
+    architectures: Sequence[Architecture],
+    *,
+    device: str,
+    seed: int,
+    timeout_s: float,
+    jobs: int,
+    on_row: Callable[[Measurement], object],
+    draws: Sequence[int | None] = (None,),
+) -> list[Measurement]:
+    """Measures architectures in children; returns the rows in the order given.
+
+    Args:
+        architectures: what to measure.
+        device: "npu" or "cpu".
+        seed: of the weights and the inputs.
+        timeout_s: of each architecture.
+        jobs: children at a time.
+        on_row: called with each row when it is there, by one thread at a time.
+        draws: of sizes, each of which every architecture is measured with; see measurement.
+    """
+    every = [(architecture, draw) for architecture in architectures for draw in draws]
+    rows: dict[tuple[str, int | None], Measurement] = {}
+    lock = threading.Lock()
+
+    def work(child: Child, case: tuple[Architecture, int | None]) -> None:
+        architecture, draw = case
+        row = measure_in(child, architecture, draw, device=device, timeout_s=timeout_s)
+        with lock:
+            rows[architecture.name, draw] = row
+            on_row(row)
+
+    def make() -> Child:
+        return make_child(device=device, seed=seed, timeout_s=timeout_s)
+
+    run_each(every, work, jobs=jobs, make_child=make)
+    return [rows[architecture.name, draw] for architecture, draw in every]
+
+
+def make_child(*, device: str, seed: int, timeout_s: float) -> Child:
+    """Returns a child that measures architectures; see run_all."""
+    # A program from a former run would hide what compiling takes.
+    environment = {"NPU_COMPILE_CACHE_SIZE_MB": "0"}
+    name = __spec__.name
+    return Child(name, device, str(seed), timeout_s=timeout_s, environment=environment)
+
+
+def measure_in(
+    child: Child,
+    architecture: Architecture,
+    draw: int | None = None,
+    *,
+    device: str,
+    timeout_s: float,
+) -> Measurement:
+    """Measures one architecture in a child; however that ends, there is a row."""
+    child.give([architecture.name, draw])
+    answer = child.answer()
+    if answer is not None and "row" in answer:
+        return Measurement.from_json(answer["row"])
+    detail = answer["error"] if answer is not None else _end_of(child, timeout_s)
+    return Measurement(
+        architecture.name, architecture.family, device=device, detail=detail[:_SHOWN], draw=draw
+    )
+
+
+def _end_of(child: Child, timeout_s: float) -> str:
+    if child.is_late:
+        return f"no result after {timeout_s:g} s"
+    if child.signal_name:
+        return f"ended by {child.signal_name}"
+    return child.said if child.said and child.status else f"exit code {child.status}"
+
+
+def main(arguments: list[str]) -> None:
+    """The child: takes names and draws, answers with rows."""
+    device, seed = arguments
+
+    def reply(case: tuple[str, int | None], say: Say) -> None:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        name, draw = case
+        answer: dict[str, Any]
+        try:
+            row = measure(find(name), device=device, seed=int(seed), draw=draw)
+            answer = {"row": row.to_json()}
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is a row
+            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        say(answer)
+
+    serve(reply)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -27,18 +27,18 @@ from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import IndexRangeError
 from npu_compiler.graph.origins import source_names
-from npu_compiler.graph_compiler.content import ProgramContent
 from npu_compiler.graph_compiler.records import (
     GraphRecord,
     next_graph_name,
     publish,
     recalled_record,
 )
+from npu_compiler.graph_compiler.targets import ProgramContent
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, content_key
+from npu_compiler.programs.cache import find_kernels, kernel_options
 from npu_compiler.programs.execution import KernelCall, ProgramCall, run_shortcut
 from npu_compiler.programs.index_checks import NARROW, check_indices
-from npu_compiler.programs.kernel_files import find_kernels, kernel_options
 from npu_compiler.tuning.run import current_run
 from npu_compiler.verification.result import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
@@ -123,7 +123,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-# Weights are told apart by npu_compiler.graph_compiler.content, since their bytes belong to the
+# Weights are told apart by npu_compiler.graph_compiler.targets, since their bytes belong to the
 # program.
 
 # Ops of other namespaces may be taken apart by Python code that is not in the key.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from npu_compiler.fuzz import InputSpec, RandomGraph, Ref, Step
 from npu_compiler.fuzz.comparison import Comparison
 from npu_compiler.fuzz.modes import PLAIN, Mode
-from npu_compiler.fuzz.shrinking import shrink, without_dead_code
+from npu_compiler.fuzz.worker import shrink, without_dead_code
 
 GRAPH = RandomGraph(
     (InputSpec((3, 4), layout="sliced", frozen=True), InputSpec((3, 4), fill="nan")),
