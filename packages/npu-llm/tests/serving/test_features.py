@@ -214,12 +214,12 @@ def structured_output(asked, frontend, tmp_path):
 
 
 def streaming(asked, frontend, monkeypatch):
-    whole = asked.text("Python")
+    whole = asked.text("Python", tokens=100)
     if frontend == "Python":
-        pieces = list(ChatSession(asked.model).stream(PROMPT, do_sample=False, max_new_tokens=16))
+        pieces = list(ChatSession(asked.model).stream(PROMPT, do_sample=False, max_new_tokens=100))
     elif frontend == "serve":
         events = asked.client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": PROMPT}], max_tokens=16,
+            model="m", messages=[{"role": "user", "content": PROMPT}], max_tokens=100,
             temperature=0, stream=True,
         )  # fmt: skip
         pieces = [event.choices[0].delta.content or "" for event in events]
@@ -233,9 +233,9 @@ def streaming(asked, frontend, monkeypatch):
             return stream
 
         monkeypatch.setattr(ChatSession, "stream", noted)
-        assert asked.text(frontend) == whole
+        assert asked.text(frontend, tokens=100) == whole
     assert "".join(pieces) == whole
-    assert len(pieces) > 4
+    assert sum(map(bool, pieces)) > 1  # the server sends tokens that are due together as one
 
 
 def prefix_caching(asked, frontend):
