@@ -11,7 +11,8 @@
  * is refused with NPU_ERROR_ARGUMENT. No function may throw or end the process. All are called from
  * any thread, without Python's lock; one request is used by one thread at a time.
  *
- * `python -m npu_runtime.driver_conformance --driver NAME` checks a driver against every sentence below.
+ * `python -m npu_runtime.driver_conformance --driver NAME` checks a driver against every sentence
+ * below.
  *
  * Memory is unified: the runtime reserves a range of addresses once, and a driver makes parts of it
  * device memory with `memory_commit`. Host code reads and writes the same addresses.
