@@ -15,7 +15,7 @@ def test_importing_dynamo_finds_npu_and_its_interface_answers(run_python):
         "print(type(device_interface.__loader__).__name__)\n"
         "waiting = [finder for finder in sys.meta_path\n"
         "           if 'import_hooks' in type(finder).__module__]\n"
-        "print(any(device_interface.__name__ in finder.names for finder in waiting))\n"
+        "print(any(device_interface.__name__ == finder.name for finder in waiting))\n"
         "with DeviceGuard(npu, 0):\n"
         "    assert npu.current_device() == npu.Worker.current_device() == 0\n"
         "assert npu.is_available() and npu.device_count() == torch.npu.device_count() > 0\n"
