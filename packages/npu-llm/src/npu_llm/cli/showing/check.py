@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npu_command.help.command_parser import CommandParser
 from npu_command.help.completion import offer
@@ -14,6 +15,10 @@ from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, check_model
 from npu_llm.progress import TARGET_STAGES
+
+if TYPE_CHECKING:
+    from npu_compiler.readiness import Readiness
+    from npu_llm.models.readiness import GenerationEstimate
 
 __all__ = ["main"]
 
@@ -56,13 +61,15 @@ def main(arguments: Sequence[str]) -> int:
     from npu_llm.models.readiness import check_static_programs, estimate_static_programs
 
     model, target = given.model or find_installed_weights().path, given.target
+    estimate: GenerationEstimate | None = None
+    found: tuple[Readiness, ...] = ()
     with Display().progress(TARGET_STAGES) as listener:
         options = LoadOptions(dtype=given.dtype, on_progress=listener)
         if given.estimate:
             estimate = estimate_static_programs(model, options, target=target)
         else:
             found = check_static_programs(model, options, target=target, rules_only=given.rules)
-    if given.estimate:
+    if estimate is not None:
         give_answer(given.json, estimate.as_dict(), lambda: print(estimate))
         return 0
     if given.output is not None:
