@@ -266,12 +266,16 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(llama, engine_of, mon
 def test_a_thread_that_fails_tells_all_who_wait(fresh, engine_of, monkeypatch):
     answers = engine_of(fresh(), max_num_seqs=1)
 
+    submitted = threading.Event()
+
     def fail(*_, **__):
+        submitted.wait(30)
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(answers.engine._store, "append_slots", fail)
     answers.ask([4, 5], 9)
     answers.ask([4, 6], 9)
+    submitted.set()
     ends = [answers.wait(index)[1] for index in (0, 1)]
     assert [str(end.error) for end in ends] == ["planted", "planted"]
     answers.engine._thread.join(10)

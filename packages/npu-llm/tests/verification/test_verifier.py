@@ -221,7 +221,7 @@ def test_each_program_of_the_static_pipeline_is_compared(wide, changed, checks):
     model = wide("float32", "static")
     entry = changed(model, nothing)
     pipeline = build.load_pipeline(entry, entry.compiled)
-    other = type(model)(entry, pipeline, entry.precision, model.report)
+    other = type(model)(build.Prepared(entry, pipeline, model.report))
     other(IDS)
     other(IDS, logits_to_keep=1)
     assert checks == ["check_static"] * 3

@@ -118,7 +118,8 @@ class Engine:
         self._unfinished = 0
         self._is_closing = False
         self._num_steps = self._num_tokens = 0
-        self._thread = threading.Thread(target=self._serve, name="npu-llm engine", daemon=True)
+        # Made by start: a thread refers to the engine, and a cycle would keep the cache.
+        self._thread: threading.Thread | None = None
 
     @property
     def store(self) -> KVStore:
@@ -127,13 +128,14 @@ class Engine:
 
     def start(self) -> Engine:
         """Starts a thread that runs the steps; returns the engine."""
+        self._thread = threading.Thread(target=self._serve, name="npu-llm engine", daemon=True)
         self._thread.start()
         return self
 
     @property
     def is_alive(self) -> bool:
         """Whether the thread runs; a failure of it has ended all requests with its error."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def submit(
         self,
@@ -268,7 +270,7 @@ class Engine:
                 self._changed.wait(min(left, 0.05))
             self._unfinished = -1  # the thread ends
             self._changed.notify()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
 
     def _cancel(self, sequence: Sequence) -> None:
