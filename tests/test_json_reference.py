@@ -113,6 +113,7 @@ SOURCES = {
         TARGET,
     ],
     "npu-compiler target install": [f"{COMPILER}/commands/target.py:_install"],
+    "npu-compiler target remove": [f"{COMPILER}/commands/target.py:_remove"],
     "npu-compiler tune": [
         f"{COMPILER}/tuning/store.py:TuningReport",
         f"{COMPILER}/tuning/store.py:TuningRecord",

@@ -23,14 +23,7 @@ from npu_runtime.public_calls import public_call
 if TYPE_CHECKING:
     from npu_llm.generation.language_model import LanguageModel
 
-__all__ = [
-    "BenchRecord",
-    "EnergyMeter",
-    "benchmark",
-    "find_meter",
-    "plot_records",
-    "process_memory_bytes",
-]
+__all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ def test_exported_folder_starts_without_the_checkpoint(checkpoint, tmp_path):
     assert caught.value.code == "model-task"
 
 
+def test_pipeline_of_a_model_with_one_step_is_refused(checkpoint, tmp_path):
+    folder = checkpoint("bert", transformers.AutoModel)
+    with pytest.raises(OptionError, match="Omit it") as caught:
+        NPUModelForFeatureExtraction.from_pretrained(folder, pipeline="static", cache_dir=tmp_path)
+    assert caught.value.code == "one-step-pipeline"
+
+
 def test_checkpoint_of_another_kind_is_refused(checkpoint, tmp_path):
     folder = checkpoint("bert", transformers.AutoModel)
     with pytest.raises(ModelError, match=r"ImageClassification.*'bert'") as caught:

@@ -91,6 +91,7 @@ def _start() -> None:
     from npu_ops import (
         _C,  # registers the kernels
         fake_convolution,
+        fallback,  # noqa: F401  # registers the rule for host kernels
         fused,  # noqa: F401
         sparse_attention,  # noqa: F401
     )

@@ -190,7 +190,8 @@ class CompilerProcess:
         ticks, worked_s = 0, time.monotonic()
         while b"\n" not in pending:
             try:
-                ready, _, _ = select.select([out], [], [], _POLL_S)
+                left_s = max(until_s - time.monotonic(), 0.0)
+                ready, _, _ = select.select([out], [], [], min(_POLL_S, left_s))
             except KeyboardInterrupt:
                 self.kill()
                 raise
@@ -203,7 +204,7 @@ class CompilerProcess:
             now_s, former = time.monotonic(), ticks
             ticks = _processor_ticks(self._process.pid)
             worked_s = worked_s if ticks == former else now_s
-            if now_s > until_s:
+            if now_s >= until_s:
                 self.kill()
                 return [], f"it did not answer within {limits.duration_s:.0f} s{_AT_LIMIT}"
             if now_s - worked_s > _STALL_S:
