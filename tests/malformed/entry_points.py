@@ -25,8 +25,10 @@ _FURTHER = ("npu_ops.variants",)
 # What a page documents and nobody calls, by a pattern of the whole name.
 _NOT_CALLED = {
     r"npu_ops\.(fused|sparse_attention)\.": "formulas in torch: the ops of torch.ops.npu are drawn",
-    r"npu_ops\.tools\.Op\w+\.(take|leave)$": "torch's dispatch calls them",
-    r"npu_ops\.tools\.OpTool(\.|$)": "a base, to be derived from",
+    r"npu_ops\.debugging\.Op\w+\.(take|leave)$": "torch's dispatch calls them",
+    r"npu_ops\.debugging\.OpTool(\.|$)": "a base, to be derived from",
+    r"npu_ops\.op_conformance\.cases\.case\.(?!Case)": "a case makes its tensors with them",
+    r"npu_ops\.arrays\.operator\.[a-z]": "the operators call them",
     r"npu_profiler\.profile\.(prepare|start|stop)_trace$": "torch's profiler calls them",
     r"npu_profiler\.reading\.(?!load_trace)": "what load_trace makes",
     r"npu_compiler\.LoadedModel$": "load() makes it",
