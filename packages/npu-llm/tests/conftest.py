@@ -226,7 +226,7 @@ def encode_by(monkeypatch):
 
     def replace_tokenizer(model, encode):
         monkeypatch.setattr(LanguageModel, "has_tokenizer", True)
-        monkeypatch.setitem(vars(model), "text_tokenizer", SimpleNamespace(encode=encode))
+        monkeypatch.setitem(vars(model), "_saved_tokenizer", SimpleNamespace(encode=encode))
 
     return replace_tokenizer
 

@@ -83,6 +83,16 @@ def test_generation_config_object(model, greedy):
     assert reply.tokens == ChatSession(model, **greedy).ask("w4").tokens[:3]
 
 
+def test_changes_of_config_and_template_have_effect(folder):
+    model = NPUModelForCausalLM.from_pretrained(folder)
+    session = ChatSession(model, suppress_tokens=[0, 1, 2, 3])
+    model.generation_config.max_new_tokens = 2
+    assert len(session.ask("w4").tokens) == 2
+    reply = session.ask("w5")
+    model.tokenizer.chat_template = "w6"
+    assert session.ask("w5").prompt_tokens == 1 < reply.prompt_tokens
+
+
 def test_sampling_with_a_seed_repeats(model):
     texts = []
     for _ in range(2):
@@ -235,7 +245,6 @@ def test_oldest_turns_go_and_the_system_message_stays(small, greedy, assert_code
 
 def test_model_without_a_tokenizer(model, monkeypatch, assert_code):
     monkeypatch.setattr(NPUModelForCausalLM, "has_tokenizer", False)
-    monkeypatch.delitem(vars(model), "text_tokenizer", raising=False)
     with pytest.raises(ModelError) as caught:
         ChatSession(model)
     assert_code(caught, "missing-tokenizer", "words")

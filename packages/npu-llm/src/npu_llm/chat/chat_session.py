@@ -22,10 +22,10 @@ from npu_llm.engine.generation_options import to_params
 from npu_llm.engine.kv_store import SequentialStore
 from npu_llm.engine.sampler import Token
 from npu_llm.engine.sequence import Event, Finished, FinishReason
-from npu_llm.errors import ContextError, OptionError, SessionError
+from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
 from npu_llm.structured_output import given_form
 from npu_llm.tokenizer.detokenizer import Detokenizer
-from npu_llm.tokenizer.tokenizer import Message
+from npu_llm.tokenizer.tokenizer import Message, Tokenizer
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
@@ -95,9 +95,10 @@ class ChatSession:
                 code="overflow-policy",
             )
         _check_options(generation)
+        if not model.has_tokenizer:
+            raise missing_tokenizer(model.name)
         self.last_reply: Reply | None = None
         self._model = model
-        self._tokenizer = model.text_tokenizer
         options = EngineOptions(max_num_batched_tokens=None, is_sequential=True)
         self._engine = Engine(model, options)
         self._tools = tools
@@ -296,6 +297,10 @@ class ChatSession:
         return session
 
     # Inside
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return self._model.text_tokenizer
 
     @property
     def _store(self) -> SequentialStore:

@@ -131,22 +131,38 @@ class LanguageModel:
         """Whether a tokenizer came with the model."""
         return self._entry.has_tokenizer
 
-    @cached_property
+    @property
     def text_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, without transformers if its files suffice.
+
+        It is `tokenizer` of transformers' interface from the first use of that on, with whatever
+        the user has changed there.
 
         Raises:
             ModelError: [missing-tokenizer] if the model came without one.
         """
+        used = self.__dict__.get("_tokenizer")
+        if used is None:
+            return self._saved_tokenizer
+        return Tokenizer(self._entry.folder / "tokenizer", wrapped=used)
+
+    @cached_property
+    def _saved_tokenizer(self) -> Tokenizer:
         if not self.has_tokenizer:
             raise missing_tokenizer(self.name)
         return Tokenizer(
             self._entry.folder / "tokenizer", needs_transformers=not self._entry.has_fast_tokenizer
         )
 
-    @cached_property
+    @property
     def generation_defaults(self) -> dict[str, Any]:
-        """The model's generation config, as it was saved."""
+        """The model's generation config: `generation_config` once that exists, or as saved."""
+        used = self.__dict__.get("generation_config")
+        found: dict[str, Any] = self._saved_defaults if used is None else used.to_diff_dict()
+        return found
+
+    @cached_property
+    def _saved_defaults(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
             (self._entry.folder / "generation_config.json").read_text()
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +42,25 @@ _CHATS: tuple[tuple[dict[str, str], ...], ...] = (
 class Tokenizer:
     """A model's tokenizer."""
 
-    def __init__(self, folder: Path, *, needs_transformers: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, needs_transformers: bool = False, wrapped: Any | None = None
+    ) -> None:
         """Reads the files that transformers saved.
 
         Args:
             folder: the files.
             needs_transformers: whether transformers' class does more than tokenizer.json.
+            wrapped: a tokenizer of transformers to use instead of the files.
 
         Raises:
             OSError, ValueError: for a folder without tokenizer.json, or with several templates.
         """
-        self._folder = folder
-        self._needs_transformers = needs_transformers
-        if needs_transformers:
-            self.chat_template: str | None = getattr(self._wrapped, "chat_template", None)
+        if needs_transformers and wrapped is None:
+            from transformers import AutoTokenizer  # takes a second
+
+            wrapped = AutoTokenizer.from_pretrained(folder)
+        self._wrapped = wrapped
+        if wrapped is not None:
             return
         config = json.loads((folder / "tokenizer_config.json").read_text())
         self._fast = tokenizers.Tokenizer.from_str((folder / "tokenizer.json").read_text())
@@ -68,25 +72,27 @@ class Tokenizer:
         found = template.read_text() if template.is_file() else config.get("chat_template")
         if found is not None and not isinstance(found, str):
             raise ValueError("several chat templates")
-        self.chat_template = found
+        self._chat_template = found
 
-    @cached_property
-    def _wrapped(self) -> Any:
-        from transformers import AutoTokenizer  # takes a second
-
-        return AutoTokenizer.from_pretrained(self._folder)
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template; None if there is none."""
+        if self._wrapped is not None:
+            found: str | None = getattr(self._wrapped, "chat_template", None)
+            return found
+        return self._chat_template
 
     @property
     def backend_tokenizer(self) -> Any:
         """The tokenizer of the library tokenizers; None for one in Python."""
-        if self._needs_transformers:
+        if self._wrapped is not None:
             return getattr(self._wrapped, "backend_tokenizer", None)
         return self._fast
 
     @property
     def pad_token_id(self) -> int | None:
         """The token that fills rows; None if there is none."""
-        if self._needs_transformers:
+        if self._wrapped is not None:
             found: int | None = self._wrapped.pad_token_id
             return found
         text = self._special.get("pad_token")
@@ -100,7 +106,7 @@ class Tokenizer:
             special: whether to add the tokens that the tokenizer puts around a text.
         """
         ids: list[int]
-        if self._needs_transformers:
+        if self._wrapped is not None:
             ids = self._wrapped(text, add_special_tokens=special)["input_ids"]
         else:
             ids = self._fast.encode(text, add_special_tokens=special).ids
@@ -108,7 +114,7 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
         """Returns the text of tokens; spaces are never cleaned up."""
-        if self._needs_transformers:
+        if self._wrapped is not None:
             text: str = self._wrapped.decode(
                 tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             )
@@ -137,7 +143,7 @@ class Tokenizer:
                 when it takes too long or too much memory, [text-encoding] for text that is not
                 Unicode.
         """
-        if self._needs_transformers:
+        if self._wrapped is not None:
             inputs = encode_chat(
                 self._wrapped, messages, tools=tools, template_options=template_options
             )
