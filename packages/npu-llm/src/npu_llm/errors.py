@@ -18,6 +18,7 @@ __all__ = [
     "OptionError",
     "ServerError",
     "SessionError",
+    "check_token_range",
     "missing_tokenizer",
 ]
 
@@ -73,3 +74,20 @@ def missing_tokenizer(subject: object) -> ModelError:
         "Put tokenizer.json and tokenizer_config.json there.",
         code="missing-tokenizer",
     )
+
+
+def check_token_range(name: str, low: int, high: int, vocabulary: int) -> None:
+    """Raises OptionError [token-range] for tokens that a model does not have.
+
+    Args:
+        name: the argument that holds the tokens.
+        low: the smallest token.
+        high: the largest token.
+        vocabulary: token ids are below this.
+    """
+    if low < 0 or high >= vocabulary:
+        raise OptionError(
+            f"{name}: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
+            "Encode the text with the model's own tokenizer.",
+            code="token-range",
+        )

@@ -12,10 +12,10 @@ import torch
 
 from npu_compiler.verification.result import Verdict
 from npu_llm.choices import KvCache, PipelineName
-from npu_llm.errors import ContextError, OptionError, missing_tokenizer
+from npu_llm.errors import ContextError, OptionError, check_token_range, missing_tokenizer
 from npu_llm.generation.adapted_model import AdaptedModel
 from npu_llm.generation.adapters import Choice, parse_choice
-from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs, token_range
+from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs
 from npu_llm.models.build import LoadReport, Prepared, prepare
 from npu_llm.models.entry import Entry, is_exported
 from npu_llm.models.export import prepare_exported
@@ -254,9 +254,7 @@ class LanguageModel:
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raises OptionError [token-range] for a token that the model does not have."""
-        low, high = min(tokens), max(tokens)
-        if low < 0 or high >= self.vocabulary:
-            raise token_range(low if low < 0 else high, self.vocabulary)
+        check_token_range("input_ids", min(tokens), max(tokens), self.vocabulary)
 
     def check_context(self, length: int) -> None:
         """Raises ContextError [context-overflow] if so many tokens do not fit."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from npu_llm.errors import OptionError
+from npu_llm.errors import OptionError, check_token_range
 from npu_runtime import observe
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "join_transformers",
     "run_step",
     "step_inputs",
-    "token_range",
 ]
 
 
@@ -363,9 +362,7 @@ def step_inputs(
     """
     _check_ids(input_ids)
     batch, tokens = input_ids.shape
-    low, high = (int(bound) for bound in torch.aminmax(input_ids))
-    if low < 0 or high >= vocabulary:
-        raise token_range(low if low < 0 else high, vocabulary)
+    check_token_range("input_ids", *map(int, torch.aminmax(input_ids)), vocabulary)
     if attention_mask is None:
         attention_mask = torch.ones(batch, past + tokens, dtype=torch.int64)
     _check_shape("attention_mask", attention_mask, [(batch, past + tokens)])
@@ -379,15 +376,6 @@ def step_inputs(
         "position_ids": position_ids.to(torch.int64).expand(batch, tokens).contiguous(),
         "logits_to_keep": _kept(logits_to_keep, tokens),
     }
-
-
-def token_range(token: int, vocabulary: int) -> OptionError:
-    """Returns the error for a token that the model does not have."""
-    return OptionError(
-        f"input_ids: must lie between 0 and {vocabulary - 1}; got {token}. "
-        "Encode the text with the model's own tokenizer.",
-        code="token-range",
-    )
 
 
 def check_prompt(input_ids: Any, attention_mask: Any, *, past: int) -> None:

@@ -20,7 +20,7 @@ from npu_compiler.verification.result import Verdict
 from npu_llm.cache_names import rename_cache
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName
-from npu_llm.errors import OptionError
+from npu_llm.errors import OptionError, check_token_range
 from npu_llm.models.entry import REFERENCE, Entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
@@ -230,13 +230,7 @@ def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
             code="step-shape",
         )
     found = ids.to("cpu", torch.int64)
-    low, high = (int(bound) for bound in torch.aminmax(found))
-    if low < 0 or high >= vocabulary:
-        raise OptionError(
-            f"{name}: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
-            "Encode the text with the model's own tokenizer.",
-            code="token-range",
-        )
+    check_token_range(name, *map(int, torch.aminmax(found)), vocabulary)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from npu_compiler.exported.manifest import Manifest, PortSpec, build
-from npu_llm.errors import ContextError, OptionError
+from npu_llm.errors import ContextError, OptionError, check_token_range
 
 __all__ = ["Padding", "bind_inputs"]
 
@@ -154,15 +154,8 @@ def _plain(port: PortSpec) -> str:
 
 
 def _check_range(name: str, ids: torch.Tensor, bound: int | None) -> None:
-    if bound is None:
-        return
-    low, high = (int(value) for value in torch.aminmax(ids))
-    if low < 0 or high >= bound:
-        raise OptionError(
-            f"{name}: must lie between 0 and {bound - 1}; got {low if low < 0 else high}. "
-            "Encode the text with the model's own tokenizer.",
-            code="token-range",
-        )
+    if bound is not None:
+        check_token_range(name, *map(int, torch.aminmax(ids)), bound)
 
 
 # Tokens of the shortest program; longer ones have twice as many each.
