@@ -15,6 +15,7 @@ __all__ = [
     "add_call",
     "axis_order",
     "can_stand_for",
+    "copy_inputs",
     "inlined",
     "inverse_order",
     "is_call",
@@ -216,6 +217,38 @@ def add_call(
     node.meta = {key: origin.meta[key] for key in _ORIGIN if key in origin.meta}
     node.meta["val"] = value
     return node
+
+
+def copy_inputs(
+    graph: fx.Graph,
+    calls: Sequence[fx.Node],
+    *,
+    is_left: Callable[[fx.Node], bool] = lambda _: False,
+) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
+    """Adds what calls of another graph read: copies of attributes, placeholders for the rest.
+
+    Args:
+        graph: the graph that the calls are copied to later.
+        calls: nodes of the other graph.
+        is_left: whether the caller copies a node itself.
+
+    Returns:
+        The new node of each original, and the originals of the placeholders in order.
+    """
+    members = set(calls)
+    copies: dict[fx.Node, fx.Node] = {}
+    inputs: list[fx.Node] = []
+    for node in calls:
+        for source in node.all_input_nodes:
+            if source in members or source in copies or is_left(source):
+                continue
+            if source.op == "get_attr":
+                copies[source] = graph.node_copy(source)
+                continue
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = dict(source.meta)
+            inputs.append(source)
+    return copies, inputs
 
 
 def returned_memory(graph: fx.Graph) -> set[fx.Node]:

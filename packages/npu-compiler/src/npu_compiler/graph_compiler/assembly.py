@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from npu_compiler.errors import LoweringError
-from npu_compiler.graph.nodes import is_symbolic
+from npu_compiler.graph.nodes import copy_inputs, is_symbolic
 from npu_compiler.graph_compiler.building import (
     BuiltProgram,
     Piece,
@@ -204,19 +204,8 @@ def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piec
     graph = fx.Graph()
     members = set(segment.nodes)
     symbols = _Symbols(graph, members)
-    inputs: list[fx.Node] = []
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in segment.nodes:
-        for source in node.all_input_nodes:
-            if source in copies or source in members or is_symbolic(source):
-                continue
-            if source.op == "get_attr":
-                copies[source] = graph.node_copy(source)
-                continue
-            # Inputs are made before calls, so that the graph starts with its placeholders.
-            copies[source] = graph.placeholder(source.name)
-            copies[source].meta = dict(source.meta)
-            inputs.append(source)
+    # Inputs are made before calls, so that the graph starts with its placeholders.
+    copies, inputs = copy_inputs(graph, segment.nodes, is_left=is_symbolic)
     for node in segment.nodes:
         for source in node.all_input_nodes:
             if is_symbolic(source) and source not in copies:

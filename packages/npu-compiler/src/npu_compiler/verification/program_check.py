@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 import npu_runtime
+from npu_compiler.graph.nodes import copy_inputs
 from npu_compiler.graph.origins import source_line
 from npu_compiler.programs.execution import KernelCall, ProgramCall
 from npu_compiler.verification.comparison import Difference, compare
@@ -72,18 +73,7 @@ def cut(
     """
     members = set(calls)
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    inputs: list[fx.Node] = []
-    for node in calls:
-        for source in node.all_input_nodes:
-            if source in members or source in copies:
-                continue
-            if source.op == "get_attr":
-                copies[source] = graph.node_copy(source)
-                continue
-            copies[source] = graph.placeholder(source.name)
-            copies[source].meta = dict(source.meta)
-            inputs.append(source)
+    copies, inputs = copy_inputs(graph, calls)
     for node in calls:
         copies[node] = graph.node_copy(node, lambda source: copies[source])
     outputs = [
