@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from npu_llm.generation.loading import LazyModel
 from npu_llm.models.entry import Entry
 from npu_runtime import observe
 
@@ -48,6 +49,15 @@ def test_prompt_lookup_gives_the_tokens_of_transformers(tiny, name, steps):
     assert got.tolist() == expected.tolist()
     assert same_beginning(got, plain)
     assert max(steps[1:]) > 1
+
+
+def test_draft_model_may_be_one_that_load_returned(llama, drafts):
+    draft = drafts["another"]
+    loaded = LazyModel.__new__(LazyModel)
+    loaded.__dict__ = vars(draft)
+    expected = llama.reference.generate(prompt(), **GREEDY)
+    got = llama.ours().generate(prompt(), assistant_model=loaded, **GREEDY)
+    assert got.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("draft", ["itself", "another"])

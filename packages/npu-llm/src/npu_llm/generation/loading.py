@@ -45,7 +45,7 @@ class LazyModel(LanguageModel):
 
     def __getattr__(self, name: str) -> Any:
         # Only called for attributes that LanguageModel does not have.
-        if name.startswith("_"):
+        if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.full, name)
 

@@ -13,6 +13,7 @@ from npu_llm.cache_names import CACHE
 from npu_llm.compat.alias import absent_name
 from npu_llm.compat.intel_npu_acceleration_library.backend import MLP, run_factory
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.generation.language_model import LanguageModel
 
 __all__ = ["PhiMLP", "generate_with_static_shape", "lshift_insert", "warm_up_decoder_model"]
 
@@ -86,7 +87,7 @@ def generate_with_static_shape(
             f"{max_length:,}. Shorten the prompt.",
             code="context-overflow",
         )
-    if isinstance(model, npu_llm.NPUModelForCausalLM):
+    if isinstance(model, LanguageModel):
         return npu_llm.generate_with_static_shape(
             model,
             input_ids,
@@ -137,7 +138,7 @@ def warm_up_decoder_model(
         model_seq_length: tokens of the prompts and answers to come.
         use_past: as for generate_with_static_shape.
     """
-    if isinstance(model, npu_llm.NPUModelForCausalLM):
+    if isinstance(model, LanguageModel):
         npu_llm.warm_up_decoder_model(tokenizer, model, model_seq_length, use_past)
         return
     prompt = tokenizer(tokenizer.eos_token, return_tensors="pt")["input_ids"]
