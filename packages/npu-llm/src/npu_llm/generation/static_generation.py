@@ -15,6 +15,7 @@ import torch
 from npu_llm.cache_names import CACHE
 from npu_llm.decoding.loop import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
+from npu_llm.generation.language_model import LanguageModel
 from npu_llm.generation.loading import LazyModel
 from npu_llm.generation.model import NPUModelForCausalLM
 from npu_llm.kv_cache.cache import StepCache, check_prompt
@@ -23,7 +24,7 @@ __all__ = ["generate_with_static_shape", "warm_up_decoder_model"]
 
 
 def generate_with_static_shape(
-    model: NPUModelForCausalLM,
+    model: LanguageModel,
     input_ids: torch.Tensor,
     max_length: int,
     attention_mask: torch.Tensor | None = None,
@@ -34,7 +35,7 @@ def generate_with_static_shape(
     """Generates one token at a time, up to max_length tokens of prompt and answer together.
 
     Args:
-        model: from NPUModelForCausalLM.from_pretrained.
+        model: from NPUModelForCausalLM.from_pretrained, or npu_llm.load.
         input_ids: (batch, tokens) int64.
         max_length: tokens of prompt and answer.
         attention_mask: (batch, tokens), 0 for padding, which is on the left; ones by default.
@@ -54,10 +55,10 @@ def generate_with_static_shape(
             other searches that yield no token until they end, [step-shape] or [step-dtype] for
             tokens or a mask that do not fit.
     """
-    model = _full(model)
+    full = _full(model)
     check_prompt(input_ids, attention_mask, past=0)
     length = input_ids.shape[-1]
-    context = model.context_length
+    context = full.context_length
     if length >= max_length or (context is not None and max_length > context):
         bound = "" if context is None else f", and at most {context:,}, the model's context"
         raise ContextError(
@@ -73,15 +74,15 @@ def generate_with_static_shape(
         )
     if pad_token_id is not None:
         options["pad_token_id"] = pad_token_id
-    cache = model.new_cache()
+    cache = full.new_cache()
     cache.reserve(max_length)
 
     def search(_: Any, ids: torch.Tensor, **arguments: Any) -> Iterator[torch.Tensor]:
         arguments.pop(CACHE)  # ours, as generate got it
-        return _tokens(model, ids, cache, use_past=use_past, **arguments)
+        return _tokens(full, ids, cache, use_past=use_past, **arguments)
 
     # generate prepares config, processors and criteria, and passes them to the search.
-    found: Iterator[torch.Tensor] = model.generate(
+    found: Iterator[torch.Tensor] = full.generate(
         input_ids,
         attention_mask=attention_mask,
         max_length=max_length,
@@ -95,13 +96,13 @@ def generate_with_static_shape(
 
 
 def warm_up_decoder_model(
-    tokenizer: Any, model: NPUModelForCausalLM, model_seq_length: int, use_past: bool = True
+    tokenizer: Any, model: LanguageModel, model_seq_length: int, use_past: bool = True
 ) -> None:
     """Compiles and runs once what a generation of this length needs, so that the first one is fast.
 
     Args:
         tokenizer: the model's.
-        model: from NPUModelForCausalLM.from_pretrained.
+        model: from NPUModelForCausalLM.from_pretrained, or npu_llm.load.
         model_seq_length: tokens of the prompts and answers to come.
         use_past: as for generate_with_static_shape.
 
@@ -109,7 +110,6 @@ def warm_up_decoder_model(
         ContextError: [context-overflow] when the model's context is shorter than that.
         OptionError: [foreign-model] for a model of another class.
     """
-    model = _full(model)
     ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
     half = max(model_seq_length // 2, 1)
     prompt = ids.repeat(1, -(-half // ids.shape[1]))[:, :half]

@@ -362,7 +362,7 @@ def step_inputs(
     """
     _check_ids(input_ids)
     batch, tokens = input_ids.shape
-    check_token_range("input_ids", *map(int, torch.aminmax(input_ids)), vocabulary)
+    check_token_range("input_ids", int(input_ids.min()), int(input_ids.max()), vocabulary)
     if attention_mask is None:
         attention_mask = torch.ones(batch, past + tokens, dtype=torch.int64)
     _check_shape("attention_mask", attention_mask, [(batch, past + tokens)])

@@ -230,7 +230,7 @@ def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
             code="step-shape",
         )
     found = ids.to("cpu", torch.int64)
-    check_token_range(name, *map(int, torch.aminmax(found)), vocabulary)
+    check_token_range(name, int(found.min()), int(found.max()), vocabulary)
     return found
 
 

@@ -155,7 +155,7 @@ def _plain(port: PortSpec) -> str:
 
 def _check_range(name: str, ids: torch.Tensor, bound: int | None) -> None:
     if bound is not None:
-        check_token_range(name, *map(int, torch.aminmax(ids)), bound)
+        check_token_range(name, int(ids.min()), int(ids.max()), bound)
 
 
 # Tokens of the shortest program; longer ones have twice as many each.
