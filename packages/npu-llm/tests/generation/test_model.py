@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -158,6 +160,33 @@ def test_one_row_goes_to_the_engine_if_it_can(llama, monkeypatch, options, is_ou
     monkeypatch.setattr(Engine, "step", lambda self: steps.append(1) or step(self))
     assert_equal(llama, prompt(1), seed=5, **{**GREEDY, **options})
     assert bool(steps) == is_ours
+
+
+@pytest.mark.parametrize(
+    "options, is_ours",
+    [
+        ({}, True),
+        ({"eos_token_id": list(range(3, 40)), "pad_token_id": 1}, True),
+        ({"eos_token_id": list(range(3, 40)), "pad_token_id": None}, True),
+        ({"repetition_penalty": 1.3}, False),  # counts the padding
+        ({"num_beams": 2}, False),
+    ],
+    ids=str,
+)
+def test_a_batch_goes_to_the_engine_of_kernels(llama, monkeypatch, options, is_ours):
+    steps = []
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda self: steps.append(1) or step(self))
+    mask = torch.ones(3, 13, dtype=torch.int64)
+    mask[1, :4] = 0
+    arguments = {"attention_mask": mask, **GREEDY, **options}
+    model = llama.ours(pipeline="kernels")
+    used = model.block_pool.used
+    got = model.generate(prompt(3), **arguments)
+    assert got.tolist() == llama.reference.generate(prompt(3), **arguments).tolist()
+    assert bool(steps) == is_ours
+    gc.collect()
+    assert model.block_pool.used == used
 
 
 # Tensors and devices

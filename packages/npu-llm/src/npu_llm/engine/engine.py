@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npu_llm.engine.kv_store import CacheUsage, KVStore, PagedStore, SequentialStore
-from npu_llm.engine.sampler import sample
+from npu_llm.engine.sampler import Token, sample
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.scheduler import Scheduler
 from npu_llm.engine.sequence import Event, Finished, FinishReason, OnEvent, Sequence
@@ -50,6 +51,16 @@ class EngineOptions:
     max_waiting: int = 256
     cache_bytes: int | None = None
     is_sequential: bool = False
+
+    @classmethod
+    def whole_batch(cls, num_seqs: int) -> EngineOptions:
+        """Returns the options for a batch that is read in one step, with all memory for it."""
+        return cls(
+            max_num_batched_tokens=None,
+            max_num_seqs=num_seqs,
+            cache_bytes=sys.maxsize,
+            is_sequential=num_seqs == 1,
+        )
 
     def __post_init__(self) -> None:
         budget = self.max_num_batched_tokens
@@ -219,6 +230,49 @@ class Engine:
             handle.cancel()
             self._update_queues()
 
+    def answer_all(
+        self,
+        prompts: Several[Several[int]],
+        params: SamplingParams,
+        *,
+        constraints: Several[TokenConstraint | None],
+        on_token: Callable[[list[int], Several[int]], bool],
+    ) -> list[list[int]]:
+        """Answers several requests in the caller's thread, and closes the engine.
+
+        Args:
+            prompts: tokens to continue, for each request.
+            params: how to continue them.
+            constraints: one for each request; see `submit`.
+            on_token: called after each token with the answer so far and its prompt; returns whether
+                the answer ends there.
+
+        Raises:
+            NpuError: as `submit`; also any error that ends a request.
+        """
+        answers: list[list[int]] = [[] for _ in prompts]
+        events: list[deque[Event]] = [deque() for _ in prompts]
+        try:
+            handles = [
+                self.submit(prompt, params, queue.append, constraint=constraint)
+                for prompt, queue, constraint in zip(prompts, events, constraints, strict=True)
+            ]
+            while self.step():
+                for prompt, answer, queue, handle in zip(
+                    prompts, answers, events, handles, strict=True
+                ):
+                    while queue:
+                        event = queue.popleft()
+                        if isinstance(event, Token):
+                            answer.append(event.id)
+                            if on_token(answer, prompt):
+                                handle.cancel()
+                        elif event.error is not None:
+                            raise event.error
+        finally:
+            self.close()
+        return answers
+
     def step(self) -> bool:
         """Runs one step in the caller's thread; returns whether there was anything to do."""
         self._update_queues()
@@ -270,7 +324,9 @@ class Engine:
                 self._changed.wait(min(left, 0.05))
             self._unfinished = -1  # the thread ends
             self._changed.notify()
-        if self._thread is not None:
+        if self._thread is None:
+            self._end(None)
+        else:
             self._thread.join()
 
     def _cancel(self, sequence: Sequence) -> None:
@@ -290,6 +346,10 @@ class Engine:
             failure = broken
             with self._changed:
                 self._is_closing, self._unfinished = True, -1
+        self._end(failure)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """Ends all requests, and drops the cached prefixes."""
         scheduler = self._scheduler
         for sequence in [*scheduler.running, *scheduler.waiting, *self._arrived]:
             scheduler.remove(sequence)
