@@ -23,8 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from npu_llm.cache_names import CACHE
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.decoding.host_threads import one_thread
-from npu_llm.decoding.loop import can_decode, decode
+from npu_llm.decoding import can_decode, decode, one_thread
 from npu_llm.encoder_decoders.caches import CrossCache
 from npu_llm.encoder_decoders.running import (
     DynamicEncoderDecoder,

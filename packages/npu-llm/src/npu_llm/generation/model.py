@@ -14,7 +14,7 @@ from transformers.generation import GenerationMixin, StopStringCriteria
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
-from npu_llm.decoding.loop import can_decode, decode
+from npu_llm.decoding import can_decode, decode
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.generation_options import to_params
 from npu_llm.engine.sampling_params import SamplingParams

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from npu_llm.cache_names import CACHE
-from npu_llm.decoding.loop import pad_of, stops_of, tokens
+from npu_llm.decoding import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
 from npu_llm.generation.language_model import LanguageModel
 from npu_llm.generation.loading import LazyModel

@@ -1,5 +1,7 @@
 """Our loop gives what transformers' gives, and leaves to it what it does not do."""
 
+import threading
+
 import pytest
 import torch
 import transformers
@@ -12,6 +14,7 @@ from transformers import (
 from transformers.generation import GenerationMixin
 
 from npu_llm.cache_names import CACHE
+from npu_llm.decoding import one_thread
 
 
 @pytest.fixture
@@ -144,3 +147,37 @@ def test_tokens_on_the_device_come_back_on_it(llama, prompt):
     got = model.generate(**on_npu, **options)
     assert got.device.type == "npu"
     assert got.cpu().tolist() == model.generate(**prompt, **options).tolist()
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_number_of_threads_is_one_inside_and_returns_after_an_error(two_threads):
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    with pytest.raises(KeyError), one_thread():
+        {}["missing"]
+    assert torch.get_num_threads() == 2
+
+
+def test_other_threads_keep_theirs(two_threads):
+    seen, entered, left = [], threading.Event(), threading.Event()
+
+    def other():
+        seen.append(torch.get_num_threads())
+        entered.set()
+        left.wait(10)
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait(10)
+    with one_thread():
+        left.set()
+        thread.join()
+    assert seen == [2, 2]

@@ -1,1 +1,0 @@
-"""From the logits of a step to tokens, whatever the model is."""
