@@ -349,10 +349,10 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         if streamer is not None:
             streamer.put(prompt.cpu())
 
-        def on_token(answer: list[int], row: list[int]) -> bool:
+        def on_token(answer: list[int], row: Sequence[int]) -> bool:
             if streamer is not None:
                 streamer.put(torch.tensor(answer[-1:]))
-            return stop is not None and bool(stop(torch.tensor([row + answer]), None))
+            return stop is not None and bool(stop(torch.tensor([[*row, *answer]]), None))
 
         engine = Engine(self, EngineOptions.whole_batch(len(rows)))
         constraints = [None if form is None else self.constraints.make(form) for _ in rows]

@@ -13,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from npu_ops.kernel_programs.weights import pack
 
 __all__ = [
     "BlockPool",
-    "BlockStore",
     "BlockTable",
     "as_matrix",
     "block_layout",
@@ -49,29 +47,6 @@ _GROWTH = 16
 _PIECE = 512
 
 
-class BlockStore(Protocol):
-    """What runs a program and has its blocks; see npu_ops.kernel_programs.execution."""
-
-    @property
-    def block_bytes(self) -> int:
-        """How many bytes a block takes."""
-
-    def step(self, rows: Rows) -> torch.Tensor:
-        """Runs a step; returns logits (kept, vocabulary) float32."""
-
-    def reserve(self, blocks: int) -> None:
-        """Makes the blocks 0 to blocks - 1 usable."""
-
-    def copy_block(self, source: int, target: int) -> None:
-        """Copies one block."""
-
-    def read_blocks(self, ids: Sequence[int]) -> torch.Tensor:
-        """Returns copies of blocks: (len(ids), block_bytes) uint8."""
-
-    def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
-        """Writes what read_blocks returned."""
-
-
 class BlockPool:
     """The blocks of one program; threads may share it.
 
@@ -80,7 +55,7 @@ class BlockPool:
         most: how many there is memory for; None to have as many as the system gives.
     """
 
-    def __init__(self, store: BlockStore, *, most: int | None = None) -> None:
+    def __init__(self, store: Execution, *, most: int | None = None) -> None:
         self.store = store
         self.most = most
         self._uses: list[int] = []  # by block; 0 for one that is free
@@ -267,7 +242,7 @@ def build_rows(
     )
 
 
-def run_rows(store: BlockStore, rows: Rows) -> torch.Tensor:
+def run_rows(store: Execution, rows: Rows) -> torch.Tensor:
     """Runs a step in pieces of at most 512 tokens; returns logits (kept, vocabulary) float32."""
     total = len(rows.tokens)
     if total <= _PIECE:
