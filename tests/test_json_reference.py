@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from npu_command.help.completion import parser_of
+from npu_command.command_parser import parser_of
 from npu_command.subcommands import read_command
 
 PACKAGES = ("npu-runtime", "npu-ops", "npu-compiler", "npu-llm", "npu-profiler")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.completion import parser_of
+from npu_command.command_parser import parser_of
 from npu_command.subcommands import read_command
 
 __all__ = ["Command", "Entry", "Parameter", "commands", "entry_points", "variables"]

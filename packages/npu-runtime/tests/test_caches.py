@@ -2,11 +2,10 @@ import argparse
 import json
 import os
 import time
-from pathlib import Path
 
 import pytest
 
-from npu_command.caches import KeptEntry, act, add_actions, cache_directory
+from npu_command.caches import KeptEntry, act, add_actions
 from npu_command.errors import InputError
 
 DAY_S = 86_400
@@ -91,20 +90,3 @@ def test_an_age_has_a_number_and_a_unit(capsys, entries, age):
 
 def test_dir_is_the_folder_alone(capsys, entries, tmp_path):
     assert said(capsys, entries, "dir") == f"{tmp_path}{os.linesep}"
-
-
-@pytest.mark.parametrize(
-    "environment, folder",
-    [
-        ({"XDG_CACHE_HOME": "/c"}, "/c/npu"),
-        ({"XDG_CACHE_HOME": ""}, "~/.cache/npu"),
-        ({"XDG_CACHE_HOME": "beside"}, "~/.cache/npu"),  # else a cache per working directory
-    ],
-)
-def test_caches_lie_where_the_desktops_conventions_say(environment, folder):
-    assert cache_directory("npu", environment) == Path(folder).expanduser()
-
-
-def test_the_environment_is_the_processs_own_by_default(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/own")
-    assert cache_directory("npu") == Path("/own/npu")

@@ -27,7 +27,7 @@ summary = "goes"
 GOING = """
 import sys, time, ctypes, threading
 from pathlib import Path
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.interrupt import as_exception, removed_at_interrupt
 
 def ready():

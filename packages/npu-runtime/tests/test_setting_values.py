@@ -98,3 +98,20 @@ def test_the_error_is_of_the_class_that_the_package_names():
 
     with pytest.raises(OwnError):
         read_flag({"X": "banana"}, "X", error=OwnError)
+
+
+@pytest.mark.parametrize(
+    "environment, folder",
+    [
+        ({"XDG_CACHE_HOME": "/c"}, "/c/npu"),
+        ({"XDG_CACHE_HOME": ""}, "~/.cache/npu"),
+        ({"XDG_CACHE_HOME": "beside"}, "~/.cache/npu"),  # else a cache per working directory
+    ],
+)
+def test_caches_lie_where_the_desktops_conventions_say(environment, folder):
+    assert setting_values.cache_directory("npu", environment) == Path(folder).expanduser()
+
+
+def test_the_environment_is_the_processs_own_by_default(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/own")
+    assert setting_values.cache_directory("npu") == Path("/own/npu")

@@ -18,7 +18,7 @@ from npu_command.subcommands import (
 PARTS = """
 import argparse, sys
 from npu_command.errors import InputError
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 
 def refusal():
     return InputError("subject: rule.", code="a-code")
@@ -157,7 +157,7 @@ start(_start)
     "settings.py": "def wrong(): print('settings')",
     "light.py": """
 import npu_heavy
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 print("module")
 def main(arguments):
     parser = CommandParser(prog="heavy light", check=lambda options: print("checked"))

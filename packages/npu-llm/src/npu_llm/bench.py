@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npu_command.charts import Panel, check_matplotlib, draw_bars
+from npu_command.host_memory import process_memory_bytes
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampler import Token
 from npu_llm.engine.sampling_params import SamplingParams
@@ -23,7 +24,7 @@ from npu_runtime.public_calls import public_call
 if TYPE_CHECKING:
     from npu_llm.generation.language_model import LanguageModel
 
-__all__ = ["BenchRecord", "benchmark", "plot_records", "process_memory_bytes"]
+__all__ = ["BenchRecord", "benchmark", "plot_records"]
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,6 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
             speed.setdefault(group, {})[series] = record.decode_tokens_per_s
     panels = [Panel("time to first token, ms", first), Panel("decode, tokens/s", speed)]
     return draw_bars([panel for panel in panels if panel.groups], title=title).svg()
-
-
-def process_memory_bytes() -> tuple[int, int]:
-    """Returns this process's peak memory (VmHWM) and its anonymous memory now (RssAnon)."""
-    found = {"VmHWM": 0, "RssAnon": 0}
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value.split()[0]) * 1024
-    return found["VmHWM"], found["RssAnon"]
 
 
 def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm_up: int) -> None:

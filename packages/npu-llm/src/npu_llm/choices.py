@@ -44,7 +44,7 @@ Verify = Literal["first", "always", "off"]
 VERIFY: tuple[Verify, ...] = ("first", "always", "off")
 # How the vectors of a text's tokens become one.
 POOLINGS = ("mean", "cls", "max", "last")
-# How a model's steps run, see npu_llm.models.runners.
+# How a model's steps run, see npu_llm.models.load.
 PipelineName = Literal["kernels", "dynamic", "static"]
 PIPELINES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.caches import cache_directory
-from npu_command.setting_values import read_folder
+from npu_command.setting_values import cache_directory, read_folder
 from npu_llm.errors import OptionError
 
 __all__ = ["Settings", "read_settings"]

@@ -1,9 +1,12 @@
-"""The errors of this package, all under npu_runtime's NpuError.
+"""The errors of this package, all under npu_runtime's NpuError, and checks of tokens and text.
 
-docs/reference/errors.md explains the codes.
+docs/reference/errors.md explains the codes. Python keeps bytes from the command line that are not
+UTF-8 in a string as lone surrogates, on which tokenizers fail; check_text refuses them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from npu_command.errors import NpuError
 
@@ -18,8 +21,10 @@ __all__ = [
     "OptionError",
     "ServerError",
     "SessionError",
+    "check_text",
     "check_token_range",
     "missing_tokenizer",
+    "read_text",
 ]
 
 
@@ -91,3 +96,35 @@ def check_token_range(name: str, low: int, high: int, vocabulary: int) -> None:
             "Encode the text with the model's own tokenizer.",
             code="token-range",
         )
+
+
+def check_text(subject: str, text: str) -> str:
+    """Returns the text, if it can be written as UTF-8.
+
+    Raises:
+        OptionError: [text-encoding] if it cannot.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as failure:
+        raise _not_unicode(subject, f"{text[failure.start]!r} at {failure.start:,}") from failure
+    return text
+
+
+def read_text(subject: str, read: Callable[[], str]) -> str:
+    """Returns what a function reads from a stream.
+
+    Raises:
+        OptionError: [text-encoding] when that is not UTF-8.
+    """
+    try:
+        return check_text(subject, read())
+    except UnicodeDecodeError as failure:
+        raise _not_unicode(subject, str(failure)) from failure
+
+
+def _not_unicode(subject: str, received: str) -> OptionError:
+    return OptionError(
+        f"{subject}: must be text in UTF-8; got {received}. Convert it, for example with iconv.",
+        code="text-encoding",
+    )

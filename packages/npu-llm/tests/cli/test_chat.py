@@ -14,8 +14,7 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
 from npu_llm.cli.arguments import SAMPLING
 from npu_llm.cli.chat import LocalModels
-from npu_llm.cli.display import Display
-from npu_llm.cli.lines import LineReader
+from npu_llm.cli.terminal import Display, LineReader
 from npu_llm.cli.turns import Chat
 from npu_llm.kv_cache.paged import PagedCache
 

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from npu_command.caches import cache_directory
-from npu_command.setting_values import read_file, read_flag, read_folder, read_number
+from npu_command.setting_values import (
+    cache_directory,
+    read_file,
+    read_flag,
+    read_folder,
+    read_number,
+)
 from npu_ops.errors import OperatorInputError
 from npu_runtime.config import problem
 from npu_runtime.errors import NpuError

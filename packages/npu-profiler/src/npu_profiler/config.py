@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from npu_command.caches import cache_directory
+from npu_command.setting_values import cache_directory
 
 __all__ = ["quiet_kineto", "read_cache_dir"]
 

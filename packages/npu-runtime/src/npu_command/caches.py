@@ -1,22 +1,21 @@
-"""Caches: their folders by the XDG specification, and entries listed and removed by command."""
+"""Caches: entries listed and removed by command."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import difflib
-import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from npu_command.errors import InputError
 from npu_command.output import add_json, aligned, give_answer
 
-__all__ = ["KeptEntry", "act", "add_actions", "age_s", "cache_directory"]
+__all__ = ["KeptEntry", "act", "add_actions", "age_s"]
 
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 _ID_LENGTH = 8
@@ -172,16 +171,3 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{int(seconds // length):,} {unit} ago"
     raise AssertionError(seconds)
-
-
-def cache_directory(name: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Returns a folder for what can be made again; it need not exist yet.
-
-    Args:
-        name: of the folder in `XDG_CACHE_HOME`, or in `~/.cache` where that is not set, or is
-            relative, which the specification has ignored.
-        environment: the variables; those of the process by default.
-    """
-    values = os.environ if environment is None else environment
-    given = Path(values.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return (given if given.is_absolute() else Path("~/.cache").expanduser()) / name

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_bytes", "resident_bytes"]
+__all__ = ["available_bytes", "process_memory_bytes", "resident_bytes"]
 
 # Files with limit and usage, and the line of memory.stat for pages that can be dropped.
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -42,6 +42,16 @@ def resident_bytes() -> tuple[int, int]:
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     page = os.sysconf("SC_PAGE_SIZE")
     return resident * page, (resident - shared) * page
+
+
+def process_memory_bytes() -> tuple[int, int]:
+    """Returns this process's peak memory (VmHWM) and its anonymous memory now (RssAnon)."""
+    found = {"VmHWM": 0, "RssAnon": 0}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0]) * 1024
+    return found["VmHWM"], found["RssAnon"]
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:

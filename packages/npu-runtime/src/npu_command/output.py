@@ -1,7 +1,8 @@
 """Output of commands: results as text or JSON, columns, HTML pages and --quiet.
 
 The result goes to standard output: as text, or as JSON with --json. With --json FILE the text stays
-on standard output, and JSON goes to the file. All else goes to standard error, unless --quiet.
+on standard output, and JSON goes to the file. All else goes to standard error, unless --quiet: on a
+terminal also a line about imports that take long, such as torch's.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +26,13 @@ from npu_command.whole_files import write_text
 
 __all__ = [
     "OUTPUT",
+    "Imports",
     "add_json",
     "aligned",
     "be_quiet",
     "check_writable",
     "give_answer",
+    "import_notice",
     "is_quiet",
     "render_page",
     "terminal_width",
@@ -239,3 +246,68 @@ def render_page(template: Path, **values: object) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(template.name).render(values)
+
+
+_PATIENCE_S, _PERIOD_S = 0.5, 0.2
+_SHOWN_S = 1.0  # what was imported last is told for so long
+_ERASE = "\r\x1b[K"
+
+
+class Imports:
+    """Watches which modules there are."""
+
+    def __init__(self) -> None:
+        """Begins with those that there are now."""
+        self._count = len(sys.modules)
+        self._seen_at = time.perf_counter()
+
+    def newest(self, *, since: float = 0.0) -> str:
+        """Returns what was imported last, within a second; "" for nothing.
+
+        Args:
+            since: a time.perf_counter(); what was seen before it does not count.
+        """
+        names, now = list(sys.modules), time.perf_counter()
+        if len(names) > self._count:
+            self._count, self._seen_at = len(names), now
+        elif self._seen_at <= since or now - self._seen_at > _SHOWN_S:
+            return ""
+        return f"importing {names[-1]}, {len(names):,} modules"
+
+
+@contextmanager
+def import_notice() -> Iterator[None]:
+    """Shows a line on standard error, if that is a terminal, of what is imported in the body.
+
+    It begins after half a second, and is gone at the end.
+    """
+    if is_quiet() or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield
+        return
+    is_over = threading.Event()
+    thread = threading.Thread(target=_tell, args=(is_over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _tell(is_over: threading.Event) -> None:
+    imports, started = Imports(), time.perf_counter()
+    if is_over.wait(_PATIENCE_S):
+        return
+    try:
+        while True:
+            seconds = time.perf_counter() - started
+            text = f"{seconds:.0f} s: {imports.newest() or 'starting'}"
+            room = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"{_ERASE}{text[:room]}")
+            sys.stderr.flush()
+            if is_over.wait(_PERIOD_S):
+                break
+        sys.stderr.write(_ERASE)
+        sys.stderr.flush()
+    except OSError:  # the terminal has gone, which the command will notice
+        return

@@ -1,4 +1,4 @@
-"""Reads flags, numbers and paths from the environment, for the `config` module of each package.
+"""Reads settings and cache folders from the environment, for the `config` module of each package.
 
 Any other value is an error that names the variable. Nothing here needs torch, so that a package's
 settings can be read without it.
@@ -6,10 +6,11 @@ settings can be read without it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["read_file", "read_flag", "read_folder", "read_number"]
+__all__ = ["cache_directory", "read_file", "read_flag", "read_folder", "read_number"]
 
 # Called with the text and the code.
 ErrorClass = Callable[..., Exception]
@@ -118,6 +119,19 @@ def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Pat
         )
     read_folder({name: str(path.parent)}, name, error=error)
     return path
+
+
+def cache_directory(name: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Returns a folder for what can be made again; it need not exist yet.
+
+    Args:
+        name: of the folder in `XDG_CACHE_HOME`, or in `~/.cache` where that is not set, or is
+            relative, which the specification has ignored.
+        environment: the variables; those of the process by default.
+    """
+    values = os.environ if environment is None else environment
+    given = Path(values.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return (given if given.is_absolute() else Path("~/.cache").expanduser()) / name
 
 
 def _read_path(values: Mapping[str, str], name: str, error: ErrorClass) -> Path | None:

@@ -22,6 +22,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu_command.command_parser import (
+    COMPLETION_SUMMARY,
+    print_completion,
+    print_version,
+    when_read,
+    without_colour,
+)
 from npu_command.errors import NpuError
 from npu_command.exit_status import (
     EXIT_BROKEN_PIPE,
@@ -31,12 +38,9 @@ from npu_command.exit_status import (
     address_space_bytes,
     report_error,
 )
-from npu_command.help.command_parser import print_version, when_read, without_colour
-from npu_command.help.completion import COMPLETION_SUMMARY, print_completion
 from npu_command.import_hooks import deferred_starts, start_packages
-from npu_command.import_notice import import_notice
 from npu_command.interrupt import as_exception, end_at_once, give_back
-from npu_command.output import aligned, terminal_width
+from npu_command.output import aligned, import_notice, terminal_width
 
 __all__ = [
     "EXIT_BROKEN_PIPE",

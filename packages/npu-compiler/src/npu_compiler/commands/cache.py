@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npu_command.caches import KeptEntry, act, add_actions
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.import_hooks import start_packages
 from npu_command.output import add_json, give_answer
 from npu_compiler.commands.target import add_target

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer, is_quiet
 
 __all__ = ["main"]

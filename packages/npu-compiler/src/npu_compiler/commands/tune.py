@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_compiler.commands.explain import check_script, run_script
 from npu_compiler.errors import OptionError

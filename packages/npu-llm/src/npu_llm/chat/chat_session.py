@@ -18,9 +18,9 @@ from npu_llm.chat.reply import Finish, InterruptGuard, Reply, ReplyStream
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.chat.tool_calls import Call, read_calls, style_of
 from npu_llm.engine.engine import Engine, EngineOptions
-from npu_llm.engine.generation_options import to_params
 from npu_llm.engine.kv_store import SequentialStore
 from npu_llm.engine.sampler import Token
+from npu_llm.engine.sampling_params import to_params
 from npu_llm.engine.sequence import Event, Finished, FinishReason
 from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
 from npu_llm.structured_output import given_form
@@ -79,7 +79,7 @@ class ChatSession:
             overflow: what to do when the conversation outgrows the model's context: "error", or
                 "drop_oldest" to drop the oldest turns, but not the system message.
             generation: default arguments of `generate` for each answer, and those of
-                npu_llm.engine.generation_options. Without max_new_tokens an answer ends after 512
+                npu_llm.engine.sampling_params. Without max_new_tokens an answer ends after 512
                 tokens. Arguments that only transformers supports, such as logits processors, are
                 passed to its `generate`.
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.charts import check_matplotlib
-from npu_command.help.command_parser import CommandParser
-from npu_command.import_notice import import_notice
-from npu_command.output import add_json, check_writable, give_answer
+from npu_command.command_parser import CommandParser
+from npu_command.output import add_json, check_writable, give_answer, import_notice
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.arguments import add_model, add_server, check_model, positive
 from npu_llm.errors import OptionError
@@ -93,7 +92,7 @@ def _measure_server(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     # Heavy: a mistyped command should not wait for these.
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
 
     display = Display()
     with import_notice():

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.help.command_parser import CommandParser
-from npu_command.import_notice import import_notice
+from npu_command.command_parser import CommandParser
 from npu_command.interrupt import as_exception
+from npu_command.output import import_notice
 from npu_llm.cli.arguments import SAMPLING, add_generation, add_model, add_server, check_model
-from npu_llm.cli.lines import LineReader, unechoed
 from npu_llm.errors import OptionError
 
 if TYPE_CHECKING:
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
     from npu_llm.generation.language_model import LanguageModel
 
 __all__ = ["LocalModels", "main"]
@@ -44,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     add_server(parser, "talk to a running server at URL")
     options = parser.parse_args(arguments)
     # Late: a mistyped command should not wait for these.
-    from npu_llm.cli.display import Display
     from npu_llm.cli.tasks.describe import reads_images
+    from npu_llm.cli.terminal import Display, LineReader
     from npu_llm.config import read_settings
 
     display = Display()
@@ -98,6 +97,8 @@ def _remote(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
 
 def _local(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
     """Returns a session with a model on this machine, and what starts others."""
+    from npu_llm.cli.terminal import unechoed
+
     with unechoed():
         with import_notice():
             from npu_llm.cli.session import start
@@ -137,6 +138,7 @@ class LocalModels:
         """
         from npu_llm.cli.session import start
         from npu_llm.cli.tasks.describe import reads_images
+        from npu_llm.cli.terminal import unechoed
 
         if reads_images(name):
             raise OptionError(

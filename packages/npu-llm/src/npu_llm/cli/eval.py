@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.help.command_parser import CommandParser
-from npu_command.import_notice import import_notice
-from npu_command.output import add_json, give_answer
+from npu_command.command_parser import CommandParser
+from npu_command.output import add_json, give_answer, import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import parse_dtype
 from npu_llm.cli.arguments import add_model, check_model, positive
@@ -269,7 +268,7 @@ def _task_of(path: str) -> str:
 
 
 def _perplexity(options: argparse.Namespace, text: str, *, scored_from: int | None) -> Any:
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
 
     display = Display()
     with import_notice():
@@ -331,7 +330,7 @@ def _measures(
     asked: dict[str, Any],
     before: Sequence[TaskResult],
 ) -> TaskResult:
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
     from npu_llm.evaluation import evaluate_task
 
     display = Display()

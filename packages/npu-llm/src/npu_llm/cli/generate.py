@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
-from npu_command.import_notice import import_notice
-from npu_command.output import add_json, give_answer
+from npu_command.command_parser import CommandParser
+from npu_command.output import add_json, give_answer, import_notice
 from npu_llm.cli.arguments import (
     add_adapters,
     add_generation,
@@ -19,8 +18,7 @@ from npu_llm.cli.arguments import (
     check_text_argument,
     given_text,
 )
-from npu_llm.errors import OptionError
-from npu_llm.tokenizer.unicode_text import check_text
+from npu_llm.errors import OptionError, check_text
 
 __all__ = ["generate", "main"]
 
@@ -70,12 +68,12 @@ def generate(options: argparse.Namespace) -> int:
     from npu_llm.tokenizer.chat_template import start_early
 
     start_early()  # it takes a tenth of a second on a core that has nothing to do
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
 
     display = Display()
     with import_notice():
         from npu_llm.chat.chat_session import ChatSession
-        from npu_llm.cli.answer_text.word_wrap import writer_beside_json
+        from npu_llm.cli.answer_text import writer_beside_json
         from npu_llm.cli.session import figures, generation_options, start
     model = start(options, display)
     if options.adapter:

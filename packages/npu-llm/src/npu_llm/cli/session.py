@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import npu_runtime
-from npu_command.import_notice import import_notice
-from npu_llm.bench import process_memory_bytes
+from npu_command.host_memory import process_memory_bytes
+from npu_command.output import import_notice
 from npu_llm.chat.reply import Reply
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.arguments import SAMPLING
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.errors import missing_tokenizer
 from npu_llm.generation.language_model import LanguageModel
 from npu_llm.generation.loading import load

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from npu_command.errors import NpuError
 from npu_command.output import aligned
-from npu_llm.cli.answer_settings import as_generate, read_markdown, read_setting
-from npu_llm.cli.answer_text.word_wrap import can_render, text_writer
-from npu_llm.cli.display import Display
-from npu_llm.cli.lines import LineReader, unechoed
+from npu_llm.cli.answer_text import can_render, text_writer
+from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
+from npu_llm.cli.terminal import Display, LineReader, unechoed
 from npu_llm.errors import OptionError
 
 __all__ = ["Chat", "Models", "status_of"]
@@ -202,7 +201,7 @@ class Chat:
             print(flush=True)
             return
         # Late: rich's Markdown takes 0.1 s.
-        from npu_llm.cli.answer_text.markdown_writer import MarkdownWriter
+        from npu_llm.cli.markdown import MarkdownWriter
 
         writer = MarkdownWriter()
         try:

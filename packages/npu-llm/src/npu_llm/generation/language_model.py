@@ -13,14 +13,13 @@ import torch
 from npu_compiler.verification.result import Verdict
 from npu_llm.choices import KvCache, PipelineName
 from npu_llm.errors import ContextError, OptionError, check_token_range, missing_tokenizer
-from npu_llm.generation.adapted_model import AdaptedModel
-from npu_llm.generation.adapters import Choice, parse_choice
+from npu_llm.generation.adapters import AdaptedModel, Choice, parse_choice
 from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs
 from npu_llm.models.build import LoadReport, Prepared, prepare
 from npu_llm.models.entry import Entry, is_exported
 from npu_llm.models.export import prepare_exported
+from npu_llm.models.load import KernelPipeline
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.runners import KernelPipeline
 from npu_llm.precision import kernels_cache
 from npu_llm.structured_output import ConstraintMaker
 from npu_llm.tokenizer.tokenizer import Tokenizer

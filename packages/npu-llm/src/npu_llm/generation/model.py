@@ -16,8 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.decoding import can_decode, decode
 from npu_llm.engine.engine import Engine, EngineOptions
-from npu_llm.engine.generation_options import to_params
-from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.sampling_params import SamplingParams, to_params
 from npu_llm.errors import OptionError
 from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers

@@ -14,14 +14,9 @@ import torch
 
 from npu_llm.kv_cache.cache import Relocation, Slots, StepCache
 from npu_llm.kv_cache.static_layout import KEY_POSITIONS, TOKEN_MASK
-from npu_runtime import Session
+from npu_runtime import Program, Session
 
-__all__ = [
-    "SessionCache",
-    "StateCache",
-    "StateHistory",
-    "describe",
-]
+__all__ = ["SessionCache", "StateCache", "StateHistory", "describe", "dynamic_cache"]
 
 
 class SessionCache(StepCache):
@@ -354,3 +349,17 @@ class StateCache(SessionCache):
     def _can_hide(self) -> bool:
         """Whether the program can do without the last keys and values that it holds."""
         return not self._has_keys or self._relocation is not None
+
+
+def dynamic_cache(
+    program: Program,
+    relocation: Relocation,
+    states: Mapping[str, Sequence[int]],
+    constants: Mapping[str, torch.Tensor],
+) -> SessionCache:
+    """Returns an empty cache; for the arguments see npu_llm.models.load.DynamicPipeline."""
+    if states:
+        return StateCache(
+            program.session(), relocation=relocation, states=states, constants=constants
+        )
+    return SessionCache(program.session(), relocation=relocation, constants=constants)

@@ -30,6 +30,7 @@ __all__ = [
     "StepPrograms",
     "slot_mask",
     "slot_positions",
+    "static_cache",
 ]
 
 
@@ -425,3 +426,14 @@ class StaticStateCache(StaticCache):
             TOKEN_MASK: counts.contiguous(),
             **dict(zip(self._history.names, self._running[index], strict=True)),
         }
+
+
+def static_cache(
+    programs: StepPrograms,
+    sizes: StaticSizes,
+    relocation: Relocation,
+    given: Sequence[Mapping[str, torch.Tensor]] = (),
+) -> StaticCache:
+    """Returns an empty cache; for the arguments see npu_llm.models.load.StaticPipeline."""
+    made = StaticStateCache if programs.layout.states else StaticCache
+    return made(programs, sizes, relocation=relocation, given=given)

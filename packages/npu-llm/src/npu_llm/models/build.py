@@ -26,10 +26,16 @@ from npu_llm.config import read_settings
 from npu_llm.kv_cache.step_weights import load_step_weights
 from npu_llm.models.compile_cache import CompileCache, entry_key, refer, surroundings
 from npu_llm.models.entry import VARIANTS, CompiledForm, Entry
-from npu_llm.models.load import load_kernels, verify_step, verify_variant
+from npu_llm.models.load import (
+    DynamicPipeline,
+    Pipeline,
+    StaticPipeline,
+    load_kernels,
+    verify_step,
+    verify_variant,
+)
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.program_form import form_here
-from npu_llm.models.runners import DynamicPipeline, Pipeline, StaticPipeline
 from npu_llm.models.static_programs import StaticPrograms, fixed_path, load_variant
 from npu_llm.precision import compile_options
 from npu_llm.progress import Progress

@@ -13,9 +13,9 @@ import torch
 
 from npu_compiler.verification.comparison import Difference, compare
 from npu_llm.kv_cache.cache import Relocation, StepCache, step_inputs
+from npu_llm.kv_cache.static import static_cache
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.kv_cache.step_weights import StepWeights
-from npu_llm.models.runners import static_cache
 from npu_llm.verification.reference import TorchReference
 from npu_llm.verification.verifier import Finding
 from npu_runtime import Program

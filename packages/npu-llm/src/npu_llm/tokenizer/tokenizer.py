@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from jinja2 import TemplateError
 
-from npu_llm.errors import OptionError
+from npu_llm.errors import OptionError, check_text
 from npu_llm.tokenizer.chat_template import bounded_templates, render
-from npu_llm.tokenizer.unicode_text import check_text
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from npu_llm import NPUModelForCausalLM, NPUModelForSpeechSeq2Seq
-from npu_llm.cli.display import Display
 from npu_llm.cli.serving.loaders import make_registry
 from npu_llm.cli.serving.serve import make_parser
+from npu_llm.cli.terminal import Display
 from npu_llm.engine.engine import EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.sequence import Finished

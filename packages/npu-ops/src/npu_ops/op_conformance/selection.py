@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_ops.config import VARIANT_MODES
 from npu_ops.names import first_match
 from npu_ops.op_conformance.cases import CHECKS as CASE_CHECKS

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_ops.scaffold.op_name import check_name
 
 __all__ = ["main"]

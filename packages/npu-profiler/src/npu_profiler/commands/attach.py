@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_profiler.attaching.attach import attach, detach
 from npu_profiler.commands.options import say
 from npu_profiler.commands.recording_options import (

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json
 from npu_profiler.commands.options import add_top, check_top, say
 from npu_profiler.commands.platform_command import run_command

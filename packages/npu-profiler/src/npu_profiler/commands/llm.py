@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from npu_command.charts import Chart, Panel, draw_bars
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import give_answer
 from npu_profiler.commands.options import say
 from npu_profiler.commands.platform_command import run_command

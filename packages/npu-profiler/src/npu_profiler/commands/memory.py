@@ -9,7 +9,7 @@ import dataclasses
 from collections import Counter as Tally
 from collections.abc import Sequence
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_profiler.commands.options import add_file, add_top, check_top
 from npu_profiler.errors import TraceError

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_profiler.commands.options import add_file, add_top, check_top, say
 from npu_profiler.errors import TraceError

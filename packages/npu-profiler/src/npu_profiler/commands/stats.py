@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_profiler.commands.options import add_file
 from npu_profiler.queries.spans import launches
 from npu_profiler.reading import load_trace

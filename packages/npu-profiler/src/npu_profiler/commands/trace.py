@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.running import ModuleProgram, Program, ScriptProgram
 from npu_profiler.commands.options import say
 from npu_profiler.commands.recording_options import (

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser, port_number
+from npu_command.command_parser import CommandParser, port_number
 from npu_profiler.commands.options import add_file, say
 from npu_profiler.output_file import write_bytes
 from npu_profiler.reading import check_trace, load_trace

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 
 __all__ = ["main"]

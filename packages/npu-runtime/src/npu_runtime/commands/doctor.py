@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer, terminal_width
 
 __all__ = ["main"]

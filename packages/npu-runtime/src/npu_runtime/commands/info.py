@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 from collections.abc import Sequence
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, aligned, give_answer, terminal_width
 
 __all__ = ["main"]

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from npu_command.import_notice import import_notice
+from npu_command.output import import_notice
 from npu_llm.adapters.lora import read_adapter
 from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import weights_bytes
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.engine.engine import CACHE_BYTES, EngineOptions
 from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.errors import OptionError
 from npu_llm.serving.client import Connection, LoadReport, Percentiles, Work, measure
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.help.command_parser import CommandParser, port_number
+from npu_command.command_parser import CommandParser, port_number
 from npu_llm.cli.arguments import add_model, check_model, positive, scaled_path
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.errors import OptionError
 
 if TYPE_CHECKING:

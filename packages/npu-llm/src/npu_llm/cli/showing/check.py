@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.help.command_parser import CommandParser
-from npu_command.help.completion import offer
+from npu_command.command_parser import CommandParser, offer
 from npu_command.output import add_json, give_answer
 from npu_compiler.commands.target import add_target
 from npu_llm.checkpoint.source import find_installed_weights
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
     given = parser.parse_args(arguments)
     # Late: these import torch and OpenVINO, which help and wrong options do not need.
-    from npu_llm.cli.display import Display
+    from npu_llm.cli.terminal import Display
     from npu_llm.models.load_options import LoadOptions
     from npu_llm.models.readiness import check_static_programs, estimate_static_programs
 

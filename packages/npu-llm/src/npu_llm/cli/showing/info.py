@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
 from npu_llm.cli.arguments import check_model

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npu_command.caches import KeptEntry, act, add_actions
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_llm.config import read_settings
 
 __all__ = ["main"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
-from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
+from npu_llm.cli.terminal import Display
 from npu_llm.errors import OptionError
 
 __all__ = ["main", "read_image", "reads_images", "start_image_model"]
@@ -41,8 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     images = [read_image(path) for path in options.images]
     display = Display()
     model, processor = start_image_model(options, display)
-    from npu_llm.cli.answer_text.streamer import AnswerStreamer
-    from npu_llm.cli.answer_text.word_wrap import writer_beside_json
+    from npu_llm.cli.answer_text import AnswerStreamer, writer_beside_json
     from npu_llm.vision_language.prompting import prompt_inputs
 
     content = [{"type": "image", "image": one} for one in images]

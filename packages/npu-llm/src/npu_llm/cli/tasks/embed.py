@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import OUTPUT, add_json, give_answer
 from npu_llm.choices import POOLINGS
 from npu_llm.cli.arguments import check_model, positive
-from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.errors import OptionError
-from npu_llm.tokenizer.unicode_text import read_text
+from npu_llm.cli.terminal import Display
+from npu_llm.errors import OptionError, read_text
 
 __all__ = ["check_lines", "give_lines", "main", "read_lines"]
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.interrupt import as_exception
-from npu_llm.cli.answer_settings import as_generate
-from npu_llm.cli.answer_text.streamer import AnswerStreamer
-from npu_llm.cli.display import Display
-from npu_llm.cli.lines import LineReader
+from npu_llm.cli.answer_text import AnswerStreamer
+from npu_llm.cli.arguments import as_generate
 from npu_llm.cli.tasks.describe import read_image, start_image_model
+from npu_llm.cli.terminal import Display, LineReader
 from npu_llm.cli.turns import Chat, status_of
 from npu_llm.errors import OptionError
 from npu_llm.vision_language.prompting import prompt_inputs

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json
 from npu_llm.cli.arguments import check_model, positive
-from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.embed import check_lines, give_lines, read_lines
 from npu_llm.cli.tasks.starting import add_task_model, start_task
+from npu_llm.cli.terminal import Display
 
 __all__ = ["main"]
 

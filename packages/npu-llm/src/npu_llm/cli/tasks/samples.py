@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.cli.tasks.embed import read_lines
-from npu_llm.errors import OptionError
+from npu_llm.errors import OptionError, read_text
 from npu_llm.speech.wave_file import read_wave
-from npu_llm.tokenizer.unicode_text import read_text
 
 if TYPE_CHECKING:
     from npu_llm.evaluation import Form

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_command.help.completion import offer
-from npu_command.import_notice import import_notice
+from npu_command.command_parser import offer
+from npu_command.output import import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
 from npu_llm.cli.arguments import add_verify
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber

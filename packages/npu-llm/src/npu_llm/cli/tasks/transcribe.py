@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import check_model, positive
-from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_transcriber
+from npu_llm.cli.terminal import Display
 from npu_llm.speech.transcript import FORMATS, TranscriptOptions, write_transcript
 
 __all__ = ["live_text", "main"]

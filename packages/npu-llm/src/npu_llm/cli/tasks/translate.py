@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import OUTPUT, add_json, give_answer
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
-from npu_llm.cli.display import Display
 from npu_llm.cli.tasks.starting import add_task_model, start_task
+from npu_llm.cli.terminal import Display
 from npu_llm.errors import OptionError
 
 __all__ = ["asked_languages", "main"]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npu_command.help.command_parser import CommandParser
-from npu_command.help.completion import offer
+from npu_command.command_parser import CommandParser, offer
 from npu_command.output import add_json, give_answer
 from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
@@ -104,8 +103,8 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             which does not need it, [export-option] for what does not go with the model's task.
         NpuError: as npu_llm.export does, or the export of the class for the model's task.
     """
-    from npu_llm.cli.display import Display
     from npu_llm.cli.session import be_quiet
+    from npu_llm.cli.terminal import Display
 
     be_quiet()
     display = Display()

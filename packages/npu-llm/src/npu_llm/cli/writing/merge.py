@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_command.output import add_json
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.cli.arguments import add_adapters, add_checkpoint, check_model
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.cli.writing.export import give_folder
 from npu_llm.progress import MERGE_STAGES
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_llm.choices import GROUP_SIZES, check_group_size
 from npu_llm.cli.writing.export import add_export, check_export, write_folder
 

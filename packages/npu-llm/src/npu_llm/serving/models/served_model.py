@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.errors import check_text
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
 from npu_llm.tokenizer.tokenizer import Message
-from npu_llm.tokenizer.unicode_text import check_text
 
 if TYPE_CHECKING:
     from npu_llm.generation.language_model import LanguageModel

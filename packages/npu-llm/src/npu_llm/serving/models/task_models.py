@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from npu_llm.errors import OptionError, ServerError
+from npu_llm.errors import OptionError, ServerError, check_text
 from npu_llm.speech.wave_file import read_samples
-from npu_llm.tokenizer.unicode_text import check_text
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber, Transcript

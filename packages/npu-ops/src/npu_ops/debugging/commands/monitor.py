@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npu_command.charts import check_matplotlib
-from npu_command.help.command_parser import CommandParser
+from npu_command.command_parser import CommandParser
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["main"]

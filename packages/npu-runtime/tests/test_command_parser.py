@@ -2,7 +2,7 @@
 
 import pytest
 
-from npu_command.help.command_parser import CommandParser, port_number
+from npu_command.command_parser import CommandParser, port_number
 
 
 @pytest.mark.parametrize("given", ["65536", "-1", "99999", "http"])

@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from npu_llm.engine.generation_options import to_params
-from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.sampling_params import SamplingParams, to_params
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from npu_llm.cli.answer_settings import as_generate, read_markdown, read_setting
+from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
 from npu_llm.errors import OptionError
 
 

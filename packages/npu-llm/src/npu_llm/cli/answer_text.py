@@ -1,4 +1,7 @@
-"""Writes pieces of text to standard output: in a terminal no word is broken at its edge."""
+"""Writes answers to standard output as they come: in a terminal, words are not broken at its edge.
+
+npu_llm.cli.markdown renders those in Markdown.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,27 @@ import codecs
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
 from npu_command.output import OUTPUT
+from npu_llm.tokenizer.detokenizer import Detokenizer
 
-__all__ = ["WordWrap", "can_render", "text_writer", "without_controls", "writer_beside_json"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "AnswerStreamer",
+    "WordWrap",
+    "can_render",
+    "text_writer",
+    "without_controls",
+    "writer_beside_json",
+]
 
 _PIECES = re.compile(r"\n| |[^\n ]+")
 # All but newlines and tabs.
@@ -105,3 +121,70 @@ def _columns() -> int:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+class AnswerStreamer:
+    """A streamer of transformers for one answer.
+
+    Attributes:
+        tokens: ids of the answer so far.
+    """
+
+    def __init__(self, tokenizer: Any, write: Callable[[str], object] | None = None) -> None:
+        """Starts with an empty answer.
+
+        Args:
+            tokenizer: the model's.
+            write: takes the text; text_writer() by default.
+        """
+        self.tokens: list[int] = []
+        self._text = Detokenizer(tokenizer)
+        self._write = write or text_writer()
+        self._times: list[float] = []
+        self._started_s = time.perf_counter()
+        self._saw_prompt = False
+
+    prompt_tokens = 0  # unknown
+
+    @property
+    def answer_tokens(self) -> int:
+        """Number of tokens so far."""
+        return len(self.tokens)
+
+    @property
+    def text(self) -> str:
+        """The text that was written."""
+        return self._text.text
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from the start to the first token; None if there is none."""
+        return self._times[0] - self._started_s if self._times else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Rate after the first token; None if there is no second."""
+        if len(self.tokens) < 2 or self._times[-1] <= self._times[0]:
+            return None
+        return (len(self.tokens) - 1) / (self._times[-1] - self._times[0])
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt first, then the tokens: one at a time, or several after right guesses.
+
+        Args:
+            value: (tokens,) or (1, tokens) int64.
+        """
+        if self._saw_prompt:
+            new = value.flatten().tolist()
+            self._times.append(time.perf_counter())
+            self.tokens += new
+            self._pass_on(self._text.put(new))
+        self._saw_prompt = True
+
+    def end(self) -> None:
+        """Writes the text that was held back."""
+        self._pass_on(self._text.end())
+
+    def _pass_on(self, text: str) -> None:
+        if text:
+            self._write(text)

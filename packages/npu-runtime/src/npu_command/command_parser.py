@@ -1,18 +1,31 @@
-"""The parser of every subcommand, with the options that all of them take."""
+"""The parser of every subcommand, with the options that all take, and completion for shells."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from npu_command.output import be_quiet, with_json_file
 
-__all__ = ["CommandParser", "port_number", "print_version", "when_read", "without_colour"]
+__all__ = [
+    "COMPLETION_SUMMARY",
+    "SHELLS",
+    "CommandParser",
+    "offer",
+    "parser_of",
+    "port_number",
+    "print_completion",
+    "print_version",
+    "when_read",
+    "without_colour",
+]
 
 Check = Callable[[argparse.Namespace], object]
 
@@ -132,3 +145,75 @@ class _Version(_Flag):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print_version(parser.prog.split()[0])
         parser.exit()
+
+
+COMPLETION_SUMMARY = "print a script that lets your shell complete this command"
+SHELLS = ("bash", "fish", "zsh")
+
+_OFFERED = "offered"  # the attribute of an argument that has the names
+
+
+def offer(action: argparse.Action, names: Sequence[str]) -> None:
+    """Has shells offer names for an argument that is checked elsewhere, beside its other values."""
+    setattr(action, _OFFERED, tuple(names))
+
+
+def print_completion(command: str, modules: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Prints the script for the shell that the arguments name; returns the exit code.
+
+    Args:
+        command: name of the command.
+        modules: subcommand -> name of the module with its `main`.
+        arguments: those of the subcommand `completion`.
+    """
+    parser = CommandParser(
+        prog=f"{command} completion",
+        description="Print a script that lets your shell complete this command, its options and "
+        f'the files they take. In bash: eval "$({command} completion bash)".',
+    )
+    parser.add_argument("shell", choices=SHELLS, help="the shell that is to read the script")
+    shell = parser.parse_args(arguments).shell
+    import shtab  # most commands print no script
+
+    whole = CommandParser(prog=command)
+    subparsers = whole.add_subparsers(parser_class=argparse.ArgumentParser)
+    for name, module in sorted(modules.items()):
+        found = parser_of(module)
+        # A file is what a shell offers for an argument of which it knows nothing.
+        for action in found._actions:
+            action.choices = action.choices or getattr(action, _OFFERED, None)
+            if action.nargs != 0 and action.choices is None and action.type in (None, str, Path):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        subparsers.add_parser(name, parents=[found], add_help=False, help=found.description)
+    subparsers.add_parser("completion", parents=[parser], add_help=False, help=COMPLETION_SUMMARY)
+    print(shtab.complete(whole, shell))
+    return 0
+
+
+class _ParserFound(Exception):
+    """Carries the parser that was about to read arguments."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """Returns the parser that a subcommand's `main` makes first; nothing else of it runs.
+
+    Args:
+        module: name of the module with `main`.
+    """
+
+    def give(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        raise _ParserFound(parser)
+
+    from unittest import mock  # late: it imports asyncio, and few commands complete anything
+
+    main = importlib.import_module(module).main
+    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", give):
+        try:
+            main(["--help"])
+        except _ParserFound as found:
+            return found.parser
+    raise AssertionError(f"{module}.main read no arguments")

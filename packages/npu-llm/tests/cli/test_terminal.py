@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from npu_command import output
-from npu_llm.cli.display import Display
+from npu_llm.cli.terminal import Display
 from npu_llm.progress import MERGE_STAGES
 
 

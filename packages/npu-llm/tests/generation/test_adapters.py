@@ -6,7 +6,7 @@ import transformers
 
 from npu_llm.adapters.merging import merge
 from npu_llm.errors import CaptureError, ModelError, OptionError
-from npu_llm.generation.adapted_model import AdaptedModel
+from npu_llm.generation.adapters import AdaptedModel
 
 
 def forget_adapters(model):

@@ -1,1 +1,0 @@
-"""Options of every subcommand, and completion scripts for shells."""
