@@ -117,8 +117,12 @@ def reads_images(name_or_path: str) -> bool:
     return has_processor and "vision_config" in read_config(source.folder)
 
 
-def read_image(path: Path) -> Any:
-    """Reads an image file as a PIL image in RGB.
+def read_image(path: Path, mode: str = "RGB") -> Any:
+    """Reads an image file as a PIL image.
+
+    Args:
+        path: the file.
+        mode: Pillow's name of the colours, such as "L" for grey.
 
     Raises:
         OptionError: [image-unreadable] if the file does not hold an image, [missing-pillow].
@@ -134,7 +138,7 @@ def read_image(path: Path) -> Any:
     unreadable = (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError)
     try:
         with Image.open(path.expanduser()) as image:
-            return image.convert("RGB")
+            return image.convert(mode)
     except unreadable as failure:
         reason = getattr(failure, "strerror", None) or type(failure).__name__
         raise OptionError(

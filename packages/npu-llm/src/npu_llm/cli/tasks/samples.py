@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu_llm.checkpoint.processors import load_beside
+from npu_llm.cli.tasks.describe import read_image
 from npu_llm.cli.tasks.embed import read_lines
 from npu_llm.errors import OptionError, read_text
 from npu_llm.speech.wave_file import read_wave
@@ -14,7 +15,7 @@ from npu_llm.speech.wave_file import read_wave
 if TYPE_CHECKING:
     from npu_llm.evaluation import Form
 
-__all__ = ["read_calls", "read_image", "read_samples"]
+__all__ = ["read_calls", "read_samples"]
 
 
 def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
@@ -29,9 +30,9 @@ def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
         The samples, with sound as arrays (samples,) float32 and images as PIL images.
 
     Raises:
-        OptionError: [eval-data] for a file that cannot be read, a line that is no such sample, or
-            an image that cannot be read; [audio-unreadable], [audio-rate] and others for sound, see
-            npu_llm.speech.wave_file.
+        OptionError: [eval-data] for a file that cannot be read, or a line that is no such sample;
+            [image-unreadable] and [missing-pillow] for images; [audio-unreadable], [audio-rate] and
+            others for sound, see npu_llm.speech.wave_file.
         ModelError: [missing-processor] if the model has no config or feature extractor.
     """
     from transformers import AutoConfig, AutoFeatureExtractor
@@ -57,35 +58,8 @@ def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
             sample["audio"] = read_wave(path.parent / sample["audio"], rate=rate)
     if "image" in kinds:
         for sample in samples:
-            sample["image"] = read_image(path.parent / sample["image"], config)
+            sample["image"] = _read_image(path.parent / sample["image"], config)
     return samples
-
-
-def read_image(path: Path, config: Any) -> Any:
-    """Reads an image in the colours that a model reads.
-
-    Args:
-        path: the file.
-        config: the model's.
-
-    Returns:
-        A PIL image, grey for a model of one channel.
-
-    Raises:
-        OptionError: [eval-data] if it cannot be read, [missing-measure] without Pillow.
-    """
-    mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
-    try:
-        from PIL import Image
-    except ImportError as missing:
-        raise OptionError(
-            f"{path}: images need Pillow; got {missing}. Run pip install 'npu-llm[eval]'.",
-            code="missing-measure",
-        ) from missing
-    try:
-        return Image.open(path).convert(mode)
-    except (OSError, ValueError, Image.DecompressionBombError) as failure:
-        raise _unreadable(path, f"an image that Pillow reads; got {failure}") from failure
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -114,8 +88,8 @@ def read_calls(path: Path, model: str, modalities: tuple[str, ...]) -> list[dict
 
     Raises:
         OptionError: [text-lines], [text-encoding], [quantize-text] for a model that reads
-            several kinds at once, [eval-data] for an image that cannot be read, [audio-rate] and
-            others for sound.
+            several kinds at once, [image-unreadable] for an image that cannot be read, [audio-rate]
+            and others for sound.
         ModelError: [missing-processor] if the model came without what prepares its inputs.
     """
     import transformers
@@ -127,7 +101,7 @@ def read_calls(path: Path, model: str, modalities: tuple[str, ...]) -> list[dict
     if modalities == ("image",):
         prepare = load_beside(transformers.AutoImageProcessor, model, "an image processor")
         config = load_beside(transformers.AutoConfig, model, "a config")
-        images = (read_image(path.parent / line, config) for line in lines)
+        images = (_read_image(path.parent / line, config) for line in lines)
         return [dict(prepare(image, return_tensors="pt")) for image in images]
     if modalities == ("audio",):
         extract = load_beside(transformers.AutoFeatureExtractor, model, "a feature extractor")
@@ -139,3 +113,8 @@ def read_calls(path: Path, model: str, modalities: tuple[str, ...]) -> list[dict
         f"{' and '.join(modalities)}. Omit it, or pass inputs= to the class's export.",
         code="quantize-text",
     )
+
+
+def _read_image(path: Path, config: Any) -> Any:
+    """Returns an image in the colours that a model reads: grey for one of one channel."""
+    return read_image(path, "L" if getattr(config, "num_channels", 3) == 1 else "RGB")
