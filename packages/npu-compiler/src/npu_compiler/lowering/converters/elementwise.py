@@ -19,6 +19,121 @@ __all__: list[str] = []
 aten = torch.ops.aten
 
 
+def _elementwise(*keys: Any, dtype: torch.dtype | None = None) -> Callable[[Any], Any]:
+    """Registers `form(ctx, *operands)` of operands in the result's dtype, or in another."""
+
+    def register(form: Callable[..., Any]) -> Callable[..., Any]:
+        def convert(ctx: Context, **operands: Operand) -> Any:
+            wanted = dtype or ctx.out_dtype()
+            return form(ctx, *(ctx.get(operand, wanted) for operand in operands.values()))
+
+        convert.__name__ = f"convert_{str(keys[0]).split('.')[1]}"
+        converter(*keys)(convert)
+        return form
+
+    return register
+
+
+def _number(ctx: Context, value: float) -> ov.Output:
+    return ctx.number(value, ctx.out_dtype())
+
+
+def _exp(ctx: Context, value: ov.Output) -> ov.Output:
+    return _nan_where(ctx, value, ops.exp(value).output(0))
+
+
+def _nan_where(ctx: Context, source: ov.Output, result: ov.Output) -> ov.Output:
+    return nan.guarded(source, result) if nan.is_exact(ctx) else result
+
+
+def _larger(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
+    return _nan_of_either(ctx, a, b, ops.maximum(a, b).output(0))
+
+
+def _smaller(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
+    return _nan_of_either(ctx, a, b, ops.minimum(a, b).output(0))
+
+
+def _nan_of_either(ctx: Context, a: ov.Output, b: ov.Output, result: ov.Output) -> ov.Output:
+    is_exact = nan.is_real(a) and nan.is_exact(ctx)
+    return nan.guarded(a, nan.guarded(b, result)) if is_exact else result
+
+
+# Ops -> their forms of operands in the result's dtype.
+_PLAIN: dict[Any, Callable[..., Any]] = {
+    aten.abs.default: ops.abs,
+    aten.log.default: ops.log,
+    aten.sqrt.default: ops.sqrt,
+    aten.sin.default: ops.sin,
+    aten.cos.default: ops.cos,
+    aten.tan.default: ops.tan,
+    aten.asin.default: ops.asin,
+    aten.acos.default: ops.acos,
+    aten.atan.default: ops.atan,
+    aten.sinh.default: ops.sinh,
+    aten.cosh.default: ops.cosh,
+    aten.tanh.default: ops.tanh,
+    aten.asinh.default: ops.asinh,
+    aten.acosh.default: ops.acosh,
+    aten.atanh.default: ops.atanh,
+    aten.erf.default: ops.erf,
+    aten.sigmoid.default: ops.sigmoid,
+    aten.mish.default: ops.mish,
+    aten.hardswish.default: ops.hswish,
+    aten.leaky_relu.default: ops.prelu,
+    aten.div.Tensor: ops.divide,
+    aten.div.Scalar: ops.divide,
+    aten.true_divide.Tensor: ops.divide,
+    aten.round.default: lambda x: ops.round(x, "half_to_even"),
+    aten.trunc.default: lambda x: ops.multiply(ops.sign(x), ops.floor(ops.abs(x))),
+    aten.square.default: lambda x: ops.multiply(x, x),
+    aten.log_sigmoid.default: lambda x: ops.negative(ops.softplus(ops.negative(x))),
+    aten.lerp.Scalar: lambda x, end, weight: ops.add(x, ops.multiply(ops.subtract(end, x), weight)),
+    # torch defines it when it first traces an optimizer's step, so that it has its name alone. The
+    # device rounds the product and the sum apart.
+    "prims.fma.default": lambda a, b, c: ops.add(ops.multiply(a, b), c),
+}
+# The same, of forms that take the context as well.
+_WITH_CONTEXT: dict[Any, Callable[..., Any]] = {
+    aten.maximum.default: _larger,
+    aten.max.other: _larger,
+    aten.minimum.default: _smaller,
+    aten.min.other: _smaller,
+    aten.exp.default: _exp,
+    aten.exp2.default: lambda ctx, x: _exp(
+        ctx, ops.multiply(x, _number(ctx, math.log(2))).output(0)
+    ),
+    aten.floor.default: lambda ctx, x: ops.floor(x) if nan.is_real(x) else x,
+    aten.ceil.default: lambda ctx, x: ops.ceiling(x) if nan.is_real(x) else x,
+    aten.rsqrt.default: lambda ctx, x: ops.divide(_number(ctx, 1), ops.sqrt(x)),
+    aten.reciprocal.default: lambda ctx, x: ops.divide(_number(ctx, 1), x),
+    aten.log2.default: lambda ctx, x: ops.multiply(ops.log(x), _number(ctx, 1 / math.log(2))),
+    aten.log10.default: lambda ctx, x: ops.multiply(ops.log(x), _number(ctx, 1 / math.log(10))),
+    # The default factor of ops.swish is float32 whatever the operand's type.
+    aten.silu.default: lambda ctx, x: ops.swish(x, _number(ctx, 1.0)),
+    aten.hardsigmoid.default: lambda ctx, x: _nan_where(ctx, x, ops.hsigmoid(x).output(0)),
+    aten.sigmoid_backward.default: lambda ctx, grad, y: ops.multiply(
+        grad, ops.multiply(y, ops.subtract(_number(ctx, 1), y))
+    ),
+    aten.tanh_backward.default: lambda ctx, grad, y: ops.multiply(
+        grad, ops.subtract(_number(ctx, 1), ops.multiply(y, y))
+    ),
+}
+_OF_BOOLS = {
+    aten.logical_and.default: ops.logical_and,
+    aten.logical_or.default: ops.logical_or,
+    aten.logical_xor.default: ops.logical_xor,
+    aten.logical_not.default: ops.logical_not,
+}
+
+
+for _key, _form in _WITH_CONTEXT.items():
+    _elementwise(_key)(_form)
+for _table, _dtype in ((_PLAIN, None), (_OF_BOOLS, torch.bool)):
+    for _key, _form in _table.items():
+        _elementwise(_key, dtype=_dtype)(lambda ctx, *operands, form=_form: form(*operands))
+
+
 def _scaled(ctx: Context, other: Operand, alpha: Any, dtype: torch.dtype) -> ov.Output:
     value = ctx.get(other, dtype)
     if alpha == 1 and not isinstance(alpha, torch.fx.Node):
@@ -54,22 +169,16 @@ def convert_mul(ctx: Context, self: Operand, other: Operand) -> Any:
     return ops.multiply(ctx.get(self, dtype), ctx.get(other, dtype))
 
 
-@converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def convert_div(ctx: Context, self: Operand, other: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
-
-
 @converter(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode: Any) -> Any:
     if rounding_mode == "floor":
-        return _floor_divide(ctx, self, other)
+        return convert_floor_divide(ctx, self, other)
     dtype = ctx.out_dtype()
     if rounding_mode is None:
         return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
     if not dtype.is_floating_point:
         ctx.refuse("truncating division of integers has no counterpart")
-    work = torch.float32  # as in _floor_divide
+    work = torch.float32  # as in convert_floor_divide
     quotient = ops.divide(ctx.get(self, work), ctx.get(other, work))
     whole = ops.floor(ops.abs(quotient))
     return ctx.convert(ops.multiply(ops.sign(quotient), whole).output(0), dtype)
@@ -77,10 +186,6 @@ def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode:
 
 @converter(aten.floor_divide.default)
 def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
-    return _floor_divide(ctx, self, other)
-
-
-def _floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
     if dtype.is_floating_point:
         # In float32, because a quotient that is rounded up to a whole number gives another floor.
@@ -155,38 +260,11 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
     return ops.power(base, ctx.get(exponent, dtype))
 
 
-@converter(aten.maximum.default, aten.max.other)
-def convert_maximum(ctx: Context, self: Operand, other: Operand) -> Any:
-    return _larger(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
-
-
-@converter(aten.minimum.default, aten.min.other)
-def convert_minimum(ctx: Context, self: Operand, other: Operand) -> Any:
-    return _smaller(ctx, ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
-
-
-def _larger(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
-    """The larger of two, and NaN where either is."""
-    result = ops.maximum(a, b).output(0)
-    if not nan.is_real(a) or not nan.is_exact(ctx):
-        return result
-    return nan.guarded(a, nan.guarded(b, result))
-
-
-def _smaller(ctx: Context, a: ov.Output, b: ov.Output) -> ov.Output:
-    """The smaller of two, and NaN where either is."""
-    result = ops.minimum(a, b).output(0)
-    if not nan.is_real(a) or not nan.is_exact(ctx):
-        return result
-    return nan.guarded(a, nan.guarded(b, result))
-
-
-@converter(aten.logaddexp.default)
-def convert_logaddexp(ctx: Context, self: Operand, other: Operand) -> Any:
-    a, b = ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype())
+@_elementwise(aten.logaddexp.default)
+def _logaddexp(ctx: Context, a: ov.Output, b: ov.Output) -> Any:
     # Equal infinities have no difference.
     apart = ops.negative(ops.abs(ops.subtract(a, b)))
-    apart = ops.select(ops.equal(a, b), ctx.number(0, ctx.out_dtype()), apart)
+    apart = ops.select(ops.equal(a, b), _number(ctx, 0), apart)
     return ops.add(_larger(ctx, a, b), ops.softplus(apart))
 
 
@@ -195,58 +273,12 @@ def convert_atan2(ctx: Context, self: Operand, other: Operand) -> Any:
     ctx.refuse("atan2 has no counterpart")
 
 
-@converter(aten.neg.default)
-def convert_neg(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    value = ctx.get(self, dtype)
-    if not dtype.is_floating_point:
+@_elementwise(aten.neg.default)
+def _negated(ctx: Context, value: ov.Output) -> Any:
+    if not nan.is_real(value):
         return ops.negative(value)
     # As a product, the CPU plugin finds rotary embeddings (OpenVINO 2026.4.1).
-    return ops.multiply(value, ctx.number(-1.0, dtype))
-
-
-def _unary(key: Any, make: Callable[[ov.Output], Any], *, floats_only: bool = True) -> None:
-    """Registers an op of one operand, named after its overload."""
-
-    def convert(ctx: Context, self: Operand) -> Any:
-        dtype = ctx.out_dtype()
-        value = ctx.get(self, dtype)
-        if not floats_only and not dtype.is_floating_point and make in _ROUNDING:
-            return value
-        return make(value)
-
-    convert.__name__ = f"convert_{str(key).split('.')[1]}"
-    converter(key)(convert)
-
-
-_ROUNDING = (ops.floor, ops.ceiling)
-
-_unary(aten.abs.default, ops.abs)
-_unary(aten.log.default, ops.log)
-_unary(aten.sqrt.default, ops.sqrt)
-_unary(aten.sin.default, ops.sin)
-_unary(aten.cos.default, ops.cos)
-_unary(aten.tan.default, ops.tan)
-_unary(aten.asin.default, ops.asin)
-_unary(aten.acos.default, ops.acos)
-_unary(aten.atan.default, ops.atan)
-_unary(aten.sinh.default, ops.sinh)
-_unary(aten.cosh.default, ops.cosh)
-_unary(aten.tanh.default, ops.tanh)
-_unary(aten.asinh.default, ops.asinh)
-_unary(aten.acosh.default, ops.acosh)
-_unary(aten.atanh.default, ops.atanh)
-_unary(aten.erf.default, ops.erf)
-_unary(aten.sigmoid.default, ops.sigmoid)
-_unary(aten.floor.default, ops.floor, floats_only=False)
-_unary(aten.ceil.default, ops.ceiling, floats_only=False)
-
-
-@converter(aten.exp.default)
-def convert_exp(ctx: Context, self: Operand) -> Any:
-    value = ctx.get(self, ctx.out_dtype())
-    result = ops.exp(value).output(0)
-    return nan.guarded(value, result) if nan.is_exact(ctx) else result
+    return ops.multiply(value, _number(ctx, -1.0))
 
 
 @converter(aten.relu.default)
@@ -257,106 +289,34 @@ def convert_relu(ctx: Context, self: Operand) -> Any:
     return nan.guarded(value, result) if is_exact else result
 
 
-@converter(aten.sign.default)
-def convert_sign(ctx: Context, self: Operand) -> Any:
+@_elementwise(aten.sign.default)
+def _sign(ctx: Context, value: ov.Output) -> Any:
     """The sign, and 0 of NaN as in torch."""
-    value = ctx.get(self)
     result = ops.sign(value)
     if not nan.is_real(value):
         return result
-    return ops.select(ops.not_equal(value, value), ctx.number(0, ctx.out_dtype()), result)
+    return ops.select(ops.not_equal(value, value), _number(ctx, 0), result)
 
 
-@converter(aten.round.default)
-def convert_round(ctx: Context, self: Operand) -> Any:
-    return ops.round(ctx.get(self), "half_to_even")
-
-
-@converter(aten.trunc.default)
-def convert_trunc(ctx: Context, self: Operand) -> Any:
-    value = ctx.get(self)
-    return ops.multiply(ops.sign(value), ops.floor(ops.abs(value)))
-
-
-@converter(aten.rsqrt.default)
-def convert_rsqrt(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.divide(ctx.number(1, dtype), ops.sqrt(ctx.get(self, dtype)))
-
-
-@converter(aten.reciprocal.default)
-def convert_reciprocal(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    return ops.divide(ctx.number(1, dtype), ctx.get(self, dtype))
-
-
-@converter(aten.square.default)
-def convert_square(ctx: Context, self: Operand) -> Any:
-    value = ctx.get(self)
-    return ops.multiply(value, value)
-
-
-@converter(aten.log2.default, aten.log10.default)
-def convert_log_of_base(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    base = 2 if "log2" in str(ctx.node.target) else 10
-    return ops.multiply(ops.log(ctx.get(self, dtype)), ctx.number(1 / math.log(base), dtype))
-
-
-@converter(aten.log1p.default)
-def convert_log1p(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    value = ctx.get(self, dtype)
-    one, two = ctx.number(1, dtype), ctx.number(2, dtype)
+@_elementwise(aten.log1p.default)
+def _log1p(ctx: Context, value: ov.Output) -> Any:
+    one, two = _number(ctx, 1), _number(ctx, 2)
     # 2 atanh(x / (2 + x)) keeps the digits of a small x, log(1 + x) those of a large one.
     near = ops.multiply(two, ops.atanh(ops.divide(value, ops.add(two, value))))
-    is_near = ops.less(ops.abs(value), ctx.number(0.5, dtype))
+    is_near = ops.less(ops.abs(value), _number(ctx, 0.5))
     return ops.select(is_near, near, ops.log(ops.add(one, value)))
 
 
-@converter(aten.expm1.default)
-def convert_expm1(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    value = ctx.get(self, dtype)
+@_elementwise(aten.expm1.default)
+def _expm1(ctx: Context, value: ov.Output) -> Any:
     # exp(x) - 1 = (exp(x) + 1) tanh(x / 2), which keeps the digits of a small x.
-    half = ops.tanh(ops.multiply(value, ctx.number(0.5, dtype)))
-    return ops.multiply(ops.add(ops.exp(value), ctx.number(1, dtype)), half)
-
-
-@converter(aten.exp2.default)
-def convert_exp2(ctx: Context, self: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    power = ops.multiply(ctx.get(self, dtype), ctx.number(math.log(2), dtype)).output(0)
-    result = ops.exp(power).output(0)
-    return nan.guarded(power, result) if nan.is_exact(ctx) else result
+    half = ops.tanh(ops.multiply(value, _number(ctx, 0.5)))
+    return ops.multiply(ops.add(ops.exp(value), _number(ctx, 1)), half)
 
 
 @converter(aten.gelu.default)
 def convert_gelu(ctx: Context, self: Operand, approximate: str) -> Any:
     return ops.gelu(ctx.get(self), "tanh" if approximate == "tanh" else "erf")
-
-
-@converter(aten.silu.default)
-def convert_silu(ctx: Context, self: Operand) -> Any:
-    # The default factor of ops.swish is float32 whatever the operand's type.
-    return ops.swish(ctx.get(self), ctx.number(1.0, ctx.out_dtype()))
-
-
-@converter(aten.mish.default)
-def convert_mish(ctx: Context, self: Operand) -> Any:
-    return ops.mish(ctx.get(self))
-
-
-@converter(aten.hardsigmoid.default)
-def convert_hardsigmoid(ctx: Context, self: Operand) -> Any:
-    value = ctx.get(self)
-    result = ops.hsigmoid(value).output(0)
-    return nan.guarded(value, result) if nan.is_exact(ctx) else result
-
-
-@converter(aten.hardswish.default)
-def convert_hardswish(ctx: Context, self: Operand) -> Any:
-    return ops.hswish(ctx.get(self))
 
 
 @converter(aten.elu.default)
@@ -373,34 +333,28 @@ def convert_elu(ctx: Context, self: Operand, alpha: Any, scale: Any, input_scale
     return ops.elu(ctx.get(self), float(alpha))
 
 
-@converter(aten.leaky_relu.default)
-def convert_leaky_relu(ctx: Context, self: Operand, negative_slope: Any) -> Any:
-    return ops.prelu(ctx.get(self), ctx.number(negative_slope, ctx.out_dtype()))
+@_elementwise(aten._prelu_kernel.default)
+def _prelu(ctx: Context, value: ov.Output, weight: ov.Output) -> Any:
+    is_positive = ops.greater(value, _number(ctx, 0))
+    return ops.select(is_positive, value, ops.multiply(value, weight))
 
 
-@converter(aten._prelu_kernel.default)
-def convert_prelu(ctx: Context, self: Operand, weight: Operand) -> Any:
-    dtype = ctx.out_dtype()
-    value = ctx.get(self)
-    is_positive = ops.greater(value, ctx.number(0, dtype))
-    return ops.select(is_positive, value, ops.multiply(value, ctx.get(weight, dtype)))
+@_elementwise(aten.softplus.default)
+def _softplus(ctx: Context, value: ov.Output, beta: ov.Output, threshold: ov.Output) -> Any:
+    scaled = ops.multiply(value, beta)
+    soft = ops.divide(ops.softplus(scaled), beta)
+    return ops.select(ops.greater(scaled, threshold), value, soft)
 
 
-@converter(aten.softplus.default)
-def convert_softplus(ctx: Context, self: Operand, beta: Any, threshold: Any) -> Any:
-    dtype = ctx.out_dtype()
-    value = ctx.get(self)
-    scaled = ops.multiply(value, ctx.number(beta, dtype))
-    soft = ops.divide(ops.softplus(scaled), ctx.number(beta, dtype))
-    return ops.select(ops.greater(scaled, ctx.number(threshold, dtype)), value, soft)
-
-
-@converter(aten.log_sigmoid.default)
-def convert_log_sigmoid(ctx: Context, self: Operand) -> Any:
-    return ops.negative(ops.softplus(ops.negative(ctx.get(self, ctx.out_dtype()))))
-
-
-@converter(aten.hardtanh.default, aten.clamp.default)
+@converter(
+    aten.hardtanh.default,
+    aten.clamp.default,
+    aten.clamp.Tensor,
+    aten.clamp_min.default,
+    aten.clamp_min.Tensor,
+    aten.clamp_max.default,
+    aten.clamp_max.Tensor,
+)
 def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
     low = bounds.get("min_", bounds.get("min_val"))
     high = bounds.get("max_", bounds.get("max_val"))
@@ -423,21 +377,6 @@ def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
     return nan.guarded(source, value)
 
 
-@converter(aten.clamp.Tensor)
-def convert_clamp_tensor(ctx: Context, self: Operand, min_: Any, max_: Any) -> Any:
-    return convert_clamp(ctx, self, min_=min_, max_=max_)
-
-
-@converter(aten.clamp_min.default, aten.clamp_min.Tensor)
-def convert_clamp_min(ctx: Context, self: Operand, min_: Any) -> Any:
-    return convert_clamp(ctx, self, min_=min_)
-
-
-@converter(aten.clamp_max.default, aten.clamp_max.Tensor)
-def convert_clamp_max(ctx: Context, self: Operand, max_: Any) -> Any:
-    return convert_clamp(ctx, self, max_=max_)
-
-
 @converter(aten.relu6.default)
 def convert_relu6(ctx: Context, self: Operand) -> Any:
     return convert_clamp(ctx, self, min_=0, max_=6)
@@ -454,70 +393,39 @@ def convert_logit(ctx: Context, self: Operand, eps: Any) -> Any:
     return ops.log(ops.divide(value, ops.subtract(ctx.number(1, dtype), value)))
 
 
-@converter(aten.addcmul.default)
+@converter(aten.addcmul.default, aten.addcdiv.default)
 def convert_addcmul(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, value: Any) -> Any:
     dtype = ctx.out_dtype()
-    product = ops.multiply(ctx.get(tensor1, dtype), ctx.get(tensor2, dtype)).output(0)
+    make = ops.multiply if ctx.node.target is aten.addcmul.default else ops.divide
+    term = make(ctx.get(tensor1, dtype), ctx.get(tensor2, dtype)).output(0)
     if value != 1:
-        product = ops.multiply(product, ctx.get(value, dtype)).output(0)
-    return ops.add(ctx.get(self, dtype), product)
+        term = ops.multiply(term, ctx.get(value, dtype)).output(0)
+    return ops.add(ctx.get(self, dtype), term)
 
 
-# torch defines it when it first traces an optimizer's step, so that it stands here by name.
-@converter("prims.fma.default")
-def convert_fma(ctx: Context, a: Operand, b: Operand, c: Operand) -> Any:
-    """The product and the sum, which the device rounds apart."""
-    dtype = ctx.out_dtype()
-    return ops.add(ops.multiply(ctx.get(a, dtype), ctx.get(b, dtype)), ctx.get(c, dtype))
-
-
-@converter(aten.addcdiv.default)
-def convert_addcdiv(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, value: Any) -> Any:
-    dtype = ctx.out_dtype()
-    quotient = ops.divide(ctx.get(tensor1, dtype), ctx.get(tensor2, dtype)).output(0)
-    if value != 1:
-        quotient = ops.multiply(quotient, ctx.get(value, dtype)).output(0)
-    return ops.add(ctx.get(self, dtype), quotient)
-
-
-@converter(aten.lerp.Scalar)
-def convert_lerp(ctx: Context, self: Operand, end: Operand, weight: Any) -> Any:
-    dtype = ctx.out_dtype()
-    start = ctx.get(self, dtype)
-    step = ops.multiply(ops.subtract(ctx.get(end, dtype), start), ctx.get(weight, dtype))
-    return ops.add(start, step)
-
-
-@converter(aten.sigmoid_backward.default)
-def convert_sigmoid_backward(ctx: Context, grad_output: Operand, output: Operand) -> Any:
-    y = ctx.get(output)
-    slope = ops.multiply(y, ops.subtract(ctx.number(1, ctx.out_dtype()), y))
-    return ops.multiply(ctx.get(grad_output), slope)
-
-
-@converter(aten.tanh_backward.default)
-def convert_tanh_backward(ctx: Context, grad_output: Operand, output: Operand) -> Any:
-    y = ctx.get(output)
-    slope = ops.subtract(ctx.number(1, ctx.out_dtype()), ops.multiply(y, y))
-    return ops.multiply(ctx.get(grad_output), slope)
-
-
-@converter(aten.threshold_backward.default)
-def convert_threshold_backward(
-    ctx: Context, grad_output: Operand, self: Operand, threshold: Any
+@_elementwise(aten.threshold_backward.default)
+def _threshold_backward(
+    ctx: Context, grad_output: ov.Output, value: ov.Output, threshold: ov.Output
 ) -> Any:
-    dtype = ctx.out_dtype()
     # What is no number is not closed: its gradient passes, as in torch.
-    is_closed = ops.less_equal(ctx.get(self), ctx.number(threshold, dtype))
-    return ops.select(is_closed, ctx.number(0, dtype), ctx.get(grad_output))
+    is_closed = ops.less_equal(value, threshold)
+    return ops.select(is_closed, _number(ctx, 0), grad_output)
 
 
-# Arithmetic is in elementwise.py, any and all in reductions.py.
+_COMPARISONS = {
+    "eq": ops.equal,
+    "ne": ops.not_equal,
+    "lt": ops.less,
+    "le": ops.less_equal,
+    "gt": ops.greater,
+    "ge": ops.greater_equal,
+}
 
 
-def _comparison(name: str, make: Callable[..., Any]) -> None:
+def _register_comparison(name: str, make: Callable[..., Any]) -> None:
     packet = getattr(aten, name)
 
+    @converter(packet.Tensor, packet.Scalar)
     def convert(ctx: Context, self: Operand, other: Operand) -> Any:
         dtype = ctx.result_type(self, other)
         if dtype is torch.bool and name not in ("eq", "ne"):
@@ -526,69 +434,33 @@ def _comparison(name: str, make: Callable[..., Any]) -> None:
             dtype = torch.float32
         return make(ctx.get(self, dtype), ctx.get(other, dtype))
 
-    convert.__name__ = f"convert_{name}"
-    converter(packet.Tensor, packet.Scalar)(convert)
+
+for _name, _make in _COMPARISONS.items():
+    _register_comparison(_name, _make)
 
 
-_comparison("eq", ops.equal)
-_comparison("ne", ops.not_equal)
-_comparison("lt", ops.less)
-_comparison("le", ops.less_equal)
-_comparison("gt", ops.greater)
-_comparison("ge", ops.greater_equal)
+# Names -> their forms of bools and of integers.
+_BITWISE = {
+    "bitwise_and": (ops.logical_and, ops.bitwise_and),
+    "__and__": (ops.logical_and, ops.bitwise_and),
+    "bitwise_or": (ops.logical_or, ops.bitwise_or),
+    "__or__": (ops.logical_or, ops.bitwise_or),
+    "bitwise_xor": (ops.logical_xor, ops.bitwise_xor),
+    "bitwise_not": (ops.logical_not, ops.bitwise_not),
+}
 
 
-@converter(aten.logical_and.default)
-def convert_logical_and(ctx: Context, self: Operand, other: Operand) -> Any:
-    return ops.logical_and(ctx.get(self, torch.bool), ctx.get(other, torch.bool))
-
-
-@converter(aten.logical_or.default)
-def convert_logical_or(ctx: Context, self: Operand, other: Operand) -> Any:
-    return ops.logical_or(ctx.get(self, torch.bool), ctx.get(other, torch.bool))
-
-
-@converter(aten.logical_xor.default)
-def convert_logical_xor(ctx: Context, self: Operand, other: Operand) -> Any:
-    return ops.logical_xor(ctx.get(self, torch.bool), ctx.get(other, torch.bool))
-
-
-@converter(aten.logical_not.default)
-def convert_logical_not(ctx: Context, self: Operand) -> Any:
-    return ops.logical_not(ctx.get(self, torch.bool))
-
-
-def _bitwise(name: str, logical: Callable[..., Any], bits: Callable[..., Any]) -> None:
+def _register_bitwise(name: str, logical: Callable[..., Any], bits: Callable[..., Any]) -> None:
     packet = getattr(aten, name)
+    names = ("default",) if name == "bitwise_not" else ("Tensor", "Scalar")
 
-    def convert(ctx: Context, self: Operand, other: Operand) -> Any:
-        dtype = ctx.out_dtype()
-        make = logical if dtype is torch.bool else bits
-        return make(ctx.get(self, dtype), ctx.get(other, dtype))
-
-    convert.__name__ = f"convert_{name}"
-    converter(packet.Tensor, packet.Scalar)(convert)
+    @_elementwise(*(getattr(packet, overload) for overload in names))
+    def form(ctx: Context, *operands: ov.Output) -> Any:
+        return (logical if ctx.out_dtype() is torch.bool else bits)(*operands)
 
 
-_bitwise("bitwise_and", ops.logical_and, ops.bitwise_and)
-_bitwise("bitwise_or", ops.logical_or, ops.bitwise_or)
-_bitwise("bitwise_xor", ops.logical_xor, ops.bitwise_xor)
-converter(aten.__and__.Tensor, aten.__and__.Scalar)(
-    lambda ctx, self, other: (
-        ops.logical_and if ctx.out_dtype() is torch.bool else ops.bitwise_and
-    )(ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype()))
-)
-converter(aten.__or__.Tensor, aten.__or__.Scalar)(
-    lambda ctx, self, other: (ops.logical_or if ctx.out_dtype() is torch.bool else ops.bitwise_or)(
-        ctx.get(self, ctx.out_dtype()), ctx.get(other, ctx.out_dtype())
-    )
-)
-
-
-@converter(aten.bitwise_not.default)
-def convert_bitwise_not(ctx: Context, self: Operand) -> Any:
-    value = ctx.get(self)
-    return ops.logical_not(value) if ctx.out_dtype() is torch.bool else ops.bitwise_not(value)
+for _name, _forms in _BITWISE.items():
+    _register_bitwise(_name, *_forms)
 
 
 @converter(aten.isnan.default)
@@ -603,17 +475,13 @@ def convert_isinf(ctx: Context, self: Operand) -> Any:
 
 
 @converter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
-def convert_where(ctx: Context, condition: Operand, self: Operand, other: Operand) -> Any:
-    return _selected(ctx, condition, self, other)
-
-
-def _selected(ctx: Context, condition: Operand, taken: Operand, other: Operand) -> ov.Output:
+def convert_where(ctx: Context, condition: Operand, self: Operand, other: Operand) -> ov.Output:
     dtype = ctx.out_dtype()
-    work = torch.float32 if any(nan.is_lost(side, dtype) for side in (taken, other)) else dtype
-    sides = (ctx.get(taken, work), ctx.get(other, work))
+    work = torch.float32 if any(nan.is_lost(side, dtype) for side in (self, other)) else dtype
+    sides = (ctx.get(self, work), ctx.get(other, work))
     return ctx.convert(ops.select(ctx.get(condition, torch.bool), *sides).output(0), dtype)
 
 
 @converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def convert_masked_fill(ctx: Context, self: Operand, mask: Operand, value: Operand) -> Any:
-    return _selected(ctx, mask, value, self)
+    return convert_where(ctx, mask, value, self)
