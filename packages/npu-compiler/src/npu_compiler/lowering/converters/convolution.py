@@ -17,8 +17,6 @@ from npu_compiler.lowering.registry import converter
 
 __all__ = ["grouped_kernel", "spread"]
 
-# Pooling is in pooling.py, gradients are in convolution_gradients.py.
-
 aten = torch.ops.aten
 
 
@@ -110,29 +108,19 @@ def _with_bias(ctx: Context, value: ov.Output, bias: Any, spatial: int) -> Any:
     return ops.add(value, channels)
 
 
-@converter(aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.upsample_nearest3d.vec)
-def convert_nearest_vec(ctx: Context, input_: fx.Node, **given: Any) -> Any:
-    return _interpolate(ctx, input_, "nearest", given, align_corners=False)
-
-
-@converter(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
-def convert_nearest(ctx: Context, self: fx.Node, **given: Any) -> Any:
-    return _interpolate(ctx, self, "nearest", given, align_corners=False)
-
-
-@converter(aten.upsample_bilinear2d.vec)
-def convert_bilinear_vec(ctx: Context, input_: fx.Node, align_corners: bool, **given: Any) -> Any:
-    return _interpolate(ctx, input_, "linear_onnx", given, align_corners=align_corners)
-
-
-@converter(aten.upsample_bilinear2d.default)
-def convert_bilinear(ctx: Context, self: fx.Node, align_corners: bool, **given: Any) -> Any:
-    return _interpolate(ctx, self, "linear_onnx", given, align_corners=align_corners)
-
-
-def _interpolate(
-    ctx: Context, input_: fx.Node, mode: str, given: dict[str, Any], *, align_corners: bool
-) -> Any:
+@converter(
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest1d.vec,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest2d.vec,
+    aten.upsample_nearest3d.vec,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_bilinear2d.vec,
+)
+def convert_interpolation(ctx: Context, **given: Any) -> Any:
+    input_ = given["input_" if "input_" in given else "self"]
+    mode = "nearest" if "nearest" in str(ctx.node.target) else "linear_onnx"
+    align_corners = given.get("align_corners", False)
     spatial = ctx.rank(input_) - 2
     before = ctx.sizes(input_)[2:]
     sizes: Sequence[int | None] = ctx.sizes(ctx.node)[2:]

@@ -30,15 +30,26 @@ def _scale_and_shift(
     return value
 
 
-@converter(aten.native_layer_norm.default)
-def convert_native_layer_norm(
-    ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, bias: Any, eps: float
-) -> Any:
+def _inner_axes(ctx: Context, input_: fx.Node, normalized_shape: Any) -> ov.Output:
     rank = ctx.rank(input_)
-    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
-    value = ctx.get(input_)
-    normal = ops.mvn(value, axes, True, float(eps), "inside_sqrt").output(0)
+    return ctx.integers(list(range(rank - len(normalized_shape), rank)))
+
+
+@converter(aten.native_layer_norm.default, aten.layer_norm.default)
+def convert_layer_norm(
+    ctx: Context,
+    input_: fx.Node,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    **_: Any,
+) -> Any:
+    axes = _inner_axes(ctx, input_, normalized_shape)
+    normal = ops.mvn(ctx.get(input_), axes, True, float(eps), "inside_sqrt").output(0)
     output = _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype(0))
+    if ctx.node.target is aten.layer_norm.default:
+        return output
     if not (ctx.is_read(1) or ctx.is_read(2)):
         return output, None, None
     _refuse_one_element(ctx, normalized_shape)
@@ -61,22 +72,6 @@ def _mean_and_rstd(
     variance = ops.reduce_mean(ops.multiply(centered, centered), axes, True)
     deviation = ops.sqrt(ops.add(variance, ctx.number(eps, dtype)))
     return mean.output(0), ops.divide(ctx.number(1, dtype), deviation).output(0)
-
-
-@converter(aten.layer_norm.default)
-def convert_layer_norm(
-    ctx: Context,
-    input_: fx.Node,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
-    eps: float,
-    **_: Any,
-) -> Any:
-    rank = ctx.rank(input_)
-    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
-    normal = ops.mvn(ctx.get(input_), axes, True, float(eps), "inside_sqrt").output(0)
-    return _scale_and_shift(ctx, normal, weight, bias, ctx.out_dtype())
 
 
 @converter(aten.native_layer_norm_backward.default)
@@ -118,14 +113,14 @@ def convert_layer_norm_backward(
     return grad_input, grad_weight, grad_bias
 
 
+@converter(aten._fused_rms_norm.default)
 def rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """Lowers an RMS norm, in float32; returns it and the inverse root."""
     dtype = ctx.dtype(input_)
     work = torch.float32
     if eps is None:
         eps = torch.finfo(dtype).eps
-    rank = ctx.rank(input_)
-    axes = ctx.integers(list(range(rank - len(normalized_shape), rank)))
+    axes = _inner_axes(ctx, input_, normalized_shape)
     value = ctx.get(input_, work)
     mean = ops.reduce_mean(ops.multiply(value, value), axes, True)
     root = ops.sqrt(ops.add(mean, ctx.number(eps, work)))
@@ -141,13 +136,6 @@ def convert_rms_norm(
     ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
 ) -> Any:
     return rms(ctx, input_, normalized_shape, weight, eps)[0]
-
-
-@converter(aten._fused_rms_norm.default)
-def convert_fused_rms_norm(
-    ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any
-) -> Any:
-    return rms(ctx, input_, normalized_shape, weight, eps)
 
 
 @converter(aten.native_group_norm.default)
@@ -207,63 +195,14 @@ def _group_norm(
     return result
 
 
-def _batch_norm(
-    ctx: Context, input_: fx.Node, weight: Any, bias: Any, mean: Any, var: Any, eps: float
-) -> ov.Output:
-    dtype = ctx.dtype(input_)
-    channels = ctx.sizes(input_)[1]
-    if channels is None:
-        ctx.refuse("a symbolic number of channels")
-    ones = ctx.constant(torch.ones(channels, dtype=dtype)) if weight is None else None
-    zeros = ctx.constant(torch.zeros(channels, dtype=dtype)) if bias is None else None
-    return ops.batch_norm_inference(
-        ctx.get(input_),
-        ones if ones is not None else ctx.get(weight, dtype),
-        zeros if zeros is not None else ctx.get(bias, dtype),
-        ctx.get(mean, dtype),
-        ctx.get(var, dtype),
-        float(eps),
-    ).output(0)
-
-
-@converter(aten._native_batch_norm_legit_no_training.default)
-def convert_batch_norm_no_training(
-    ctx: Context,
-    input_: fx.Node,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    eps: float,
-    **_: Any,
-) -> Any:
-    output = _batch_norm(ctx, input_, weight, bias, running_mean, running_var, eps)
-    return output, None, None
-
-
-@converter(
-    aten.native_batch_norm.default,
-    aten.cudnn_batch_norm.default,
-    rule=lambda node, training, **_: "statistics of the batch are gathered" if training else None,
-)
-def convert_native_batch_norm(
-    ctx: Context,
-    input_: fx.Node,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    **arguments: Any,
-) -> Any:
-    eps = arguments.get("eps", arguments.get("epsilon"))
-    output = _batch_norm(ctx, input_, weight, bias, running_mean, running_var, float(eps or 0))
-    return output, None, None
-
-
 @converter(
     aten.batch_norm.default,
-    rule=lambda node, training, **_: "statistics of the batch are gathered" if training else None,
+    aten.native_batch_norm.default,
+    aten.cudnn_batch_norm.default,
+    aten._native_batch_norm_legit_no_training.default,
+    rule=lambda node, training=False, **_: (
+        "statistics of the batch are gathered" if training else None
+    ),
 )
 def convert_batch_norm(
     ctx: Context,
@@ -272,10 +211,20 @@ def convert_batch_norm(
     bias: Any,
     running_mean: Any,
     running_var: Any,
-    eps: float,
-    **_: Any,
+    **arguments: Any,
 ) -> Any:
-    return _batch_norm(ctx, input_, weight, bias, running_mean, running_var, eps)
+    dtype = ctx.dtype(input_)
+    channels = ctx.sizes(input_)[1]
+    if channels is None:
+        ctx.refuse("a symbolic number of channels")
+    scale = torch.ones(channels, dtype=dtype) if weight is None else weight
+    shift = torch.zeros(channels, dtype=dtype) if bias is None else bias
+    output = ops.batch_norm_inference(
+        ctx.get(input_),
+        *(ctx.get(part, dtype) for part in (scale, shift, running_mean, running_var)),
+        float(arguments.get("eps", arguments.get("epsilon"))),
+    ).output(0)
+    return output if ctx.node.target is aten.batch_norm.default else (output, None, None)
 
 
 @converter(

@@ -41,10 +41,6 @@ def convert_pad(ctx: Context, self: fx.Node, pad: Any, **arguments: Any) -> Any:
     return ops.pad(ctx.get(self), begins, ends, mode)
 
 
-def _rule_col2im(node: fx.Node, self: fx.Node, **_: Any) -> str | None:
-    return None if is_static(self) else "blocks of varying sizes"
-
-
 def _pads(ctx: Context, self: fx.Node, pad: Sequence[Any]) -> tuple[ov.Output, ov.Output]:
     """Torch pads in pairs from the last axis, OpenVINO in two vectors from the first."""
     pairs = [(pad[index], pad[index + 1]) for index in range(0, len(pad), 2)]
@@ -103,7 +99,11 @@ def convert_select_backward(
     return ops.pad(wide, ctx.integers(begins), ctx.integers(ends), "constant", zero)
 
 
-@converter(aten.col2im.default, rule=_rule_col2im, host_is_better=True)
+@converter(
+    aten.col2im.default,
+    rule=lambda node, self, **_: None if is_static(self) else "blocks of varying sizes",
+    host_is_better=True,
+)
 def convert_col2im(
     ctx: Context,
     self: fx.Node,
@@ -173,19 +173,12 @@ def _rounding(ceil_mode: bool) -> str:
 
 @converter(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def convert_max_pool_with_indices(
-    ctx: Context,
-    self: fx.Node,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
+    ctx: Context, self: fx.Node, ceil_mode: bool, **windows: Any
 ) -> Any:
-    windows = (kernel_size, stride, padding, dilation, ceil_mode)
-    maxima = convert_max_pool(ctx, self, *windows)
+    maxima = convert_max_pool(ctx, self, ceil_mode=ceil_mode, **windows)
     if not ctx.is_read(1):
         return maxima, None
-    positions = _positions(ctx, self, maxima, kernel_size, stride, padding, dilation)
+    positions = _positions(ctx, self, maxima, **windows)
     if positions is not None:
         return maxima, positions
     if self.meta["val"].dtype is torch.bfloat16:
@@ -195,7 +188,7 @@ def convert_max_pool_with_indices(
     if nan.is_real(value) and nan.is_exact(ctx):
         inf = ctx.number(math.inf, ctx.dtype(self))
         value = ops.select(ops.not_equal(value, value), inf, value).output(0)
-    return maxima, _max_pool(ctx, self, value, *windows).output(1)
+    return maxima, _max_pool(ctx, self, value, ceil_mode=ceil_mode, **windows).output(1)
 
 
 def _positions(
@@ -260,19 +253,6 @@ def _positions(
     return chosen
 
 
-@converter(aten.max_pool2d.default, aten.max_pool1d.default)
-def convert_max_pool(
-    ctx: Context,
-    self: fx.Node,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-) -> Any:
-    return _maxima(ctx, self, kernel_size, stride, padding, dilation, ceil_mode)
-
-
 @converter(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
     """Windows of one size; shorter ones repeat their last entry, which changes no maximum."""
@@ -290,13 +270,13 @@ def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> 
             is_even = False
             places = ctx.integers(entries.flatten().tolist())
             value = ops.gather(value, places, ctx.integers([axis])).output(0)
-    zeros, ones = [0] * spatial, [1] * spatial
-    maxima = _maxima(ctx, self, kernel, kernel, zeros, ones, False, value=value)
+    windows = {"kernel_size": kernel, "stride": kernel, "padding": 0, "dilation": 1}
+    maxima = convert_max_pool(ctx, self, value=value, ceil_mode=False, **windows)
     if not ctx.is_read(1):
         return maxima, None
     if not is_even or spatial != 2:
         ctx.refuse("positions in windows that differ in size, or in three dimensions")
-    positions = _positions(ctx, self, maxima, kernel, kernel, zeros, ones)
+    positions = _positions(ctx, self, maxima, **windows)
     if positions is None:
         ctx.refuse("positions in windows of one element or more than 25")
     return maxima, positions
@@ -310,16 +290,17 @@ def _entries_of_windows(size: int, count: int) -> Any:
     return np.minimum(first[:, None] + np.arange(longest), last[:, None])
 
 
-def _maxima(
-    ctx: Context, self: fx.Node, *windows: Any, value: ov.Output | None = None
+@converter(aten.max_pool2d.default, aten.max_pool1d.default)
+def convert_max_pool(
+    ctx: Context, self: fx.Node, *, value: ov.Output | None = None, **windows: Any
 ) -> ov.Output:
     """The maxima of windows of self, or of a value made of it; NaN and infinities among them."""
     value = ctx.get(self) if value is None else value
-    result = _max_pool(ctx, self, value, *windows).output(0)
+    result = _max_pool(ctx, self, value, **windows).output(0)
     if not nan.is_real(value) or nan.is_bounded_below(ctx, self) or not nan.is_exact(ctx):
         return result
     mark = nan.marks(ctx, value, is_max=True)
-    found = _max_pool(ctx, self, mark, *windows).output(0)
+    found = _max_pool(ctx, self, mark, **windows).output(0)
     return nan.restored(ctx, result, found, is_max=True)
 
 

@@ -5,7 +5,8 @@ Normalizations that reduce and scale are in normalization.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import openvino as ov
@@ -38,30 +39,36 @@ def _reduce(
 _SUMS = (ops.reduce_sum, ops.reduce_mean)
 
 
-@converter(aten.sum.default, aten.sum.dim_IntList)
-def convert_sum(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    value = ctx.get(self, ctx.out_dtype())
-    keepdim = arguments.get("keepdim", False)
-    return _reduce(ctx, ops.reduce_sum, value, self, arguments.get("dim"), keepdim)
+# Overloads -> the counterpart, and the dtype in which it reduces, by default the result's.
+_REDUCTIONS = {
+    (aten.sum.default, aten.sum.dim_IntList): (ops.reduce_sum, None),
+    (aten.mean.default, aten.mean.dim): (ops.reduce_mean, None),
+    (aten.prod.default, aten.prod.dim_int): (ops.reduce_prod, None),
+    (aten.any.default, aten.any.dim, aten.any.dims): (ops.reduce_logical_or, torch.bool),
+    (aten.all.default, aten.all.dim, aten.all.dims): (ops.reduce_logical_and, torch.bool),
+}
 
 
-@converter(aten.mean.default, aten.mean.dim)
-def convert_mean(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    value = ctx.get(self, ctx.out_dtype())
-    keepdim = arguments.get("keepdim", False)
-    return _reduce(ctx, ops.reduce_mean, value, self, arguments.get("dim"), keepdim)
+def _register(keys: Sequence[Any], make: Callable[..., Any], dtype: torch.dtype | None) -> None:
+    @converter(*keys)
+    def convert(
+        ctx: Context, self: fx.Node, dim: Any = None, keepdim: bool = False, **_: Any
+    ) -> Any:
+        return _reduce(ctx, make, ctx.get(self, dtype or ctx.out_dtype()), self, dim, keepdim)
 
 
-@converter(aten.prod.default, aten.prod.dim_int)
-def convert_prod(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    value = ctx.get(self, ctx.out_dtype())
-    keepdim = arguments.get("keepdim", False)
-    return _reduce(ctx, ops.reduce_prod, value, self, arguments.get("dim"), keepdim)
+for _keys, (_make, _dtype) in _REDUCTIONS.items():
+    _register(_keys, _make, _dtype)
 
 
-@converter(aten.amax.default)
-def convert_amax(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
+@converter(aten.amax.default, aten.max.default)
+def convert_amax(ctx: Context, self: fx.Node, dim: Any = None, keepdim: bool = False) -> Any:
     return _peak(ctx, self, dim, keepdim, is_max=True)
+
+
+@converter(aten.amin.default, aten.min.default)
+def convert_amin(ctx: Context, self: fx.Node, dim: Any = None, keepdim: bool = False) -> Any:
+    return _peak(ctx, self, dim, keepdim, is_max=False)
 
 
 def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool) -> Any:
@@ -85,45 +92,6 @@ def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool)
     return ops.select(all_at_end, end, result)
 
 
-@converter(aten.amin.default)
-def convert_amin(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> Any:
-    return _peak(ctx, self, dim, keepdim, is_max=False)
-
-
-@converter(aten.max.default)
-def convert_max_all(ctx: Context, self: fx.Node) -> Any:
-    return _peak(ctx, self, None, False, is_max=True)
-
-
-@converter(aten.min.default)
-def convert_min_all(ctx: Context, self: fx.Node) -> Any:
-    return _peak(ctx, self, None, False, is_max=False)
-
-
-@converter(aten.any.default, aten.any.dim, aten.any.dims)
-def convert_any(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    value = ctx.get(self, torch.bool)
-    keepdim = arguments.get("keepdim", False)
-    return _reduce(ctx, ops.reduce_logical_or, value, self, arguments.get("dim"), keepdim)
-
-
-@converter(aten.all.default, aten.all.dim, aten.all.dims)
-def convert_all(ctx: Context, self: fx.Node, **arguments: Any) -> Any:
-    value = ctx.get(self, torch.bool)
-    keepdim = arguments.get("keepdim", False)
-    return _reduce(ctx, ops.reduce_logical_and, value, self, arguments.get("dim"), keepdim)
-
-
-def _count(ctx: Context, self: fx.Node, axes: list[int]) -> int:
-    count = 1
-    for axis in axes:
-        size = ctx.sizes(self)[axis]
-        if size is None:
-            ctx.refuse("a correction over a symbolic size")
-        count *= size
-    return count
-
-
 def _variance(
     ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool
 ) -> tuple[ov.Output, ov.Output]:
@@ -138,7 +106,10 @@ def _variance(
     if correction == 0:
         spread = ops.reduce_mean(squares, indices, keepdim).output(0)
     else:
-        divisor = _count(ctx, self, axes) - correction
+        sizes = [size for axis in axes if (size := ctx.sizes(self)[axis]) is not None]
+        if len(sizes) < len(axes):
+            ctx.refuse("a correction over a symbolic size")
+        divisor = math.prod(sizes) - correction
         if divisor <= 0:
             ctx.refuse("a variance without degrees of freedom")
         total = ops.reduce_sum(squares, indices, keepdim)
@@ -148,29 +119,19 @@ def _variance(
     return spread, mean
 
 
-@converter(aten.var.correction)
-def convert_var(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
-    return _variance(ctx, self, dim, correction, keepdim)[0]
-
-
-@converter(aten.var.dim)
-def convert_var_dim(ctx: Context, self: fx.Node, dim: Any, unbiased: bool, keepdim: bool) -> Any:
-    return _variance(ctx, self, dim, int(unbiased), keepdim)[0]
-
-
-@converter(aten.std.dim)
-def convert_std_dim(ctx: Context, self: fx.Node, dim: Any, unbiased: bool, keepdim: bool) -> Any:
-    return ops.sqrt(_variance(ctx, self, dim, int(unbiased), keepdim)[0])
-
-
-@converter(aten.std.correction)
-def convert_std(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
-    return ops.sqrt(_variance(ctx, self, dim, correction, keepdim)[0])
-
-
-@converter(aten.var_mean.correction)
-def convert_var_mean(ctx: Context, self: fx.Node, dim: Any, correction: Any, keepdim: bool) -> Any:
-    return _variance(ctx, self, dim, correction, keepdim)
+@converter(
+    aten.var.correction,
+    aten.var.dim,
+    aten.std.correction,
+    aten.std.dim,
+    aten.var_mean.correction,
+)
+def convert_variance(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, **degrees: Any) -> Any:
+    (correction,) = degrees.values()  # or unbiased, where True is 1
+    spread, mean = _variance(ctx, self, dim, correction, keepdim)
+    if ctx.node.target is aten.var_mean.correction:
+        return spread, mean
+    return ops.sqrt(spread) if "std" in str(ctx.node.target) else spread
 
 
 @converter(aten.linalg_vector_norm.default)
