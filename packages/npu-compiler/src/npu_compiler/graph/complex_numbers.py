@@ -281,60 +281,28 @@ def _complex_to_real(value: Pairs, dim: list[int], normalization: int, last: int
 # Views, and what takes or joins elements
 
 
-@_rule(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-def _view(value: Pairs, size: list[Any]) -> Pairs:
-    return Pairs(value.value.reshape(*size, 2))
-
-
-@_rule(aten.expand.default)
-def _expand(value: Pairs, size: list[Any]) -> Pairs:
-    return Pairs(value.value.expand(*size, 2))
-
-
-@_rule(aten.repeat.default)
-def _repeat(value: Pairs, repeats: list[Any]) -> Pairs:
-    return Pairs(value.value.repeat(*repeats, 1))
-
-
-@_rule(aten.unsqueeze.default)
-def _unsqueeze(value: Pairs, dim: int) -> Pairs:
-    return Pairs(value.value.unsqueeze(dim % (value.rank + 1)))
-
-
-@_rule(aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(value: Pairs, dim: int | list[int]) -> Pairs:
-    dims = [dim] if isinstance(dim, int) else dim
-    return Pairs(value.value.squeeze([value.axis(one) for one in dims]))
-
-
-@_rule(aten.permute.default)
-def _permute(value: Pairs, dims: list[int]) -> Pairs:
-    return Pairs(value.value.permute(*(value.axis(dim) for dim in dims), value.rank))
-
-
-@_rule(aten.transpose.int)
-def _transpose(value: Pairs, first: int, second: int) -> Pairs:
-    return Pairs(value.value.transpose(value.axis(first), value.axis(second)))
-
-
-@_rule(aten.select.int)
-def _select(value: Pairs, dim: int, index: Any) -> Pairs:
-    return Pairs(value.value.select(value.axis(dim), index))
-
-
-@_rule(aten.slice.Tensor)
-def _slice(value: Pairs, dim: int = 0, *places: Any) -> Pairs:
-    return Pairs(aten.slice.Tensor(value.value, value.axis(dim), *places))
-
-
-@_rule(aten.index_select.default)
-def _index_select(value: Pairs, dim: int, index: Tensor) -> Pairs:
-    return Pairs(value.value.index_select(value.axis(dim), index))
-
-
-@_rule(aten.flip.default)
-def _flip(value: Pairs, dims: list[int]) -> Pairs:
-    return Pairs(value.value.flip([value.axis(dim) for dim in dims]))
+_VIEWS: dict[Any, Callable[..., Tensor]] = {
+    aten.view.default: lambda x, size: x.value.reshape(*size, 2),
+    aten.reshape.default: lambda x, size: x.value.reshape(*size, 2),
+    aten._unsafe_view.default: lambda x, size: x.value.reshape(*size, 2),
+    aten.expand.default: lambda x, size: x.value.expand(*size, 2),
+    aten.repeat.default: lambda x, repeats: x.value.repeat(*repeats, 1),
+    aten.unsqueeze.default: lambda x, dim: x.value.unsqueeze(dim % (x.rank + 1)),
+    aten.squeeze.dim: lambda x, dim: x.value.squeeze(x.axis(dim)),
+    aten.squeeze.dims: lambda x, dim: x.value.squeeze([x.axis(one) for one in dim]),
+    aten.permute.default: lambda x, dims: x.value.permute(*map(x.axis, dims), x.rank),
+    aten.transpose.int: lambda x, a, b: x.value.transpose(x.axis(a), x.axis(b)),
+    aten.select.int: lambda x, dim, index: x.value.select(x.axis(dim), index),
+    aten.slice.Tensor: lambda x, dim=0, *places: aten.slice.Tensor(x.value, x.axis(dim), *places),
+    aten.index_select.default: lambda x, dim, index: x.value.index_select(x.axis(dim), index),
+    aten.flip.default: lambda x, dims: x.value.flip([x.axis(dim) for dim in dims]),
+    aten.clone.default: lambda x, **_: x.value.clone(),
+    aten.alias.default: lambda x: x.value.clone(),
+    aten.detach.default: lambda x: x.value.clone(),
+    aten.resolve_conj.default: lambda x: x.value.clone(),
+}
+for _target, _view in _VIEWS.items():
+    _rule(_target)(lambda *args, view=_view, **kwargs: Pairs(view(*args, **kwargs)))
 
 
 @_rule(aten.cat.default)
@@ -348,8 +316,3 @@ def _cat(values: list[Pairs], dim: int = 0) -> Pairs:
 def _sum(value: Pairs, dim: list[int] | None, keepdim: bool = False) -> Pairs:
     axes = [value.axis(one) for one in dim or range(value.rank)]
     return Pairs(value.value.sum(axes, keepdim))
-
-
-@_rule(aten.clone.default, aten.alias.default, aten.detach.default, aten.resolve_conj.default)
-def _same(value: Pairs, **_: Any) -> Pairs:
-    return Pairs(value.value.clone())

@@ -299,9 +299,26 @@ def _positions(size: Any) -> Interval:
 # Creation
 
 
-@_rule(aten.full.default, aten.full_like.default)
-def _full(node: fx.Node, get: Get) -> Interval:
-    return get(node.args[1])
+# Ops -> where the number that they fill with is among the arguments.
+for _place, _targets in {
+    0: (aten.scalar_tensor.default,),
+    1: (aten.full.default, aten.full_like.default),
+    2: (aten.new_full.default,),
+}.items():
+    _rule(*_targets)(lambda node, get, place=_place: get(node.args[place]))
+
+# Ops whose results are in one interval, whatever their arguments.
+for _interval, _targets in {
+    Interval(0, 0): (
+        aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default,
+        # What nothing wrote may be anything, and programs have zeros there.
+        aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
+    ),
+    Interval(1, 1): (aten.ones.default, aten.ones_like.default, aten.new_ones.default),
+    Interval(0, 1): (aten.one_hot.default,),
+    Interval(-1, 1): (aten.sign.default,),
+}.items():  # fmt: skip
+    _rule(*_targets)(lambda node, get, interval=_interval: interval)
 
 
 @_rule(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
@@ -310,31 +327,6 @@ def _filled(node: fx.Node, get: Get) -> Interval | None:
     if isinstance(source, fx.Node) and isinstance(source.meta.get("val"), torch.Tensor):
         return get(source) if _integer_dtype(source.meta["val"]) is not None else None
     return get(source)
-
-
-@_rule(aten.new_full.default)
-def _new_full(node: fx.Node, get: Get) -> Interval:
-    return get(node.args[2])
-
-
-@_rule(aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default)
-def _empty(node: fx.Node, get: Get) -> Interval:
-    return Interval(0, 0)  # what nothing wrote may be anything, and programs have zeros there
-
-
-@_rule(aten.scalar_tensor.default)
-def _scalar(node: fx.Node, get: Get) -> Interval:
-    return get(node.args[0])
-
-
-@_rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
-def _zeros(node: fx.Node, get: Get) -> Interval:
-    return Interval(0, 0)
-
-
-@_rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def _ones(node: fx.Node, get: Get) -> Interval:
-    return Interval(1, 1)
 
 
 @_rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
@@ -472,14 +464,10 @@ def _drawn(node: fx.Node, get: Get) -> Interval:
     return _positions(_size(node.args[0], -1))
 
 
-@_rule(aten.bucketize.Tensor)
+@_rule(aten.bucketize.Tensor, aten.searchsorted.Tensor)
 def _bucket(node: fx.Node, get: Get) -> Interval:
-    return Interval(0, interval_of_size(_size(node.args[1], -1)).high)
-
-
-@_rule(aten.searchsorted.Tensor)
-def _searched(node: fx.Node, get: Get) -> Interval:
-    return Interval(0, interval_of_size(_size(node.args[0], -1)).high)
+    place = 1 if node.target is aten.bucketize.Tensor else 0
+    return Interval(0, interval_of_size(_size(node.args[place], -1)).high)
 
 
 # Arithmetic
@@ -555,11 +543,6 @@ def _abs(node: fx.Node, get: Get) -> Interval:
     if own.low >= 0:
         return own
     return Interval(0 if own.high >= 0 else -own.high, max(-own.low, own.high))
-
-
-@_rule(aten.sign.default)
-def _sign(node: fx.Node, get: Get) -> Interval:
-    return Interval(-1, 1)
 
 
 @_rule(aten.remainder.Scalar, aten.remainder.Tensor)
@@ -653,13 +636,8 @@ def _index_put(node: fx.Node, get: Get) -> Interval | None:
     return None if is_sum else _union(get(node.args[0]), get(node.args[2]))
 
 
-@_rule(aten.index_copy.default)
-def _index_copy(node: fx.Node, get: Get) -> Interval:
-    return _union(get(node.args[0]), get(node.args[3]))
-
-
-@_rule(aten.scatter.src, aten.scatter.value)
-def _scatter(node: fx.Node, get: Get) -> Interval:
+@_rule(aten.index_copy.default, aten.scatter.src, aten.scatter.value)
+def _copied(node: fx.Node, get: Get) -> Interval:
     return _union(get(node.args[0]), get(node.args[3]))
 
 
@@ -667,11 +645,6 @@ def _scatter(node: fx.Node, get: Get) -> Interval:
 def _counts(node: fx.Node, get: Get) -> Interval:
     size = interval_of_size(_size(node.args[0], None)).high
     return Interval(0, _counted(node.args[0], size))
-
-
-@_rule(aten.one_hot.default)
-def _one_hot(node: fx.Node, get: Get) -> Interval:
-    return Interval(0, 1)
 
 
 # Sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,12 +38,6 @@ def _given(call: Call) -> tuple[tuple[int, ...], bool]:
     return _axes(call, names.get("dim")), bool(names.get("keepdim", False))
 
 
-def _neutral(call: Call, value: Any) -> Any:
-    axes, keepdim = _given(call)
-    call.set("self", call.writer.masked(call.get("self"), axes, value))
-    return _reduced(call, axes, keepdim)
-
-
 # Whole numbers that a program computes with lie between these; see lowering/integer_widths.py.
 _LEAST_WHOLE, _GREATEST_WHOLE = -(1 << 24), (1 << 24) - 1
 
@@ -59,34 +54,29 @@ def _greatest(dtype: torch.dtype) -> Any:
     return True if dtype is torch.bool else min(torch.iinfo(dtype).max, _GREATEST_WHOLE)
 
 
-@rule(aten.sum.default, aten.sum.dim_IntList)
-def _sum(call: Call) -> Any:
-    return _neutral(call, 0)
+# Overloads -> what changes no result, by the dtype of what is reduced.
+_NEUTRAL: dict[tuple[Any, ...], Callable[[torch.dtype], Any]] = {
+    (aten.sum.default, aten.sum.dim_IntList): lambda dtype: 0,
+    (aten.any.default, aten.any.dim, aten.any.dims): lambda dtype: 0,
+    (aten.all.default, aten.all.dim, aten.all.dims): lambda dtype: 1,
+    (aten.amax.default, aten.max.default): _least,
+    (aten.amin.default, aten.min.default): _greatest,
+    (aten.logsumexp.default,): lambda dtype: float("-inf"),
+}
 
 
-@rule(aten.any.default, aten.any.dim, aten.any.dims)
-def _any(call: Call) -> Any:
-    return _neutral(call, 0)
+def _register(targets: tuple[Any, ...], neutral: Callable[[torch.dtype], Any]) -> None:
+    @rule(*targets)
+    def reduce(call: Call) -> Any:
+        axes, keepdim = _given(call)
+        source = call.get("self")
+        value = neutral(source.meta["val"].dtype)
+        call.set("self", call.writer.masked(source, axes, value))
+        return _reduced(call, axes, keepdim)
 
 
-@rule(aten.all.default, aten.all.dim, aten.all.dims)
-def _all(call: Call) -> Any:
-    return _neutral(call, 1)
-
-
-@rule(aten.amax.default, aten.max.default)
-def _amax(call: Call) -> Any:
-    return _neutral(call, _least(call.get("self").meta["val"].dtype))
-
-
-@rule(aten.amin.default, aten.min.default)
-def _amin(call: Call) -> Any:
-    return _neutral(call, _greatest(call.get("self").meta["val"].dtype))
-
-
-@rule(aten.logsumexp.default)
-def _logsumexp(call: Call) -> Any:
-    return _neutral(call, float("-inf"))
+for _targets, _value in _NEUTRAL.items():
+    _register(_targets, _value)
 
 
 @rule(aten.mean.default, aten.mean.dim)
@@ -211,35 +201,21 @@ def _contract(call: Call, left: str, right: str, left_axis: int, right_axis: int
         call.set(name, call.writer.masked(source, [axis % len(call.dims(name))], 0))
 
 
-@rule(aten.mm.default, aten.bmm.default)
-def _mm(call: Call) -> Any:
-    _contract(call, "self", "mat2", -1, -2)
-    left, right = call.dims("self"), call.dims("mat2")
-    return (
-        (*broadcast(call, left[:-2], right[:-2]), left[-2], right[-1])
-        if left[:-2]
-        else (
-            left[-2],
-            right[-1],
-        )
-    )
-
-
-def _added(call: Call, left: str, right: str) -> Dims:
+def _product(call: Call, left: str, right: str) -> Dims:
     _contract(call, left, right, -1, -2)
     a, b = call.dims(left), call.dims(right)
-    product: Dims = (*(broadcast(call, a[:-2], b[:-2]) if a[:-2] else ()), a[-2], b[-1])
-    return broadcast(call, product, call.dims("self"))
+    return (*(broadcast(call, a[:-2], b[:-2]) if a[:-2] else ()), a[-2], b[-1])
 
 
-@rule(aten.addmm.default)
+@rule(aten.mm.default, aten.bmm.default)
+def _mm(call: Call) -> Any:
+    return _product(call, "self", "mat2")
+
+
+@rule(aten.addmm.default, aten.baddbmm.default)
 def _addmm(call: Call) -> Any:
-    return _added(call, "mat1", "mat2")
-
-
-@rule(aten.baddbmm.default)
-def _baddbmm(call: Call) -> Any:
-    return _added(call, "batch1", "batch2")
+    names = ("mat1", "mat2") if call.target is aten.addmm.default else ("batch1", "batch2")
+    return broadcast(call, _product(call, *names), call.dims("self"))
 
 
 @rule(aten.linear.default)

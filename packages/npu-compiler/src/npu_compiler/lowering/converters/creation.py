@@ -34,49 +34,34 @@ def _as_result(ctx: Context, value: Operand) -> Any:
     return _filled(ctx, value, ctx.integers([size for size in sizes if size is not None]))
 
 
-@converter(aten.full.default, compute=False)
-def convert_full(ctx: Context, size: Any, fill_value: Operand, **_: Any) -> Any:
-    return _filled(ctx, fill_value, ctx.vector(size))
+def _number_of(ctx: Context) -> int:
+    return 1 if "ones" in str(ctx.node.target) else 0
 
 
-@converter(aten.zeros.default, aten.empty.memory_format, compute=False)
-def convert_zeros(ctx: Context, size: Any, **_: Any) -> Any:
-    return _filled(ctx, 0, ctx.vector(size))
+@converter(
+    aten.full.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.empty.memory_format,
+    aten.new_full.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_empty.default,
+    compute=False,
+)
+def convert_full(ctx: Context, size: Any, fill_value: Operand = None, **_: Any) -> Any:
+    return _filled(ctx, _number_of(ctx) if fill_value is None else fill_value, ctx.vector(size))
 
 
-@converter(aten.ones.default, compute=False)
-def convert_ones(ctx: Context, size: Any, **_: Any) -> Any:
-    return _filled(ctx, 1, ctx.vector(size))
-
-
-@converter(aten.new_full.default, compute=False)
-def convert_new_full(ctx: Context, self: Any, size: Any, fill_value: Operand, **_: Any) -> Any:
-    return _filled(ctx, fill_value, ctx.vector(size))
-
-
-@converter(aten.new_zeros.default, aten.new_empty.default, compute=False)
-def convert_new_zeros(ctx: Context, self: Any, size: Any, **_: Any) -> Any:
-    return _filled(ctx, 0, ctx.vector(size))
-
-
-@converter(aten.new_ones.default, compute=False)
-def convert_new_ones(ctx: Context, self: Any, size: Any, **_: Any) -> Any:
-    return _filled(ctx, 1, ctx.vector(size))
-
-
-@converter(aten.full_like.default, compute=False)
-def convert_full_like(ctx: Context, self: fx.Node, fill_value: Operand, **_: Any) -> Any:
-    return _as_result(ctx, fill_value)
-
-
-@converter(aten.zeros_like.default, aten.empty_like.default, compute=False)
-def convert_zeros_like(ctx: Context, self: fx.Node, **_: Any) -> Any:
-    return _as_result(ctx, 0)
-
-
-@converter(aten.ones_like.default, compute=False)
-def convert_ones_like(ctx: Context, self: fx.Node, **_: Any) -> Any:
-    return _as_result(ctx, 1)
+@converter(
+    aten.full_like.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.empty_like.default,
+    compute=False,
+)
+def convert_full_like(ctx: Context, self: fx.Node, fill_value: Operand = None, **_: Any) -> Any:
+    return _as_result(ctx, _number_of(ctx) if fill_value is None else fill_value)
 
 
 @converter(aten.fill.Scalar, aten.fill.Tensor, compute=False)
@@ -89,35 +74,16 @@ def convert_scalar_tensor(ctx: Context, s: Operand, **_: Any) -> Any:
     return ctx.get(s, ctx.out_dtype())
 
 
-def _range(ctx: Context, start: Operand, end: Operand, step: Operand) -> Any:
+@converter(aten.arange.default, aten.arange.start, aten.arange.start_step, compute=False)
+def convert_arange(
+    ctx: Context, end: Operand, start: Operand = 0, step: Operand = 1, **_: Any
+) -> Any:
     dtype = ctx.out_dtype()
-    if dtype.is_floating_point:
-        # A half type cannot hold the counter, so count in float32 and cast.
-        work = torch.float32
-    else:
-        work = torch.int64
-    values = ops.range(
-        ctx.get(start, work),
-        ctx.get(end, work),
-        ctx.get(step, work),
-        output_type="f32" if work is torch.float32 else "i64",
-    )
+    # A half type cannot hold the counter, so count in float32 and cast.
+    work = torch.float32 if dtype.is_floating_point else torch.int64
+    bounds = (ctx.get(value, work) for value in (start, end, step))
+    values = ops.range(*bounds, output_type="f32" if work is torch.float32 else "i64")
     return ctx.convert(values.output(0), dtype)
-
-
-@converter(aten.arange.default, compute=False)
-def convert_arange(ctx: Context, end: Operand, **_: Any) -> Any:
-    return _range(ctx, 0, end, 1)
-
-
-@converter(aten.arange.start, compute=False)
-def convert_arange_start(ctx: Context, start: Operand, end: Operand, **_: Any) -> Any:
-    return _range(ctx, start, end, 1)
-
-
-@converter(aten.arange.start_step, compute=False)
-def convert_arange_step(ctx: Context, start: Operand, end: Operand, step: Operand, **_: Any) -> Any:
-    return _range(ctx, start, end, step)
 
 
 @converter(
@@ -275,53 +241,36 @@ def convert_sym_numel(ctx: Context, self: fx.Node) -> Any:
     return ops.reduce_prod(ctx.shape(self), ctx.integers([0]), False)
 
 
-def _symbolic_dtype(ctx: Context) -> torch.dtype:
-    return ctx.out_dtype()
+# Arithmetic on sizes -> the counterpart, and the dtype of operands, by default the result's.
+_SYMBOLIC: dict[Any, tuple[Callable[..., Any], torch.dtype | None]] = {
+    operator.add: (ops.add, None),
+    operator.sub: (ops.subtract, None),
+    operator.mul: (ops.multiply, None),
+    operator.floordiv: (lambda a, b: ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b), None),
+    operator.mod: (ops.floor_mod, None),
+    operator.truediv: (ops.divide, None),
+    operator.pow: (ops.power, None),
+    operator.neg: (ops.negative, None),
+    torch.sym_max: (ops.maximum, None),
+    torch.sym_min: (ops.minimum, None),
+    operator.eq: (ops.equal, torch.int64),
+    operator.ne: (ops.not_equal, torch.int64),
+    operator.lt: (ops.less, torch.int64),
+    operator.le: (ops.less_equal, torch.int64),
+    operator.gt: (ops.greater, torch.int64),
+    operator.ge: (ops.greater_equal, torch.int64),
+}
 
 
-def _arithmetic(keys: tuple[Any, ...], make: Callable[..., Any]) -> None:
-    def convert(ctx: Context, arg0: Operand, arg1: Operand) -> Any:
-        dtype = _symbolic_dtype(ctx)
-        return make(ctx.get(arg0, dtype), ctx.get(arg1, dtype))
-
-    convert.__name__ = f"convert_symbolic_{keys[0].__name__}"
-    converter(*keys, compute=False)(convert)
+def _register_symbolic(key: Any, make: Callable[..., Any], dtype: torch.dtype | None) -> None:
+    @converter(key, compute=False)
+    def convert(ctx: Context, **operands: Operand) -> Any:
+        wanted = dtype or ctx.out_dtype()
+        return make(*(ctx.get(operand, wanted) for operand in operands.values()))
 
 
-def _floor_div(a: Any, b: Any) -> Any:
-    return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
-
-
-_arithmetic((operator.add,), ops.add)
-_arithmetic((operator.sub,), ops.subtract)
-_arithmetic((operator.mul,), ops.multiply)
-_arithmetic((operator.floordiv,), _floor_div)
-_arithmetic((operator.mod,), ops.floor_mod)
-_arithmetic((operator.truediv,), ops.divide)
-_arithmetic((operator.pow,), ops.power)
-_arithmetic((torch.sym_max,), ops.maximum)
-_arithmetic((torch.sym_min,), ops.minimum)
-
-
-def _comparison(key: Any, make: Callable[..., Any]) -> None:
-    def convert(ctx: Context, arg0: Operand, arg1: Operand) -> Any:
-        return make(ctx.get(arg0, torch.int64), ctx.get(arg1, torch.int64))
-
-    convert.__name__ = f"convert_symbolic_{key.__name__}"
-    converter(key, compute=False)(convert)
-
-
-_comparison(operator.eq, ops.equal)
-_comparison(operator.ne, ops.not_equal)
-_comparison(operator.lt, ops.less)
-_comparison(operator.le, ops.less_equal)
-_comparison(operator.gt, ops.greater)
-_comparison(operator.ge, ops.greater_equal)
-
-
-@converter(operator.neg, compute=False)
-def convert_symbolic_neg(ctx: Context, arg0: Operand) -> Any:
-    return ops.negative(ctx.get(arg0))
+for _key, (_make, _dtype) in _SYMBOLIC.items():
+    _register_symbolic(_key, _make, _dtype)
 
 
 @converter(torch.sym_float, compute=False)
