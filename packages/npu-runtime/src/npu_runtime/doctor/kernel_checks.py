@@ -6,7 +6,7 @@ Messages and parameters are those of Linux' drivers/accel/ivpu.
 import re
 
 from npu_runtime.doctor.machine import Machine, log_faults
-from npu_runtime.doctor.report import RELEASES, Check, Status, needless
+from npu_runtime.doctor.report import RELEASES, Check, needless, note, ok, problem, skipped
 
 __all__ = [
     "check_firmware",
@@ -32,27 +32,21 @@ def check_module(machine: Machine) -> Check:
     """The kernel's driver."""
     for chip in machine.chips:
         if machine.module_ids and chip.pci_id and chip.pci_id not in machine.module_ids:
-            return Check(
-                "kernel module",
-                Status.PROBLEM,
+            return problem(
                 f"intel_vpu of Linux {machine.kernel} does not know {chip.product} ({chip.pci_id})",
                 "Install a newer kernel (on Ubuntu: sudo apt install linux-generic-hwe-24.04).",
             )
     if machine.has_module:
-        return Check("kernel module", Status.OK, "intel_vpu is loaded")
+        return ok("intel_vpu is loaded")
     if not machine.chips:
-        return needless("kernel module", "intel_vpu is not loaded")
+        return needless("intel_vpu is not loaded")
     if machine.has_module_file:
-        return Check(
-            "kernel module",
-            Status.PROBLEM,
+        return problem(
             "intel_vpu is installed, but not loaded",
             "Run: sudo modprobe intel_vpu. If it is gone after a restart, look for a blacklist "
             "in /etc/modprobe.d.",
         )
-    return Check(
-        "kernel module",
-        Status.PROBLEM,
+    return problem(
         f"Linux {machine.kernel} comes without intel_vpu",
         "Install the rest of the kernel's modules (on Ubuntu linux-modules-extra), or a kernel "
         "built with CONFIG_DRM_ACCEL_IVPU.",
@@ -63,22 +57,18 @@ def check_firmware(machine: Machine) -> Check:
     """What the kernel loads into the chip. A device that the kernel made has started with it."""
     if machine.kernel_devices:
         started = last_firmware(machine.log)
-        return Check("firmware", Status.OK, f"the kernel started the NPU with {started or 'it'}")
+        return ok(f"the kernel started the NPU with {started or 'it'}")
     if not machine.chips:
-        return needless("firmware", "not looked for")
+        return needless("not looked for")
     generation = machine.chips[0].generation
     files = [name for name in machine.firmware if name.startswith(f"vpu_{generation}")]
     if files:
-        return Check(
-            "firmware",
-            Status.NOTE,
+        return note(
             f"{files[0]} is there, and the NPU has not started",
             "Read why in: sudo dmesg | grep -i -e vpu -e npu. A driver that was just installed "
             f"needs: {_RELOAD}.",
         )
-    return Check(
-        "firmware",
-        Status.PROBLEM,
+    return problem(
         f"no vpu_{generation}*.bin in /lib/firmware/intel/vpu",
         f"Install intel-fw-npu from {RELEASES}, or a newer linux-firmware; then {_RELOAD}.",
     )
@@ -86,37 +76,33 @@ def check_firmware(machine: Machine) -> Check:
 
 def check_kernel_log(machine: Machine) -> Check:
     """What the kernel said of the NPU since it last started."""
-    name = "kernel log"
     if not machine.chips:
-        return needless(name, "not looked for")
+        return needless("not looked for")
     if not machine.log:
-        return Check(name, Status.SKIPPED, "no message of intel_vpu can be read")
+        return skipped("no message of intel_vpu can be read")
     lines = _last_attempt(machine.log)
     for fault in log_faults():
         for line in lines:
             if re.search(fault.pattern, line):
-                status = Status.NOTE if machine.kernel_devices else Status.PROBLEM
-                return Check(name, status, f"{fault.meaning}: {_message(line)}", fault.fix)
-    return Check(name, Status.OK, "no failure of intel_vpu")
+                found = f"{fault.meaning}: {_message(line)}"
+                return (note if machine.kernel_devices else problem)(found, fault.fix)
+    return ok("no failure of intel_vpu")
 
 
 def check_parameters(machine: Machine) -> Check:
     """Parameters of the module that are not as the kernel sets them."""
-    name = "parameters"
     changed = {
         key: machine.parameters[key]
         for key, usual in _AS_SHIPPED.items()
         if machine.parameters.get(key, usual[0]) not in usual
     }
     if not machine.parameters:
-        return Check(name, Status.SKIPPED, "intel_vpu has none that can be read")
+        return skipped("intel_vpu has none that can be read")
     if not changed:
-        return Check(name, Status.OK, "as the kernel sets them")
+        return ok("as the kernel sets them")
     is_useless = any(key in changed for key in _WITHOUT_RESULTS)
     listed = ", ".join(f"{key}={value}" for key, value in changed.items())
-    return Check(
-        name,
-        Status.PROBLEM if is_useless else Status.NOTE,
+    return (problem if is_useless else note)(
         f"intel_vpu runs with {listed}" + (", for tests without results" if is_useless else ""),
         f"Take it out of /etc/modprobe.d and of the kernel's command line, then {_RELOAD}.",
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ __all__ = [
     "as_table",
     "exit_code",
     "needless",
+    "note",
+    "ok",
+    "problem",
+    "skipped",
     "verdict",
 ]
 
@@ -48,9 +53,16 @@ class Check:
     fix: str = ""
 
 
-def needless(name: str, found: str) -> Check:
+# Results of each status, which `run_checks` names.
+ok = functools.partial(Check, "", Status.OK)
+note = functools.partial(Check, "", Status.NOTE)
+problem = functools.partial(Check, "", Status.PROBLEM)
+skipped = functools.partial(Check, "", Status.SKIPPED)
+
+
+def needless(found: str) -> Check:
     """What is missing where there is no NPU is nothing to repair."""
-    return Check(name, Status.SKIPPED, f"{found}; there is no NPU to need it")
+    return skipped(f"{found}; there is no NPU to need it")
 
 
 _MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIPPED: "·"}
