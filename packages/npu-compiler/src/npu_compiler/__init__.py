@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npu_command.import_hooks import lazy_names
+from npu_command.import_hooks import homes_of, lazy_names
 
 if TYPE_CHECKING:
     from npu_compiler.errors import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
     from npu_compiler.torch_compile.backend import compile  # noqa: A004  # the name its users know
     from npu_compiler.torch_compile.tune import tune
-    from npu_compiler.tuning import TuningReport
+    from npu_compiler.tuning.store import TuningReport
 
 __all__ = [
     "CompileStatistics",
@@ -67,40 +67,23 @@ __all__ = [
     "tune",
 ]
 
-_HOMES = {
-    "Readiness": "readiness",
-    "HalfPrecision": "half_precision",
-    "check": "readiness",
-    "check_half": "half_precision",
-    "CompileStatistics": "graph_compiler.records",
-    "compile_statistics": "graph_compiler.records",
-    "CompilerConfig": "options",
-    "CompilerError": "errors",
-    "ExportError": "errors",
-    "Explanation": "explanations.explain",
-    "GraphBuilder": "graph_builder",
-    "GraphError": "errors",
-    "GraphTensor": "graph_builder",
-    "LoadedModel": "exported.load",
-    "LoweringError": "errors",
-    "OptionError": "errors",
-    "RegistryError": "errors",
-    "SparseAttention": "options",
-    "compile": "torch_compile.backend",
-    "compress_to_i4": "quantize",
-    "custom_op": "lowering",
-    "define_op": "lowering",
-    "TimeBound": "roofline",
-    "TimeEstimate": "roofline",
-    "estimate": "roofline",
-    "explain": "explanations.explain",
-    "export": "exported.write",
-    "load": "exported.load",
-    "quantize_model": "nn",
-    "quantize_tensor": "quantize",
-    "register_fx_node_converter": "lowering",
-    "TuningReport": "tuning",
-    "tune": "torch_compile.tune",
+_NAMES = {
+    "errors": "CompilerError ExportError GraphError LoweringError OptionError RegistryError",
+    "explanations.explain": "Explanation explain",
+    "exported.load": "LoadedModel load",
+    "exported.write": "export",
+    "graph_builder": "GraphBuilder GraphTensor",
+    "graph_compiler.records": "CompileStatistics compile_statistics",
+    "half_precision": "HalfPrecision check_half",
+    "lowering": "custom_op define_op register_fx_node_converter",
+    "nn": "quantize_model",
+    "options": "CompilerConfig SparseAttention",
+    "quantize": "compress_to_i4 quantize_tensor",
+    "readiness": "Readiness check",
+    "roofline": "TimeBound TimeEstimate estimate",
+    "torch_compile.backend": "compile",
+    "torch_compile.tune": "tune",
+    "tuning.store": "TuningReport",
 }
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__, homes_of(_NAMES))

@@ -12,7 +12,8 @@ import npu_compiler
 from npu_compiler.cli import main
 from npu_compiler.errors import OptionError, TargetError
 from npu_compiler.target_compiler.report import ESTIMATE_NOTE
-from npu_compiler.tuning import TuningStore, estimation
+from npu_compiler.tuning import estimation
+from npu_compiler.tuning.store import TuningStore
 
 X = torch.randn(2, 16)
 

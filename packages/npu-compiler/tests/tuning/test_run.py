@@ -7,7 +7,9 @@ import torch
 
 import npu_compiler
 import npu_runtime
-from npu_compiler.tuning import CANDIDATES, TuningStore, measuring
+from npu_compiler.tuning import measuring
+from npu_compiler.tuning.candidates import CANDIDATES
+from npu_compiler.tuning.store import TuningStore
 
 
 @pytest.fixture

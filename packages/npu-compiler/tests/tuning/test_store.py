@@ -8,7 +8,7 @@ import pytest
 
 from npu_compiler.cli import main
 from npu_compiler.errors import TuningError
-from npu_compiler.tuning import TuningRecord, TuningStore
+from npu_compiler.tuning.store import TuningRecord, TuningStore
 
 RECORD = TuningRecord(
     key="abc123",

@@ -18,6 +18,7 @@ from typing import Any
 
 __all__ = [
     "deferred_starts",
+    "homes_of",
     "is_deferred",
     "lazy_names",
     "start",
@@ -50,6 +51,11 @@ def lazy_names(package: str, homes: Mapping[str, str | None]) -> Callable[[str],
         return value
 
     return get
+
+
+def homes_of(modules: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns the homes for `lazy_names` of modules -> the names they define, between spaces."""
+    return {name: module for module, names in modules.items() for name in names.split()}
 
 
 def start(action: Callable[[], object]) -> None:

@@ -1,6 +1,8 @@
 """From OpenVINO models to programs on the device: options, loading, and the cache on disk."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from npu_command.import_hooks import homes_of, lazy_names
 
 if TYPE_CHECKING:
     from npu_compiler.programs.cache import ProgramCache, content_key
@@ -18,21 +20,12 @@ __all__ = [
     "precision_name",
 ]
 
-_HOMES = {
-    "CacheStatistics": "kept_files",
-    "ProgramCache": "cache",
-    "compile_options": "precision",
-    "content_key": "cache",
-    "load_model": "load",
-    "load_tolerant": "load",
-    "precision_name": "precision",
+_NAMES = {
+    "cache": "ProgramCache content_key",
+    "kept_files": "CacheStatistics",
+    "load": "load_model load_tolerant",
+    "precision": "compile_options precision_name",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # Late: exported models run without torch, which some of these import.
-    import importlib
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Late: exported models run without torch, which some of these import.
+__getattr__ = lazy_names(__name__, homes_of(_NAMES))

@@ -1,6 +1,8 @@
 """Quantization: integer weights and activations in forms that plugins run, and what they cost."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from npu_command.import_hooks import homes_of, lazy_names
 
 if TYPE_CHECKING:
     from npu_compiler.quantize.calibrated import compress_weights_by_data, quantize_activations
@@ -48,32 +50,13 @@ __all__ = [
     "quantize_weight",
 ]
 
-_HOMES = {
-    "GROUP_SIZES": "weights",
-    "MODES": "weights",
-    "ROUNDINGS": "weights",
-    "QuantizedWeight": "weights",
-    "fitting_group": "weights",
-    "quantize_weight": "weights",
-    "CompressedWeight": "compress",
-    "CompressionReport": "compress",
-    "compress_weights": "compress",
-    "QualityReport": "quality",
-    "call_arguments": "quality",
-    "compare_outputs": "quality",
-    "compare_perplexity": "quality",
-    "perplexity": "quality",
-    "compress_to_i4": "weights",
-    "quantize_tensor": "weights",
-    "compress_weights_by_data": "calibrated",
-    "quantize_activations": "calibrated",
+_NAMES = {
+    "calibrated": "compress_weights_by_data quantize_activations",
+    "compress": "CompressedWeight CompressionReport compress_weights",
+    "quality": "QualityReport call_arguments compare_outputs compare_perplexity perplexity",
+    "weights": "GROUP_SIZES MODES QuantizedWeight ROUNDINGS compress_to_i4 fitting_group "
+    "quantize_tensor quantize_weight",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # Late: options name the modes, and OpenVINO's Python package takes a tenth of a second.
-    import importlib
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Late: options name the modes, and OpenVINO's Python package takes a tenth of a second.
+__getattr__ = lazy_names(__name__, homes_of(_NAMES))
