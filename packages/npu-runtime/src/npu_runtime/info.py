@@ -105,7 +105,8 @@ def _described(openvino: ctypes.CDLL, core: ctypes.c_void_p, wanted: str) -> dic
         "device": _cut(device.encode(), _NAME),
         "full_name": device if full_name is None else full_name,
         "driver_version": _driver_version(
-            openvino, asked("NPU_DRIVER_VERSION", _NPU_VERSION) if _is_npu(device) else None
+            openvino,
+            asked("NPU_DRIVER_VERSION", _NPU_VERSION) if device.startswith("NPU") else None,
         ),
         "capabilities": asked("OPTIMIZATION_CAPABILITIES", _CAPABILITIES) or "",
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -151,10 +152,6 @@ def _choice(names: list[str], wanted: str) -> tuple[str, str] | None:
 def _first(names: list[str], wanted: str) -> str | None:
     """The first device of a kind; "NPU" also finds "NPU.0"."""
     return next((name for name in names if name == wanted or name.startswith(f"{wanted}.")), None)
-
-
-def _is_npu(device: str) -> bool:
-    return device.startswith("NPU")
 
 
 def _driver_version(openvino: ctypes.CDLL, npu_driver: str | None) -> str:

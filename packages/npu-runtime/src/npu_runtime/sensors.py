@@ -79,7 +79,7 @@ def _chip(index: int, call: str, root: Path) -> Path:
     device = device_info(index)
     folder = root / "sys/class/accel"
     nodes = folder.iterdir() if folder.is_dir() else ()
-    chips = [node for node in nodes if _driver(node) == _DRIVER]
+    chips = [node for node in nodes if (node / "device" / "driver").resolve().name == _DRIVER]
     chips.sort(key=lambda node: (len(node.name), node.name))
     if device.driver != "openvino" or not device.device.startswith("NPU"):
         raise DeviceError(
@@ -95,10 +95,6 @@ def _chip(index: int, call: str, root: Path) -> Path:
             code="sensor-absent",
         )
     return chips[index]
-
-
-def _driver(node: Path) -> str:
-    return (node / "device" / "driver").resolve().name
 
 
 def _has_open(process: Path, node: str) -> bool:

@@ -241,7 +241,7 @@ class RandomGraph:
         """
         found: list[Any] = self.tensors() if tensors is None else list(tensors)
         if wide:
-            found = [_widened(value) for value in found]
+            found = [value.double() if value.is_floating_point() else value for value in found]
         if disturb is not None:
             for value in found:
                 disturb(value, ())
@@ -331,10 +331,6 @@ def _is_view(value: Any, operands: Sequence[torch.Tensor]) -> bool:
 
 def _is_narrow(value: Any) -> bool:
     return any(value is dtype for dtype in (torch.float16, torch.bfloat16, torch.float32))
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def function(target: str) -> Callable[..., Any]:

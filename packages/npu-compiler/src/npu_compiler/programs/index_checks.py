@@ -86,7 +86,7 @@ def check_arrays(
         IndexRangeError: [index-range].
     """
     for record in records:
-        if _needs_outputs(record) != (outputs is not None):
+        if bool(record["is_output"] or record["is_size_output"]) != (outputs is not None):
             continue
         indices = (outputs or ()) if record["is_output"] else inputs
         values = indices[record["port"]]
@@ -101,10 +101,6 @@ def check_arrays(
                 f"{least if least < low else most}. Look at where these integers come from.",
                 code="index-range",
             )
-
-
-def _needs_outputs(record: Mapping[str, Any]) -> bool:
-    return bool(record["is_output"] or record["is_size_output"])
 
 
 def _size(record: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> int:

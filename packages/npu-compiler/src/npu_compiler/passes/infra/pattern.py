@@ -196,16 +196,12 @@ def find(
     """
     for named, nodes in pattern.matches(node, {}):
         inside = set(nodes)
-        if any(not _stays_inside(part, inside) for part in inside - {node}):
+        if any(not (shares_memory(part) or set(part.users) <= inside) for part in inside - {node}):
             continue
         if any(map(is_kept, inside)):
             continue
         return Match(node, named, tuple(dict.fromkeys(nodes)))
     return None
-
-
-def _stays_inside(part: fx.Node, inside: set[fx.Node]) -> bool:
-    return shares_memory(part) or set(part.users) <= inside
 
 
 @dataclass(frozen=True)
