@@ -20,12 +20,7 @@ __all__ = ["CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFx
 
 
 def on_host(kernel: Callable[..., Any], *args: Any) -> Any:
-    """Calls a compiled loop; npu tensors become views of their memory, which wait for the device.
-
-    Args:
-        kernel: takes tensors' addresses and numbers.
-        args: tensors on npu or cpu, and numbers.
-    """
+    """Calls a compiled loop; npu tensors become views of their memory after their work."""
     return kernel(
         *[
             as_cpu(arg) if isinstance(arg, torch.Tensor) and arg.device.type == "npu" else arg
@@ -118,11 +113,7 @@ class _NotWritten(wrapper.PythonWrapperCodegen):
 
     @classmethod
     def create(cls, *_args: Any, **_named: Any) -> wrapper.PythonWrapperCodegen:
-        """Says what there is instead.
-
-        Raises:
-            CompilerError: [inductor-wrapper] always.
-        """
+        """Raises [inductor-wrapper], which says what there is instead."""
         raise CompilerError(
             f"torch._inductor: graphs on npu are called from Python; got {cls.setting}. Leave it "
             "off, or write the graph to a folder with npu_compiler.export.",

@@ -299,8 +299,7 @@ def resolve_config(
 def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
     """Makes a configuration of what torch.compile(options=...) was given.
 
-    Raises:
-        OptionError: as parse_options; [option-place] for one that torch.compile has other ways for.
+    Raises as parse_options, and [option-place] for one that torch.compile has other ways for.
     """
     config = parse_options(options)
     for name, way in _NOT_FOR_BACKENDS.items():

@@ -70,12 +70,7 @@ class Writer:
     """
 
     def __init__(self, device: torch.device, mode: FakeTensorMode) -> None:
-        """Starts with an empty graph.
-
-        Args:
-            device: where masks are computed.
-            mode: in which fake values live.
-        """
+        """Starts an empty graph: masks are made on the device, fake values in the mode."""
         self.graph = fx.Graph()
         self.dims: dict[fx.Node, Dims] = {}
         self.values: dict[fx.Node, Range] = {}
@@ -257,21 +252,14 @@ class Call:
         return self.writer.refuse(reason, *dims)
 
     def require_whole(self, reason: str, *dims: Dim) -> None:
-        """Refuses where a dimension varies.
-
-        Raises:
-            CannotPad: one does.
-        """
+        """Refuses, with CannotPad, where a dimension varies."""
         if any(map(is_padded, dims)):
             raise self.refuse(reason, *dims)
 
     def require_prefix(self, reason: str, *dims: Dim) -> None:
-        """Refuses where true values do not stand at the first positions, each at its own.
+        """Raises CannotPad where true values do not stand at the first positions, each at its own.
 
         Of two joined dimensions that vary, the true position 3 need not be the padded position 3.
-
-        Raises:
-            CannotPad: in a dimension they do not.
         """
         if any(is_padded(dim) and len(dim) > 1 for dim in dims):
             raise self.refuse(reason, *dims)
@@ -290,11 +278,7 @@ class Rule:
     sizes: frozenset[str]
 
     def apply(self, call: Call) -> tuple[fx.Node, Any]:
-        """Writes a call and returns it with its dims.
-
-        Raises:
-            CannotPad: true values cannot be kept apart from padding.
-        """
+        """Writes a call and returns it with its dims; CannotPad if padding would reach values."""
         for name, value in call.items():
             marked = any(isinstance(x, PaddedSize) for x in pytree.tree_leaves(value))
             if marked and name not in self.sizes:

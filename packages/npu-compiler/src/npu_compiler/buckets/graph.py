@@ -33,12 +33,7 @@ class OutputViews:
     """
 
     def __init__(self, graph_module: fx.GraphModule, known: Set[sympy.Symbol]) -> None:
-        """Looks through the outputs of a graph, which stays as it is.
-
-        Args:
-            graph_module: functional, with fake values in `meta["val"]`.
-            known: the symbols of which each call tells the sizes.
-        """
+        """Looks through a functional graph with fake values; calls tell the `known` sizes."""
         output = next(node for node in graph_module.graph.nodes if node.op == "output")
         leaves, spec = pytree.tree_flatten(output.args[0])
         chains = {
@@ -62,13 +57,7 @@ class OutputViews:
         self.module = fx.GraphModule(graph_module, graph)
 
     def take(self, index: int, result: Any, true: Mapping[sympy.Symbol, int]) -> Any:
-        """Returns an output of the graph.
-
-        Args:
-            index: of the output.
-            result: what `module` returned in its place.
-            true: the sizes of the call.
-        """
+        """Returns an output of what `module` returned in its place, for the sizes of the call."""
         for view in self._calls.get(index, ()):
             values: dict[Any, Any] = {
                 node: evaluate(expression(node.meta["val"]), true)
@@ -266,12 +255,7 @@ def _true_result(leaf: Any, dims: Any, true: Mapping[sympy.Symbol, int]) -> Any:
 
 
 def _pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor with zeros behind its elements, in the memory order of the tensor.
-
-    Args:
-        tensor: of any sizes.
-        sizes: at least the tensor's, dimension by dimension.
-    """
+    """Returns a tensor with zeros behind its elements up to these sizes, in its memory order."""
     if tuple(tensor.shape) == tuple(sizes):
         return tensor
     order = axis_order(tensor) or tuple(range(tensor.dim()))
@@ -285,13 +269,7 @@ def _pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _trim(tensor: torch.Tensor, dims: Dims, true: Mapping[sympy.Symbol, int]) -> torch.Tensor:
-    """Returns the true values of a padded result.
-
-    Args:
-        tensor: of padded sizes.
-        dims: factors of the dimensions, which locate the true values.
-        true: the sizes of the call.
-    """
+    """Returns the true values, by the factors of the dimensions and the sizes of the call."""
     if not any(map(is_padded, dims)):
         return tensor
     factors = [factor for dim in dims for factor in dim]

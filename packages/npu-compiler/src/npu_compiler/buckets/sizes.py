@@ -198,11 +198,7 @@ def product(dim: Dim) -> tuple[Expr, int]:
 
 
 def regroup(dims: Dims, sizes: Sequence[int]) -> Dims | None:
-    """Divides the factors of a tensor among the dimensions of a view of it.
-
-    Returns:
-        The dimensions of the view; None when it cuts through a factor that varies.
-    """
+    """Divides a tensor's factors among a view's dimensions; None if it cuts a varying one."""
     if 0 in sizes:  # no elements: nothing to keep apart
         return None if any(map(is_padded, dims)) else tuple(whole(size) for size in sizes)
     rest = list(_joined([factor for dim in dims for factor in dim]))

@@ -61,9 +61,7 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
     """Runs a script as `python script` does; returns what it exits with.
 
     What it prints goes to standard error: standard output is for what the command has to say.
-
-    Raises:
-        OptionError: [script-absent] there is no such file.
+    Raises [script-absent].
     """
     check_script(script)
     kept_arguments, kept_path = sys.argv, list(sys.path)

@@ -38,11 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_page(output: Path, page: str) -> None:
-    """Writes a page to the file that --output names.
-
-    Raises:
-        DumpError: [dump-output] the file cannot be written.
-    """
+    """Writes a page to the file that --output names; [dump-output] if it cannot be written."""
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as failure:

@@ -35,15 +35,7 @@ def rewrite_program(model: ov.Model) -> None:
 
 
 def check_program(model: ov.Model, *, name: str) -> None:
-    """Raises where a rule of the newest generation refuses the program.
-
-    Args:
-        model: as it is to be written.
-        name: of the model.
-
-    Raises:
-        ExportError: [export-npu] naming what is refused, and the rules.
-    """
+    """Raises [export-npu] where a rule of the newest generation refuses the program."""
     findings = [*check_whole_program(model), *check_operations(model, generation=GENERATIONS[-1])]
     refused = [finding for finding in findings if finding.verdict == "refused"]
     if refused:
@@ -73,11 +65,7 @@ BlobProgress = Callable[[float, str], None]
 
 
 def find_targets(names: Sequence[str]) -> tuple[Target, ...]:
-    """Returns the targets with these names or numbers, each once.
-
-    Raises:
-        OptionError: [unknown-target].
-    """
+    """Returns the targets with these names or numbers, each once; [unknown-target] for another."""
     return tuple(dict.fromkeys(find_target(name) for name in names))
 
 

@@ -25,11 +25,7 @@ __all__ = ["check_calibration", "compressed"]
 
 
 def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
-    """Checks that calibration data is there when, and only when, something comes of it.
-
-    Raises:
-        OptionError: [option-conflict].
-    """
+    """Raises [option-conflict] unless calibration data is there exactly where it has an effect."""
     if is_given and config.dtype != "int4" and config.activations is None:
         raise OptionError(
             "npu_compiler.export: calibration is for dtype 'int4', and for 'int8' with activations "

@@ -143,11 +143,7 @@ class Captured:
     original: fx.GraphModule | None
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Returns the values that a call with the example's structure gives for the inputs.
-
-        Raises:
-            ExportError: [export-input] for a call with other arguments than the example's.
-        """
+        """Returns the inputs of a call with the example's structure; [export-input] for another."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as failure:

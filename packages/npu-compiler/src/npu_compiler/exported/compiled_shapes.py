@@ -44,12 +44,7 @@ class KeptModel:
     """The place of one model's compiled form; nowhere, where nothing can be kept."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        """Finds the place of a model.
-
-        Args:
-            path: of the IR's xml file; the key has all bytes of both its files.
-            facts: what else the compiled form depends on, JSON-like: device, driver, options.
-        """
+        """Finds the place of an IR by the bytes of both its files and further facts, JSON-like."""
         self._entry: Path | None = None
         self._name = path.parent.name
         settings = read_settings()
@@ -196,10 +191,7 @@ class ByShapes(Generic[_Loaded]):
 def with_fixed_shapes(path: Path, shapes: Shapes | None, place: Path | None) -> Iterator[Path]:
     """Yields a model's path, with fixed shapes if there are some.
 
-    Args:
-        path: of the IR.
-        shapes: of its inputs, in order; None for the model as it is.
-        place: where the changed model is kept; None for a folder that goes afterwards.
+    The changed model is kept in `place`, or in a folder that goes afterwards.
     """
     if shapes is None:
         yield path

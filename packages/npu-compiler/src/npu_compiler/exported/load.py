@@ -54,12 +54,7 @@ class ArrayRunner:
     """By OpenVINO alone, on numpy arrays."""
 
     def __init__(self, path: Path, manifest: Manifest, device: str | None) -> None:
-        """Compiles a model.
-
-        Args:
-            path: of the IR.
-            manifest: of the folder.
-            device: OpenVINO's name of it, or None for the default.
+        """Compiles an IR for a device of OpenVINO, by default the best one.
 
         Raises:
             ExportError: [export-device] for a device that is not there, [export-load] for a model

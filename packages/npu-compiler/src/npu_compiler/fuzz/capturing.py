@@ -101,11 +101,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Makes a call, and writes it down.
-
-        Raises:
-            _Write: it changes a tensor.
-        """
+        """Makes a call, and writes it down; _Write if it changes a tensor."""
         if func._schema.is_mutable:
             raise _Write
         if func in self._table:
@@ -142,11 +138,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Compiled, ShapeEnv]:
-    """Compiles a graph whose named axes vary; no writes.
-
-    Returns:
-        What runs it, and what torch assumed about sizes.
-    """
+    """Returns what runs a graph whose named axes vary, and what torch assumed about sizes."""
     module = graph.module(device)
     keep_attention_whole(module)
     frozen = dict(module.named_buffers())

@@ -55,13 +55,7 @@ _LEAST_NORMAL = torch.finfo(torch.float32).tiny
 def allowed_differences(
     graph: RandomGraph, expected: Sequence[torch.Tensor], precision: str | None = None
 ) -> list[float]:
-    """Returns the largest difference each result may have.
-
-    Args:
-        graph: on its own inputs.
-        expected: eager's results, and the inputs after the run, as RandomGraph.compared gives them.
-        precision: in which programs compute, beside the graph's own dtypes.
-    """
+    """Returns the largest difference each result may have of programs in a precision."""
     values = [v for v in graph.values() if isinstance(v, torch.Tensor)]
     floats = [value for value in values if value.is_floating_point()]
     largest = max((_largest(value) for value in floats), default=0.0)
@@ -118,11 +112,6 @@ def unsettled_places(
 
     That is where it takes denormals for zeros, and where another of its kernels for attention,
     gelu or convolution looks at numbers that are not finite.
-
-    Args:
-        graph: on its own inputs.
-        expected: eager's results, as for allowed_differences.
-        allowed: the largest difference of each.
     """
     values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     contexts: list[contextlib.AbstractContextManager[Any]] = []
@@ -187,15 +176,9 @@ def difference(
     allowed: Sequence[float],
     unsettled: Sequence[torch.Tensor] = (),
 ) -> str:
-    """Returns what differs by more than is allowed, or an empty text.
+    """Returns what differs by more than is allowed outside of unsettled places, or an empty text.
 
     NaN equals NaN alone, and an infinity the same infinity.
-
-    Args:
-        results: of a compiled graph.
-        expected: of eager.
-        allowed: the largest difference of each.
-        unsettled: places of each that are not compared; empty for none.
     """
     for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
         left = result.detach().cpu()

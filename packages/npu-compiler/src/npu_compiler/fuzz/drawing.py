@@ -109,11 +109,7 @@ class GraphDraft(Values):
         return self._chance.choice(LAYOUTS) if self._chance.random() < 0.15 else ""
 
     def call(self, target: str, *arguments: Any, **keywords: Any) -> Ref:
-        """Adds a call.
-
-        Raises:
-            _Misfit: it raises on these values, or gives numbers that cannot be compared.
-        """
+        """Adds a call; _Misfit if it raises, or gives numbers that cannot be compared."""
         if not self._make(Draft(target, arguments, keywords), frozenset()):
             raise _Misfit
         return Ref(len(self.tensors) - 1)

@@ -275,11 +275,7 @@ class RandomGraph:
         return any(step.target.endswith("_") for step in self.steps)
 
     def module(self, device: str = "cpu") -> fx.GraphModule:
-        """The graph as dynamo would hand it over: torch functions, methods, buffers.
-
-        Args:
-            device: of the buffers, and of the tensors that calls create from nothing.
-        """
+        """The graph as dynamo would give it: torch functions, methods, buffers on the device."""
         root = torch.nn.Module()
         graph = fx.Graph()
         for index, spec in enumerate(self.inputs):

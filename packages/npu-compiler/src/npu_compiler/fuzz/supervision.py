@@ -103,11 +103,7 @@ class Ledger:
 
     @classmethod
     def read(cls, directory: Path, *, seed: int, verify: str, target: str = "") -> Ledger:
-        """The ledger of a directory, or a new one.
-
-        Raises:
-            ValueError: the directory's run has another seed or checks otherwise.
-        """
+        """The ledger of a directory, or a new one; ValueError for another seed or other checks."""
         file = directory / "ledger.json"
         if not file.is_file():
             return cls(seed, verify, target)

@@ -38,15 +38,7 @@ def shrink(
     limit_s: float,
     run: Callable[[RandomGraph, Mode], Comparison] = compare,
 ) -> tuple[RandomGraph, Mode]:
-    """Returns a smaller graph and a simpler mode that end in the same way.
-
-    Args:
-        graph: that ended wrongly.
-        mode: in which it did.
-        found: how it ended.
-        limit_s: seconds to try.
-        run: what compares.
-    """
+    """Returns a smaller graph and a simpler mode that end in the same way, within seconds."""
     until = time.monotonic() + limit_s
     is_smaller = True
     while is_smaller and time.monotonic() < until:

@@ -45,12 +45,7 @@ Get = Callable[[Any], Any]
 
 
 def cast_bounds(node: fx.Node, get: Get) -> tuple[int, int] | None:
-    """Returns bounds of a cast from finite floats to integers; None for other calls, or unknown.
-
-    Args:
-        node: any node.
-        get: interval of an integer node or number.
-    """
+    """Returns bounds of a cast from finite floats to integers; None for other calls, or unknown."""
     source = node.args[0] if node.target in _CASTS else None
     if not isinstance(source, fx.Node) or not source.meta["val"].dtype.is_floating_point:
         return None

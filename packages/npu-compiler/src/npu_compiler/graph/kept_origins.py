@@ -14,12 +14,7 @@ _ORIGINS = ["npu_compiler", "origins"]
 
 
 def keep_origins(model: ov.Model, origins: Mapping[str, tuple[str, str]]) -> None:
-    """Stores the origins of its calls in a model.
-
-    Args:
-        model: made from a captured graph.
-        origins: see npu_compiler.graph.origins.node_origins.
-    """
+    """Stores the origins of its calls in the model made from them."""
     model.set_rt_info(json.dumps(origins), _ORIGINS)
 
 

@@ -193,12 +193,7 @@ def keep_name(node: fx.Node) -> str:
 
 
 def mark_kept_float32(graph: fx.Graph, patterns: Sequence[str]) -> frozenset[str]:
-    """Marks the calls that the patterns name; returns the patterns that named any.
-
-    Args:
-        graph: as captured, before any pass.
-        patterns: as of CompilerConfig.keep_float32.
-    """
+    """Marks the calls that patterns of keep_float32 name; returns the patterns that named any."""
     found = set()
     for node in graph.nodes if patterns else ():
         if node.op == "call_function" and node.target is not operator.getitem:

@@ -24,11 +24,7 @@ Axes = int | Sequence[int] | None
 
 
 def torch_dtype_of(dtype: Any) -> torch.dtype:
-    """Returns torch's dtype for one of torch, of numpy, or a name.
-
-    Raises:
-        GraphError: [graph-parameter] for anything else.
-    """
+    """Returns torch's dtype for one of torch or numpy, or a name; else [graph-parameter]."""
     if isinstance(dtype, torch.dtype):
         return dtype
     name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
@@ -48,11 +44,7 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
 
 
 def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
-    """Returns a dtype of tensors that a program can hold.
-
-    Raises:
-        GraphError: [graph-parameter] for another.
-    """
+    """Returns a dtype of tensors that a program can hold; [graph-parameter] for another."""
     known = DEVICE_DTYPES | NARROW_DTYPES
     if dtype in known:
         return dtype

@@ -53,11 +53,7 @@ class Place:
 
 
 def pass_over(package: str) -> None:
-    """Makes find_place look for the caller of a package whose code builds graphs for a user.
-
-    Args:
-        package: its dotted name.
-    """
+    """Makes find_place look for the caller of this package, whose code builds graphs for a user."""
     _between.add(package)
 
 

@@ -270,11 +270,7 @@ class _Building:
         return ProgramTrial(call, subject)
 
     def _read_verdict(self, cache: ProgramCache, key: str) -> None:
-        """Reads what an earlier process found out about this program.
-
-        Raises:
-            RefusedNode: for the calls that were wrong.
-        """
+        """Reads what an earlier process found of this program; RefusedNode for wrong calls."""
         self.verdict = verdict = Verdict.from_json(cache.verdict(key))
         if verdict is not None and verdict.status == "wrong":
             every = list(self._piece.module.graph.nodes)
@@ -356,11 +352,7 @@ class _Building:
         return lowered.model, facts
 
     def _fit_npu(self, model: ov.Model) -> list[str]:
-        """Rewrites what an NPU would refuse; returns what was rewritten.
-
-        Raises:
-            RefusedNode: for the calls that have no equal form.
-        """
+        """Rewrites what an NPU would refuse; RefusedNode for calls that have no equal form."""
         if not self._is_for_npu:
             return []
         from npu_compiler.npu_rules.operations import (
@@ -446,12 +438,7 @@ def own_precision(graph: fx.Graph) -> str:
 
 
 def coarsest_precision(graph: fx.Graph, computed_in: str) -> str:
-    """Returns the precision whose rounding results show: of the computing, or of a value between.
-
-    Args:
-        graph: of a program.
-        computed_in: in which it computes.
-    """
+    """Returns the precision whose rounding results show: of computing, or of a value between."""
     values = (node.meta.get("val") for node in graph.nodes)
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
     if computed_in == "bfloat16" or torch.bfloat16 in dtypes:

@@ -137,10 +137,9 @@ class CompiledGraph:
                 self._forget()
 
     def _widened(self, arguments: tuple[Any, ...], error: IndexRangeError) -> Any:
-        """Runs the graph compiled for integers that are larger than those of former calls.
+        """Runs the graph compiled for integers larger than former calls'.
 
-        Raises:
-            IndexRangeError: it is not this that is wrong, or inputs may have been written already.
+        Raises IndexRangeError if they are not, or inputs may have been written already.
         """
         seen = bits_seen(self._placeholders, arguments)
         is_larger = any(bits > self._seen.get(name, 0) for name, bits in seen.items())
@@ -422,12 +421,7 @@ def _eager_calls(plan: Plan) -> list[tuple[fx.Node, str]]:
 
 
 def _refuse_eager(node: fx.Node, reason: str) -> NoReturn:
-    """Raises the error of a strict compilation for a call that would run eagerly.
-
-    Raises:
-        WrongResultError: [wrong-result] if the results of its program differed from torch's.
-        LoweringError: [no-converter], or [cannot-lower] for another reason.
-    """
+    """Raises [wrong-result], [no-converter] or [cannot-lower] for a call that would run eagerly."""
     call = f"{op_name(node.target)} ({node_place(node)})"
     shapes = [
         tuple(value.shape)

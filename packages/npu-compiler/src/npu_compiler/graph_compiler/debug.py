@@ -38,12 +38,7 @@ class GraphDump:
         self._files: list[str] = []
 
     def watch(self, graph_pass: GraphPass, graph: fx.Graph) -> None:
-        """Writes the graph when the passes of a stage are through.
-
-        Args:
-            graph_pass: that has just run.
-            graph: as it left it.
-        """
+        """Writes the graph when the passes of a stage are through."""
         # The text of the stage so far: the last pass of a stage writes what stays.
         self.write_stage(graph_pass.stage, graph)
 
@@ -76,12 +71,7 @@ class GraphDump:
 
 
 def dump_program(name: str, model: ov.Model) -> None:
-    """Writes a lowered model as IR, if dumps are wanted.
-
-    Args:
-        name: of the program: its graph's, with a number behind it when there are several.
-        model: before the device's compiler.
-    """
+    """Writes a lowered model as IR, if dumps are wanted."""
     graph, _, number = name.partition("/")
     place = _place(graph)
     if place is None:

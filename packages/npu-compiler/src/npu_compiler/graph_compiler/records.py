@@ -212,12 +212,7 @@ def show_model(name: str, model: ov.Model) -> None:
 
 
 def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
-    """Makes the record of a graph whose program an earlier process made, out of that one's record.
-
-    Args:
-        content: what dataclasses.asdict and JSON made of it: one program, nothing eager.
-        name: of the graph in this process.
-    """
+    """Makes a graph's record of what JSON kept of another's: one program, nothing eager."""
     (written,) = content["programs"]
     program = ProgramRecord(
         **{

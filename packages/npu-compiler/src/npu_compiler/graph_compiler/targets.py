@@ -93,12 +93,7 @@ def choose_target(facts: ProgramFacts, config: CompilerConfig) -> TargetChoice:
 
 
 def is_for_npu(config: CompilerConfig, device: str) -> bool:
-    """Whether programs are to hold only what the NPU's compiler takes.
-
-    Args:
-        config: see CompilerConfig.
-        device: OpenVINO's name of it.
-    """
+    """Whether programs are to hold only what the NPU's compiler takes."""
     return config.target == "NPU" or (config.target is None and device.startswith("NPU"))
 
 
@@ -160,12 +155,7 @@ class ProgramContent:
     is_for_npu: bool = False
 
     def key(self, weights: Mapping[str, torch.Tensor], *, options: Mapping[str, str]) -> str:
-        """Returns the key of the program with these weights, which are told apart by their bytes.
-
-        Args:
-            weights: placeholder name -> weight.
-            options: of the device's compiler.
-        """
+        """Returns the key of the program with these weights, told apart by their bytes."""
         return content_key(
             {
                 "graph": self.graph,

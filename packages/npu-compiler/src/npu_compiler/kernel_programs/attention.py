@@ -79,13 +79,7 @@ class CachedOperand:
 def attention_call(
     node: fx.Node, graph_module: fx.GraphModule, rows: Container[fx.Node]
 ) -> AttentionCall | None:
-    """Returns the attention that ends at a node; None if none does.
-
-    Args:
-        node: of a captured step.
-        graph_module: the step.
-        rows: its nodes that depend on the tokens or the cache.
-    """
+    """Returns the attention that ends at a node of a step with these rows; None if none does."""
     if node.target is _SDPA:
         return _fused(node)
     if node.target not in _PRODUCTS or not isinstance(node.args[1], fx.Node):
@@ -224,17 +218,10 @@ def _without_sinks(scores: Any) -> tuple[Any, fx.Node | None]:
 def cached_operand(
     graph_module: fx.GraphModule, step: Step, call: fx.Node, operand: fx.Node, *, is_turned: bool
 ) -> CachedOperand:
-    """Returns what keys or values are made of.
+    """Returns what keys or values (batch, heads, all, size) are made of; heads may be repeated.
 
-    Args:
-        graph_module: the captured step.
-        step: its placeholders.
-        call: the attention, for the error.
-        operand: keys or values (batch, heads, all, size); each head of the cache may be repeated.
-        is_turned: whether the last two dimensions of it are exchanged.
-
-    Raises:
-        LoweringError: [not-row-wise] if it is not the cache followed by the new tokens'.
+    With `is_turned` their last two dimensions are exchanged. Raises [not-row-wise] if it is not the
+    cache followed by the new tokens'.
     """
     whole = operand
     while is_moving(whole) and isinstance(whole.args[0], fx.Node):
@@ -305,18 +292,7 @@ def read_scores(
     *,
     positions: int,
 ) -> ScoreFacts:
-    """Returns how an attention makes scores of its product.
-
-    Args:
-        graph_module: the captured step.
-        step: its placeholders.
-        node: the attention, for the error.
-        call: what it is.
-        positions: how long a sequence may become.
-
-    Raises:
-        LoweringError: [not-row-wise] if no kernel computes it so.
-    """
+    """Returns how an attention makes scores of its product; [not-row-wise] if no kernel does so."""
     if call.scores is None:
         return ScoreFacts(
             call.scale, call.soft_cap, _fused_mask(graph_module, step, node, call, positions)

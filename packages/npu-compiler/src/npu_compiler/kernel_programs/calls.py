@@ -161,15 +161,9 @@ class Mover:
         self._evaluator = Evaluator(graph_module, step, _CASE)
 
     def moved(self, node: fx.Node, source: fx.Node, view: View) -> View:
-        """Returns what a moving call shows.
+        """Returns what a moving call shows of its source; a split and its getitem are one.
 
-        Args:
-            node: the call; a getitem of a call that splits counts as one with it.
-            source: the tensor that it moves.
-            view: what the source shows.
-
-        Raises:
-            LoweringError: [not-row-wise] if elements of one row come to lie in another.
+        Raises [not-row-wise] if elements of one row come to lie in another.
         """
         width = int(view.columns.max()) + 1
         rows = self._rows(self._step.roles(source))

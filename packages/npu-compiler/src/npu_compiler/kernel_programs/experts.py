@@ -234,16 +234,9 @@ def _moved_from(node: Any, end: Any = None) -> fx.Node | None:
 def read_shares(
     graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall
 ) -> Shares:
-    """Returns how a mixture's scores become shares; checks that its rows stay apart.
+    """Returns how a mixture's scores become shares, after a check that its rows stay apart.
 
-    Args:
-        graph_module: the captured step.
-        step: its placeholders.
-        node: the sum over experts, for the error.
-        call: what it is.
-
-    Raises:
-        LoweringError: [not-row-wise] if no kernel computes it so.
+    Raises [not-row-wise] if no kernel computes it so.
     """
     case = Case()
     rows, chosen = case.batch * case.tokens, call.chosen
@@ -290,17 +283,7 @@ def read_shares(
 
 
 def read_gate(graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall) -> Gate:
-    """Returns what a mixture's experts do between their products.
-
-    Args:
-        graph_module: the captured step.
-        step: its placeholders.
-        node: the sum over experts, for the error.
-        call: what it is.
-
-    Raises:
-        LoweringError: [not-row-wise] if no kernel computes it so.
-    """
+    """Returns what experts do between their products; [not-row-wise] if no kernel does so."""
     evaluator = Evaluator(graph_module, step, Case())
     shape = [evaluator.size(size) for size in call.gate_up.result.meta["val"].shape]
     limits = [value for value in _limits(call) if value > 0]

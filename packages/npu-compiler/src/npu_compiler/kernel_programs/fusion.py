@@ -19,14 +19,9 @@ _MOST_RUNS = 128
 
 
 def fuse(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
-    """Fuses a draft in place.
+    """Fuses a draft in place; computed weights with orders are added to the tables.
 
-    Args:
-        draft: the instructions.
-        tables: computed weights; those with orders are added.
-
-    Raises:
-        LoweringError: [not-row-wise] for columns in an order that no weight can be given.
+    Raises [not-row-wise] for columns in an order that no weight can be given.
     """
     _until_settled(draft, _add_bias)
     _order_outputs(draft, tables)

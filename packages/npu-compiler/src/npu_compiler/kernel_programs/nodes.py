@@ -51,14 +51,7 @@ class Rotation:
 
 
 def find_rotation(compute: Compute, *, heads: int, size: int, positions: int) -> Rotation | None:
-    """Returns the rotation that a function is for every head; None if it is none.
-
-    Args:
-        compute: the function.
-        heads: how many heads a row has.
-        size: of a head.
-        positions: how many there are.
-    """
+    """Returns the rotation that a function is for each head; None if it is not one."""
     partner = _partners(compute, heads, size, positions)
     if partner is None:
         return None
@@ -118,12 +111,7 @@ class Nodes:
     """
 
     def __init__(self, graph_module: fx.GraphModule, step: Step) -> None:
-        """Finds the rows.
-
-        Args:
-            graph_module: the step.
-            step: its placeholders.
-        """
+        """Finds the rows of a step."""
         self._module = graph_module
         self._graph = graph_module.graph
         self._step = step

@@ -77,16 +77,9 @@ def select(
     *,
     positions: int,
 ) -> Selection:
-    """Returns the instructions of a captured step.
+    """Returns the instructions of a captured step, which writes nothing in place.
 
-    Args:
-        graph_module: the step, without calls that write in place.
-        inputs: names of its first placeholders.
-        layers: what each layer of the cache keeps.
-        positions: how long a sequence may become.
-
-    Raises:
-        LoweringError: [not-row-wise] if a call has no kernel, or mixes rows.
+    Raises [not-row-wise] if a call has no kernel, or mixes rows.
     """
     return _Selector(graph_module, inputs, layers, positions).run()
 

@@ -378,17 +378,11 @@ def graph_size(graph: fx.Graph) -> GraphSize | None:
 def lower_tensors_to_kernels(
     graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor]
 ) -> LoweredTensors:
-    """Lowers a graph whose rows have nothing to do with one another.
+    """Lowers a functional float32 graph whose rows have nothing to do with one another.
 
     The shapes are fixed. Rows are the leading dimensions of a product's or a norm's input, taken
-    together; a call that would mix them is noticed by computing where it moves elements.
-
-    Args:
-        graph_module: functional, of float32; outputs are a tuple of its calls.
-        constants: placeholder name -> weight.
-
-    Raises:
-        LoweringError: [no-kernel] for a call that no kernel computes, or that mixes rows.
+    together; a call that would mix them is noticed by computing where it moves elements. Raises
+    [no-kernel] for a call that no kernel computes, or that mixes rows.
     """
     graph = graph_module.graph
     size = graph_size(graph)

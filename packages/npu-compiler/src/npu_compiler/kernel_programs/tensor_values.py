@@ -46,13 +46,7 @@ class TensorValues:
     def __init__(
         self, graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor], rows: int
     ) -> None:
-        """Takes a graph.
-
-        Args:
-            graph_module: of tensors with fixed shapes.
-            constants: placeholder name -> weight.
-            rows: of its tensors.
-        """
+        """Takes a graph of tensors with fixed shapes, its weights by name, and its rows."""
         self.rows = rows
         self.draft = Draft()
         self.shown: dict[fx.Node, Shown] = {}
@@ -111,11 +105,7 @@ class TensorValues:
         return int(value.numel()) // self.rows
 
     def part(self, node: Any) -> Part:
-        """Returns the columns of a value that a node shows, whose rows are the graph's.
-
-        Raises:
-            LoweringError: it shows them in another order, or no kernel computes it.
-        """
+        """Returns the columns that a node shows in the graph's rows; LoweringError without."""
         if node in self.refusals:
             raise self.refusals[node]
         if node not in self.shown:
@@ -168,11 +158,7 @@ class TensorValues:
         return _on_host(result) if isinstance(result, torch.Tensor) else result
 
     def spread(self, node: fx.Node, operand: Any) -> str:
-        """Returns the vector that an operand is for each row of a node.
-
-        Raises:
-            LoweringError: it is no constant, or not the same for all rows.
-        """
+        """Returns the vector that an operand is for each row; LoweringError if it varies."""
         value = self.fixed.get(operand) if isinstance(operand, fx.Node) else operand
         if value is None:
             raise no_kernel(node, "has an operand that is no constant")

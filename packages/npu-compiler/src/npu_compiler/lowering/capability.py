@@ -44,10 +44,7 @@ HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
 def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = False) -> str | None:
     """Returns why a call cannot be lowered, or None when it can.
 
-    Args:
-        node: a call_function node with fake values in `meta["val"]`.
-        config: for the ops that are to run eagerly.
-        with_frontend: whether OpenVINO's PyTorch frontend may take calls without a converter.
+    `with_frontend` says whether OpenVINO's frontend may take calls without a converter.
     """
     if op_name(node.target) in config.fallback_ops:
         return "listed in fallback_ops"

@@ -133,13 +133,10 @@ def integers(values: Sequence[int]) -> ov.Output:
 
 
 def saturate(model: ov.Model) -> None:
-    """Brings int64 constants into the range of int32, in which plugins compute them.
+    """Brings int64 constants into the range of int32, in place, in which plugins compute them.
 
     A plugin that compiles saturates them, but one that loads its own compiled blob reads the
     weights' file again and cuts off the upper half: an end of 2**63 - 1 became -1 there.
-
-    Args:
-        model: changed in place.
     """
     bounds = np.iinfo(np.int32)
     for node in model.get_ordered_ops():

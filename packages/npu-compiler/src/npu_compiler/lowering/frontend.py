@@ -82,11 +82,7 @@ def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | N
 
 
 def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
-    """Returns the outputs of a call for which frontend_refusal gave None.
-
-    Raises:
-        Refused: the frontend cannot convert it.
-    """
+    """Returns the outputs of a call for which frontend_refusal gave None, or raises Refused."""
     reason = frontend_refusal(node, nan=ctx.nan)
     if reason is not None:
         ctx.refuse(reason)

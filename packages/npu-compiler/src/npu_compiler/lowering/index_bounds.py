@@ -181,11 +181,7 @@ class IndexChecks:
         self._found: dict[Any, tuple[IndexRecord, fx.Node]] = {}
 
     def guard(self, ctx: Context, node: fx.Node) -> dict[fx.Node, ov.Output]:
-        """Notes what to look at for a call; returns what stands for its indices meanwhile.
-
-        Raises:
-            Refused: for a call that cannot be checked.
-        """
+        """Notes what to look at for a call; returns its indices of now, or raises Refused."""
         replaced: dict[fx.Node, ov.Output] = {}
         for use in _uses(node) if self._ranges else ():
             if any(not _is_proven(ranges[use.index], use) for ranges in self._ranges):

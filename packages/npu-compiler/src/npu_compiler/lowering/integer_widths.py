@@ -118,11 +118,7 @@ _WITH_NUMBERS = frozenset(
 
 
 def takes_narrow_integers(node: fx.Node) -> bool:
-    """Whether a call gives torch's results for int8, uint8 and int16 operands.
-
-    Args:
-        node: a call_function node with fake values in `meta["val"]`.
-    """
+    """Whether a call gives torch's results for int8, uint8 and int16 operands."""
     if node.target in CASTS or node.target in MOVES:
         return True
     if node.target not in _WITH_NUMBERS:
@@ -281,12 +277,7 @@ def integer_widths(
 
 
 def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[str, int]:
-    """Returns name -> how many bits the integers of an input take, beside their sign.
-
-    Args:
-        placeholders: of a graph.
-        values: of a call, in their order.
-    """
+    """Returns name -> how many bits the integers of an input take, beside their sign."""
     found = {}
     for node, value in zip(placeholders, values, strict=True):
         is_tensor = isinstance(value, torch.Tensor) and value.dtype in _WIDTHS

@@ -66,9 +66,7 @@ _LEFT_OF_PRODUCT: dict[Any, int] = {
 def is_exact(ctx: Context, *, is_fused: bool = False) -> bool:
     """Whether the current node must pass NaN on; notes it in the context where it does not.
 
-    Args:
-        ctx: of the lowering; its `nan` decides.
-        is_fused: whether the exact form would break a fusion with a product.
+    `is_fused` says whether the exact form would break a fusion with a product.
     """
     if ctx.nan == "propagate" or (ctx.nan is None and not is_fused):
         return True

@@ -169,13 +169,7 @@ def check_operations(model: ov.Model, *, generation: str, release: str = NEWEST)
 
 
 def node_refusals(node: Any, *, generation: str, release: str = NEWEST) -> list[Finding]:
-    """Returns the rules that one operation breaks as it stands, before any pass.
-
-    Args:
-        node: an OpenVINO operation.
-        generation: "3720" or "4000".
-        release: see npu_compiler.npu_rules.source_rules.source_rules.
-    """
+    """Returns the rules that one operation breaks as it stands, before any pass."""
     found = _node_findings(node, source_rules(release), {}, generation)
     return [finding for finding in found if finding.verdict == "refused"]
 

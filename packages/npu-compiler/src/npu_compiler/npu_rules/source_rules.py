@@ -79,13 +79,7 @@ class SourceRules:
         return None
 
     def place(self, table: str, line: int, file: str | None = None) -> str:
-        """Returns "file:line at commit", where a rule was read.
-
-        Args:
-            table: which of the data's tables the rule is in.
-            line: of the file.
-            file: where the rule names its own.
-        """
+        """Returns "file:line at commit", where a rule of a table was read."""
         commit = self.content["commit"][:12]
         return f"{file or self.content['files'][table]}:{line} at {commit}"
 
@@ -99,11 +93,7 @@ class SourceRules:
 
 @cache
 def source_rules(release: str = NEWEST) -> SourceRules:
-    """Returns the rules; the files are read once.
-
-    Args:
-        release: of OpenVINO, whose compiler the rules are for; "" for the source of 2024.
-    """
+    """Returns the rules for the compiler of a release, "" for the source of 2024; read once."""
     folder = Path(__file__).parent
     content: dict[str, Any] = json.loads((folder / "npu_rules.json").read_text())
     for row in json.loads((folder / "corrections.json").read_text())["rows"]:
@@ -145,12 +135,7 @@ _CUTS = ("Slice", "Split", "StridedSlice", "VariadicSplit")
 
 
 def condition_findings(node: Any, rules: SourceRules) -> Iterator[tuple[str, str, str]]:
-    """Yields the rule, what is in the way, and where it was read, for each condition that fails.
-
-    Args:
-        node: of sizes that are numbers.
-        rules: with the conditions.
-    """
+    """Yields the rule, what is in the way, and where it was read, for each condition that fails."""
     info = node.get_type_info()
     kind, opset = str(info.name), str(info.version_id)
     for row in rules.conditions(kind, opset):
@@ -169,9 +154,8 @@ def is_empty(port: Any) -> bool:
 def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
     """Returns what a concatenation of a batch puts together, each with the number it is times.
 
-    Returns:
-        None unless all are pieces of one tensor of four dimensions, times different numbers: as
-        where the halves of a vector are swapped, and one of them is negated.
+    None unless all are pieces of one tensor of four dimensions, times different numbers: as where
+    the halves of a vector are swapped, and one of them is negated.
     """
     shape = node.get_output_partial_shape(0)
     if shape.is_dynamic or len(shape) != 4 or shape[0] == 1:
@@ -186,9 +170,8 @@ def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
 def mask_repeats(attention: Any) -> list[int] | None:
     """Returns how often the mask of a batch is repeated in its four dimensions.
 
-    Returns:
-        None unless it is one for each head of all sequences, or one for each sequence where the
-        heads of keys and values are repeated. A mask for all is taken.
+    None unless it is one for each head of all sequences, or one for each sequence where the heads
+    of keys and values are repeated. A mask for all is taken.
     """
     shapes = [port.get_partial_shape() for port in attention.input_values()]
     if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:

@@ -48,13 +48,7 @@ def _has_rule(node: fx.Node) -> bool:
 
 
 def _open(graph: fx.Graph, node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> bool:
-    """Replaces a call; its complex result becomes a view of pairs, which later calls look through.
-
-    Args:
-        graph: holds the call.
-        node: a call that has a rule.
-        pairs: complex node -> the pairs it consists of; is added to.
-    """
+    """Replaces a call; a complex result becomes one of `pairs`, which later calls read."""
     sources = list(node.all_input_nodes)
     for source in sources:
         if _is_complex(source) and source not in pairs:

@@ -144,13 +144,7 @@ class AheadBlobs:
     """
 
     def __init__(self, folder: Path, records: Sequence[AheadBlob], architecture: str) -> None:
-        """Names the folder.
-
-        Args:
-            folder: that the records' files are in.
-            records: of all its blobs.
-            architecture: of the NPU in use, such as "4000"; "" for another device.
-        """
+        """Names the folder, its records, and the NPU, such as "4000"; "" for another device."""
         self._folder = folder
         self._records = records if architecture else ()
         self._target = architecture.removeprefix("NPU")
@@ -163,14 +157,7 @@ class AheadBlobs:
         import_blob: Callable[[Path], _Loaded],
         compile_model: Callable[[], _Loaded],
     ) -> _Loaded:
-        """Imports the blob of a program, or compiles the program and logs why.
-
-        Args:
-            program: its name in the records.
-            model: its .xml file.
-            import_blob: imports a blob on the device; RuntimeError if that does not take it.
-            compile_model: compiles the program instead.
-        """
+        """Imports the blob of a program, or compiles its .xml file and logs why."""
         if not self._records:
             return compile_model()
         path, reason = self._find(program, model)
@@ -207,11 +194,7 @@ class AheadBlobs:
 
 
 def read_blob_records(raw: Any) -> tuple[AheadBlob, ...]:
-    """Returns the records of a folder's manifest.
-
-    Raises:
-        TypeError: for what they cannot be.
-    """
+    """Returns the records of a folder's manifest; TypeError for what they cannot be."""
     records = tuple(AheadBlob(**one) for one in raw)
     for one in records:
         texts = (one.target, one.program, one.compiler, one.file, one.refused)

@@ -307,11 +307,7 @@ _WEIGHTS = "weights.safetensors"
 
 
 def kernel_options(home: str) -> dict[str, str]:
-    """Returns what stands in a key for the options of the device's compiler.
-
-    Args:
-        home: device type of the results.
-    """
+    """Returns what stands in a key for the options of the device's compiler."""
     return {"target": "kernels", "home": home, "npu-ops": version("npu-ops")}
 
 
@@ -323,15 +319,7 @@ def store_kernels(
     *,
     name: str,
 ) -> None:
-    """Keeps a program; a directory that cannot be written costs a log line.
-
-    Args:
-        cache: where.
-        key: from content_key.
-        form: the program.
-        weights: its own.
-        name: what a listing calls it.
-    """
+    """Keeps a program; a directory that cannot be written costs a log line."""
 
     def write(place: Path) -> None:
         write_weights(place / _WEIGHTS, weights.items())

@@ -30,13 +30,10 @@ class ProgramCall(torch.nn.Module):
         output_orders: Sequence[tuple[int, ...] | None],
         home: str,
     ) -> None:
-        """Wraps a program.
+        """Wraps a loaded program, with results on the `home` device.
 
-        Args:
-            program: loaded.
-            input_orders: per input the axes in the order their bytes lie, None for their own.
-            output_orders: per output the permutation that makes the graph's result of the port's.
-            home: device type of the results.
+        Orders are of axes: of an input's bytes, None for its own, and from a port's result to the
+        graph's.
         """
         super().__init__()
         self.program = program
@@ -67,12 +64,7 @@ class ProgramCall(torch.nn.Module):
         return results if self.watch is None else self.watch(inputs, results)
 
     def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
-        """Returns what runs a graph that is this call alone.
-
-        Args:
-            inputs: which of the graph's inputs the program takes.
-            outputs: which of the program's results each of the graph's is.
-        """
+        """Returns what runs a graph that is this call alone, with its inputs and outputs."""
 
         def run(*arguments: Any) -> Sequence[torch.Tensor]:
             results = self.forward(*[arguments[place] for place in inputs])
@@ -90,13 +82,7 @@ class ProgramCall(torch.nn.Module):
 def plain_call(
     program: npu_runtime.Program, input_names: Sequence[str], outputs: int
 ) -> ProgramCall:
-    """Returns a call of a program whose ports have their axes in order, with results on the host.
-
-    Args:
-        program: loaded.
-        input_names: of its inputs, in order.
-        outputs: how many results it has.
-    """
+    """Returns a call of a program with axes in their order and results on the host."""
     call = ProgramCall(
         program,
         input_orders=(None,) * len(input_names),
@@ -147,11 +133,7 @@ class KernelForm:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> KernelForm:
-        """Returns what as_json wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: it was written by another version.
-        """
+        """Returns what as_json wrote; KeyError, TypeError or ValueError for another version's."""
         return cls(
             program=KernelProgram.from_dict(content["program"]),
             rows=int(content["rows"]),
@@ -179,14 +161,7 @@ class KernelCall(torch.nn.Module):
         input_names: Sequence[str],
         name: str,
     ) -> None:
-        """Makes a program ready.
-
-        Args:
-            form: what to run, and on which tensors.
-            weights: each that the program names; their memory is used where it is.
-            input_names: one for each input.
-            name: what its spans are called.
-        """
+        """Makes a program ready; the memory of its weights is used where it is."""
         super().__init__()
         self.input_names = tuple(input_names)
         self.watch: Callable[[Sequence[Any], list[torch.Tensor]], list[torch.Tensor]] | None = None
@@ -202,12 +177,7 @@ class KernelCall(torch.nn.Module):
         return results if self.watch is None else self.watch(inputs, results)
 
     def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
-        """Returns what runs a graph that is this call alone.
-
-        Args:
-            inputs: which of the graph's inputs the program takes.
-            outputs: which of the program's results each of the graph's is.
-        """
+        """Returns what runs a graph that is this call alone, with its inputs and outputs."""
         program = self._program_for(inputs)
         is_plain = self._are_all(outputs)
 
@@ -228,13 +198,8 @@ class KernelCall(torch.nn.Module):
     ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None] | None:
         """Returns what runs such a graph without Python, or gives None where it does not.
 
-        Args:
-            inputs: as for direct.
-            outputs: as for direct.
-            is_current: see TensorExecution.shortcut.
-
-        Returns:
-            None if the results are not the program's, in its order.
+        None if the results are not the program's, in its order. For `is_current` see
+        TensorExecution.shortcut.
         """
         return self._program_for(inputs).shortcut(is_current) if self._are_all(outputs) else None
 

@@ -11,12 +11,7 @@ _PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="(
 
 
 def with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Returns the text of an IR with these shapes at its inputs.
-
-    Args:
-        text: of the .xml file.
-        shapes: the shape of each input, by its friendly name.
-    """
+    """Returns the text of an .xml file with these shapes at its inputs, by friendly name."""
 
     def put(match: re.Match[str]) -> str:
         name, old = match.groups()

@@ -27,11 +27,7 @@ _PORTS = ("port", "is_output", "size", "size_port", "size_dim", "is_size_output"
 
 
 def read_records(raw: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Returns the checks that a file holds.
-
-    Raises:
-        KeyError, TypeError, ValueError: they are not as they were written.
-    """
+    """Returns the checks that a file holds; KeyError, TypeError or ValueError for anything else."""
     records = []
     for one in raw:
         record = {name: one[name] for name in ("node", "op", "line", "source", *_PORTS)}

@@ -85,11 +85,7 @@ class KeptFiles:
 
     @public_call
     def find_files(self, key: str) -> tuple[Path, dict[str, Any]] | None:
-        """Returns the directory that store_files wrote, with its facts, if it is whole.
-
-        Args:
-            key: a digest of all that the files depend on.
-        """
+        """Returns the directory that store_files wrote, with its facts, if it is whole."""
         entry = self.directory / key
         if damage_of(entry) is not None:
             return None
@@ -101,13 +97,9 @@ class KeptFiles:
     def store_files(
         self, key: str, write: Callable[[Path], None], *, name: str, facts: dict[str, Any]
     ) -> None:
-        """Keeps files under a key; a directory that cannot be written costs a log line.
+        """Writes files under a key; a directory that cannot be written costs a log line.
 
-        Args:
-            key: a digest of all that the files depend on.
-            write: writes them into a directory.
-            name: what a listing calls them.
-            facts: JSON-like, kept beside them.
+        `name` is for a listing; facts, JSON-like, are kept beside the files.
         """
         entry = self.directory / key
         if damage_of(entry) is None:

@@ -88,12 +88,7 @@ def load_tolerant(
 
 
 def needed_options(model: ov.Model, device_index: int | None) -> dict[str, str]:
-    """Rewrites a model around the device's known defects; returns the options it needs besides.
-
-    Args:
-        model: changed in place.
-        device_index: index of the npu device; the current one by default.
-    """
+    """Rewrites a model around the device's known defects; returns the options it needs besides."""
     from npu_compiler.known_defects.table import avoid_defects  # late: imports openvino
 
     return avoid_defects(model, device=device_name(device_index))

@@ -227,12 +227,7 @@ def _axis_of(gather: ov.Node) -> int | None:
 
 
 def replace_weight(uses: WeightUses, quantized: QuantizedWeight) -> CompressedWeight:
-    """Has the users of a constant read integers instead.
-
-    Args:
-        uses: the constant and its users.
-        quantized: its matrix().
-    """
+    """Has the users of a constant read integers instead."""
     matrix = uses.matrix()
     size_before = matrix.numel() * matrix.element_size()
     error = _relative_error(matrix, quantized)

@@ -262,14 +262,7 @@ class SegmentedModel:
             self._keep(parameter, [np.asarray(call[index]) for call in samples])
 
     def advance(self, port: ov.Input) -> list[_Array]:
-        """Runs on until the value is there that a node reads at a port.
-
-        Args:
-            port: of a node ahead.
-
-        Returns:
-            The value, one array per sample.
-        """
+        """Runs on until a node ahead can be given what it reads at a port: one array per sample."""
         if _key(port.get_source_output()) not in self._values:
             self._run_to(port.get_source_output().get_node())
         return self._values[_key(port.get_source_output())]

@@ -80,11 +80,7 @@ class Generation:
 
 
 def generation_figures(name: str) -> Generation | None:
-    """Returns a generation's figures; None if they are not published.
-
-    Args:
-        name: such as "4000".
-    """
+    """Returns the figures of a generation such as "4000"; None if they are not published."""
     return _figures().get(name)
 
 
@@ -211,13 +207,7 @@ class TimeBound:
 
 
 def bound_model(model: ov.Model, *, name: str, generation: Generation) -> TimeBound:
-    """Computes the least time of a run of a program.
-
-    Args:
-        model: of static shapes.
-        name: of it, in the report.
-        generation: the figures.
-    """
+    """Computes the least time of a run of a program of static shapes."""
     nodes = model.get_ordered_ops()
     products: list[Products] = []
     others: Counter[str] = Counter()

@@ -39,11 +39,7 @@ class Products:
 
 
 def count_products(node: Any) -> Products | None:
-    """Counts the products of an operation; None where the array does not compute it.
-
-    Args:
-        node: an OpenVINO operation of static shapes.
-    """
+    """Counts the products of an operation; None where the array does not compute it."""
     kind = node.get_type_name()
     counter = _COUNTERS.get(kind)
     if counter is None:
@@ -163,11 +159,7 @@ class Traffic:
 
 
 def count_traffic(model: ov.Model) -> Traffic:
-    """Counts the bytes of a run.
-
-    Args:
-        model: of static shapes.
-    """
+    """Counts the bytes of a run of a model of static shapes."""
     nodes = model.get_ordered_ops()
     live = live_nodes(nodes)
     inputs = [

@@ -57,13 +57,7 @@ class TargetCompiler:
         limits: Limits | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Names the compiler.
-
-        Args:
-            source: of the compiler.
-            limits: of each compilation.
-            cache_dir: for reports and blobs; that of compiled programs by default.
-        """
+        """Names the compiler; reports and blobs go where compiled programs are kept by default."""
         self.source = source
         self.version, self.model_format = source.identity()
         self._limits = limits or Limits()

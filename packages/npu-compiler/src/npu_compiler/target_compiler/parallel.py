@@ -45,16 +45,9 @@ class TargetJob:
 def compile_jobs(
     jobs: Sequence[TargetJob], *, source: CompilerSource | None = None
 ) -> Iterator[tuple[TargetJob, TargetReport]]:
-    """Yields each job's report when it is done.
+    """Yields each job's report when it is done; raises as target_compiler.
 
     When the caller stops, running compilers are ended. Reports so far stay in the cache.
-
-    Args:
-        jobs: in any order.
-        source: of the compiler; the installed one by default.
-
-    Raises:
-        TargetError: see target_compiler.
     """
     source = source or find_source()
     workers = worker_count(jobs)

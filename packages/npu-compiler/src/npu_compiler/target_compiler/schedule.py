@@ -92,12 +92,7 @@ class Schedule:
 
 
 def read_schedule(path: Path, origins: Mapping[str, tuple[str, str]]) -> Schedule | None:
-    """Reads the trace that the compiler wrote; returns None if it is not as expected.
-
-    Args:
-        path: of the trace.
-        origins: of the model's calls, as npu_compiler.graph.kept_origins.kept_origins returns them.
-    """
+    """Reads the trace that the compiler wrote; returns None if it is not as expected."""
     try:
         tasks = _read_tasks(path)
     except (OSError, ValueError, KeyError, TypeError):

@@ -60,11 +60,7 @@ class CompilerSource:
         return self.library.suffix.lower() == ".dll"
 
     def start(self) -> CompilerProcess:
-        """Starts the compiler in a process.
-
-        Raises:
-            TargetError: [target-compiler] it does not start; [target-wine] Wine is missing.
-        """
+        """Starts the compiler in a process; [target-compiler] or [target-wine] if that fails."""
         if not self.is_windows:
             command = [sys.executable, "-I", str(_HERE / "vcl_client.py")]
             return CompilerProcess(command, str(self.library), {}, windows_paths=False)
@@ -88,12 +84,9 @@ class CompilerSource:
         return self.identity()[0]
 
     def identity(self) -> tuple[str, str]:
-        """Returns the compiler's version and its model format, such as "8.4".
+        """Returns the compiler's version and its model format, such as "8.4"; raises as `start`.
 
         Both are kept, since a start takes a second.
-
-        Raises:
-            TargetError: as `start`.
         """
         stat = self.library.stat()
         key = f"{self.library}:{stat.st_size}:{stat.st_mtime_ns}"
@@ -113,8 +106,7 @@ class CompilerSource:
 def list_sources() -> Iterator[CompilerSource]:
     """Yields the sources in the order in which they are chosen.
 
-    Raises:
-        TargetError: [target-compiler] the library that NPU_TARGET_COMPILER names is absent.
+    Raises [target-compiler] if the library that NPU_TARGET_COMPILER names is absent.
     """
     given = read_settings().target_compiler
     if given is not None:
@@ -143,11 +135,7 @@ def installed_source(folder: Path) -> CompilerSource | None:
 
 
 def find_source(release: str | None = None) -> CompilerSource:
-    """Returns the first source, or that of a release.
-
-    Raises:
-        TargetError: [target-absent] there is none.
-    """
+    """Returns the first source, or that of a release; [target-absent] if there is none."""
     sources = list(list_sources())
     for source in sources:
         if release in (None, source.release):
@@ -166,11 +154,7 @@ def installed_folder() -> Path:
 
 
 def wine_command() -> str:
-    """Returns the path of Wine.
-
-    Raises:
-        TargetError: [target-wine] it is not installed.
-    """
+    """Returns the path of Wine; [target-wine] if it is not installed."""
     for name in _WINE:
         found = shutil.which(name)
         if found is not None:

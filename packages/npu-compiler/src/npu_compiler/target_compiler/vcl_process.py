@@ -124,8 +124,7 @@ class CompilerProcess:
     def compile(self, ir: Path, flags: str, limits: Limits) -> Answer:
         """Compiles one IR; the answer's files are in this process's folder until the next call.
 
-        Raises:
-            TargetError: [target-cache] the request cannot be read, or the blob not be written.
+        Raises [target-cache] if the request cannot be read, or the blob not be written.
         """
         blob, log, schedule = (self.folder / name for name in ("blob", "log.txt", SCHEDULE))
         for file in (blob, log, schedule):

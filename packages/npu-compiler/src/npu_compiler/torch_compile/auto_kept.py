@@ -35,14 +35,7 @@ class AutoKeptGraph:
         static_positions: Sequence[int],
         build: _Build,
     ) -> None:
-        """Takes a graph as CompiledGraph does; nothing is computed before the first call.
-
-        Args:
-            graph_module: functional, with fake values in `meta["val"]`.
-            kind: inference, forward or backward.
-            static_positions: inputs that are weights and buffers.
-            build: compiles it.
-        """
+        """Takes a graph as CompiledGraph does; nothing is computed before the first call."""
         self._boxed_call = True
         self._module = graph_module
         self._kind = kind
@@ -53,11 +46,7 @@ class AutoKeptGraph:
         self._chosen: CompiledGraph | None = None
 
     def __call__(self, inputs: list[Any]) -> Any:
-        """Runs the graph on a list of inputs, which is emptied.
-
-        Raises:
-            LoweringError: [keep-auto] the choice cannot be made.
-        """
+        """Runs the graph on a list of inputs, which is emptied; [keep-auto] without a choice."""
         with self._lock:
             weights = self._weights
             if self._chosen is None or (weights is not None and not weights.is_current(inputs)):

@@ -61,12 +61,7 @@ class GraphStore:
     def __init__(
         self, cache_dir: str | os.PathLike[str] | None = None, *, most: int = _MOST
     ) -> None:
-        """Names the directory: `graphs` in the one for caches (NPU_COMPILE_CACHE_DIR).
-
-        Args:
-            cache_dir: the one for caches.
-            most: when there are more records, the older half goes.
-        """
+        """Names the directory, `graphs` in that for caches; of more than `most` records half go."""
         self.directory = Path(cache_dir or read_settings().cache_dir) / "graphs"
         self._most = most
 
@@ -86,12 +81,7 @@ class GraphStore:
         return record
 
     def write(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keeps a record; a directory that cannot be written costs a log line.
-
-        Args:
-            key: of the graph.
-            record: JSON-like.
-        """
+        """Keeps a record, JSON-like; a directory that cannot be written costs a log line."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             content = {"sha256": _checksum(record), "record": dict(record)}
@@ -283,12 +273,8 @@ class RecalledGraph:
     ) -> None:
         """Takes a loaded program.
 
-        Args:
-            call: of the program.
-            inputs: which of the graph's inputs the program takes, in its order.
-            outputs: which of the program's results each of the graph's is.
-            frozen: the weights in the program.
-            trace: the full way, for the graph's inputs.
+        It takes the graph's inputs at these places; its weights are `frozen`; `outputs` are the
+        places of the graph's results; `trace` is the full way.
         """
         self._run = call.direct(inputs, outputs)
         self._is_host_code = isinstance(call, KernelCall)
@@ -360,8 +346,7 @@ class GraphMemory:
     def recall(self, trace: Callable[[Sequence[Any]], Callable[..., Any]]) -> RecalledGraph | None:
         """Returns the graph with its program, if an earlier process left both.
 
-        Args:
-            trace: the full way, for inputs: taken when a weight has changed since.
+        `trace` is the full way, taken when a weight has changed since.
         """
         # Its calls are not traced, so the lines that its layers come from would be unknown.
         if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":

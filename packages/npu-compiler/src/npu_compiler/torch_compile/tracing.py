@@ -36,14 +36,9 @@ def trace(
     memory: GraphMemory | None = None,
     rebuilds: int = 0,
 ) -> Callable[..., Any]:
-    """Traces a graph and returns what runs it.
+    """Traces a graph from dynamo, which is rewritten, and returns what runs it.
 
-    Args:
-        graph_module: from dynamo; it is rewritten.
-        inputs: its example inputs.
-        config: see CompilerConfig.
-        memory: where what comes of the graph is kept for other processes.
-        rebuilds: how often the graph was made ready before, with other weights.
+    `memory` keeps what comes of it for other processes; `rebuilds` counts earlier compilations.
     """
     names = source_names(graph_module)
     made: list[Any] = []
@@ -112,16 +107,7 @@ def _make_graph(
     memory: GraphMemory | None = None,
     rebuilds: int = 0,
 ) -> Any:
-    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first.
-
-    Args:
-        graph_module: as CompiledGraph takes it.
-        kind: as CompiledGraph takes it.
-        static_positions: as CompiledGraph takes them.
-        config: as it was asked for.
-        memory: where what comes of the graph is kept for other processes.
-        rebuilds: as CompiledGraph takes them.
-    """
+    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first."""
     if config.keep_float32 == AUTO:
         # Late: with the way of exports it takes time that no other graph needs.
         from npu_compiler.torch_compile.auto_kept import AutoKeptGraph
@@ -161,12 +147,7 @@ class _PlainGraph:
     """
 
     def __init__(self, graph: CompiledGraph, traced: Callable[..., Any]) -> None:
-        """Takes a graph.
-
-        Args:
-            graph: as AOTAutograd calls it.
-            traced: the result of AOTAutograd, for calls that need more than one program.
-        """
+        """Takes a graph, and AOTAutograd's result for calls that need several programs."""
         self._graph = graph
         self._traced = traced
 

@@ -101,12 +101,7 @@ def configured(
 
 
 def recorded_candidate(key: str, config: CompilerConfig) -> Candidate | None:
-    """Returns the way of compiling that is recorded as the fastest, if the options leave it open.
-
-    Args:
-        key: of the graph, from tuning_key.
-        config: as it was asked for.
-    """
+    """Returns the candidate that is recorded as the fastest, if the options leave it open."""
     record = TuningStore(config.cache_dir).read(key)
     candidate = find_candidate(record.chosen) if record is not None else None
     return candidate if candidate is not None and candidate.fits(config) else None

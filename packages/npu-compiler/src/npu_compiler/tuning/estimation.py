@@ -34,16 +34,10 @@ class Estimator:
         self._target = target
 
     def estimate_us(self, call: Callable[[], Any]) -> tuple[Any, float]:
-        """Calls a graph for the first time, and adds up the estimates of its programs.
+        """Returns a call's results and the sum of its programs' estimates in microseconds.
 
-        Args:
-            call: calls the graph, whose programs must be lowered in this call.
-
-        Returns:
-            The call's results and the sum in microseconds, without the overhead of calls.
-
-        Raises:
-            NoEstimateError: a part runs on the host, or the compiler refuses a program.
+        The programs must be lowered in this call; the overhead of calls is left out. Raises
+        NoEstimateError if a part runs on the host, or the compiler refuses a program.
         """
         reports: dict[str, TargetReport] = {}
 
@@ -73,9 +67,7 @@ class Estimator:
 def estimator_for(target: str | None) -> Iterator[Estimator | None]:
     """Starts the compiler for a target; None without one.
 
-    Raises:
-        OptionError: [unknown-target].
-        TargetError: the compiler cannot be started.
+    Raises [unknown-target], or TargetError if the compiler cannot be started.
     """
     if target is None:
         yield None

@@ -110,11 +110,7 @@ class TuningStore:
             return None
 
     def write(self, record: TuningRecord) -> None:
-        """Keeps a record, in place of an older one of its key.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
+        """Keeps a record, in place of an older one of its key; OSError if it cannot be written."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(self.directory / f"{record.key}.json", dataclasses.asdict(record), indent=1)
 
@@ -124,11 +120,7 @@ class TuningStore:
         return tuple(record for key in keys if (record := self.read(key)) is not None)
 
     def export(self, path: str | os.PathLike[str]) -> int:
-        """Writes all records to one file and returns how many they are.
-
-        Raises:
-            TuningError: [tuning-file] the file cannot be written.
-        """
+        """Writes all records to one file and returns their number; [tuning-file] if it cannot."""
         records = self.records()
         content = {"format": _FORMAT, "records": [dataclasses.asdict(one) for one in records]}
         try:
@@ -138,12 +130,9 @@ class TuningStore:
         return len(records)
 
     def import_(self, path: str | os.PathLike[str]) -> int:
-        """Takes the records of a file over and returns how many they are.
+        """Takes over the records of a file and returns their number; [tuning-file] for another.
 
         Records of other devices do no harm: their keys name the device.
-
-        Raises:
-            TuningError: [tuning-file] it is no such file, or of another format.
         """
         try:
             content = json.loads(Path(path).read_text())

@@ -230,12 +230,8 @@ class WrongResults:
     ) -> None:
         """Takes what a trial found.
 
-        Args:
-            graph: its name.
-            verdicts: program name -> its verdict.
-            difference: how the whole graph differed although its programs are right, or None.
-            is_unsteady: whether it was right when it was run again.
-            replaceable: programs that can be made for OpenVINO instead.
+        Verdicts are by program name; `difference` is of the whole graph although its programs are
+        right, or None. Programs that are `replaceable` can be made for OpenVINO instead.
         """
         self._replaceable = replaceable
         self._graph = graph
@@ -249,11 +245,7 @@ class WrongResults:
         return tuple(name for name, one in self._verdicts.items() if one.status == "wrong")
 
     def tell(self, *, is_strict: bool) -> None:
-        """Warns of each.
-
-        Raises:
-            WrongResultError: [wrong-result] under strict, where calls would run eagerly.
-        """
+        """Warns of each; under strict, raises [wrong-result] where calls would run eagerly."""
         for name, verdict in self._verdicts.items():
             if verdict.status in ("mended", "unsteady"):
                 self._warn(f"{name}: its program {verdict}")

@@ -62,12 +62,7 @@ class GraphTrial:
     """Judges the runs of a compiled graph."""
 
     def __init__(self, original: fx.GraphModule | None, programs: Sequence[ProgramTrial]) -> None:
-        """Takes the graph as it was captured, if it can be computed twice, and its programs.
-
-        Args:
-            original: from keep_original; without it each program is compared on its own.
-            programs: of the graph; those that were judged before are not among them.
-        """
+        """Takes the graph as keep_original kept it, or None, and its programs not judged before."""
         self._original = original
         self.programs = tuple(programs)
         self._precision = _coarsest(program.precision for program in programs)
@@ -79,12 +74,7 @@ class GraphTrial:
         return bool(self._written)
 
     def run(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Outcome:
-        """Runs the graph once, or twice where it is wrong at first, and judges its programs.
-
-        Args:
-            call: runs the graph.
-            arguments: its inputs.
-        """
+        """Runs the graph once, or twice where it is wrong at first, and judges its programs."""
         if self._original is None:
             return Outcome(self._by_program(call, arguments))
         before = {position: arguments[position].clone() for position in self._written}

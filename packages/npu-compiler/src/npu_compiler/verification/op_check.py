@@ -87,14 +87,9 @@ def verified_op(
 
 
 def judge_op(call: OpCall, program: OpProgram, *, dtype: torch.dtype) -> Verdict:
-    """Runs a program and torch on the same arguments, and compares.
+    """Runs a program and torch on the same arguments, and compares in a dtype.
 
     Floating point arguments are normally distributed, others are zeros, masks are true.
-
-    Args:
-        call: the op.
-        program: of it.
-        dtype: what the program computes in.
     """
     arguments = _made_up(call)
     if arguments is None:

@@ -188,8 +188,7 @@ class ProgramTrial:
     def judge(self, inputs: Sequence[Any], results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Compares a run with torch, and tries to mend the program when it is wrong.
 
-        Returns:
-            The program's results, or torch's when those are wrong.
+        Returns the program's results, or torch's when those are wrong.
         """
         subject = self._subject
         weights = subject.weights()

@@ -76,9 +76,7 @@ class Reference:
     def noisy(self, *, also_inputs: Sequence[int] = ()) -> list[list[Any]]:
         """Returns the results several times, each with other rounding errors.
 
-        Args:
-            also_inputs: positions of inputs that the graph writes to: each sample has its own, and
-                gives them after its results.
+        Each has its own inputs at the positions `also_inputs`, and gives them after its results.
         """
         return [self._run(seed, also_inputs) for seed in range(SAMPLES)]
 

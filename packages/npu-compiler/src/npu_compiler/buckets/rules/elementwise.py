@@ -19,11 +19,7 @@ _DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
 def broadcast(call: Call, *shapes: Dims) -> Dims:
-    """Returns the dims of a result of several tensors.
-
-    Raises:
-        CannotPad: two dimensions that meet hold their true values in different places.
-    """
+    """Returns the dims of a result; CannotPad where dims that meet have their true values apart."""
     rank = max(map(len, shapes))
     made: list[Dim] = []
     for axis in range(-rank, 0):

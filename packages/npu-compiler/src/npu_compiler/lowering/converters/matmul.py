@@ -147,14 +147,9 @@ def convert_grouped_mm(
 def _grouped(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.Output:
     """Row r times weight[g], where ends[g - 1] <= r < ends[g]; a row behind the last end gives 0.
 
-    One product per group, over as many rows as the group has: a CPU takes a tenth to a fifth of the
+    rows: (rows, depth); weight: (groups, depth, columns); ends: (groups,), rising integers. One
+    product per group, over as many rows as the group has: a CPU takes a tenth to a fifth of the
     time that one product of all rows with all matrices takes (measured 2026-11-20).
-
-    Args:
-        ctx: the lowering.
-        rows: (rows, depth).
-        weight: (groups, depth, columns).
-        ends: (groups,) int32 or int64, rising.
     """
     if ctx.fixed_sizes:
         return _chosen(ctx, rows, weight, ends)

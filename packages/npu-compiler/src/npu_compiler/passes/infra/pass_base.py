@@ -86,11 +86,7 @@ class GraphPass(abc.ABC):
         """Rewrites the graph in place and returns in how many places; 0 leaves it untouched."""
 
     def run(self, graph: fx.Graph, facts: Facts) -> PassResult:
-        """Runs the pass and checks its work.
-
-        Raises:
-            PassError: [pass-broke-graph] the pass left a graph that is not what it was given.
-        """
+        """Runs the pass and checks its work; [pass-broke-graph] for a graph that it broke."""
         started = time.perf_counter()
         count = 0
         if facts.kind in self.kinds:
