@@ -15,13 +15,7 @@ __all__ = ["check_writable", "unwritable", "write_bytes"]
 def check_writable(name: str | Path, what: str) -> Path:
     """Returns the path of a file that can be written; asked before the work whose result it takes.
 
-    Args:
-        name: the file.
-        what: what it is to be, as errors call it.
-
-    Raises:
-        TraceError: [output-unwritable] The directory is not there or takes no file, or it is
-            itself a directory.
+    Raises [output-unwritable] if the directory is not there or takes no file, or it is itself one.
     """
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name too long
@@ -43,11 +37,7 @@ def check_writable(name: str | Path, what: str) -> Path:
 
 
 def write_bytes(path: Path, content: bytes, what: str) -> None:
-    """Writes a whole file.
-
-    Raises:
-        TraceError: [output-unwritable] It cannot be written.
-    """
+    """Writes a whole file; [output-unwritable] if that fails."""
     try:
         path.write_bytes(content)
     except OSError as error:

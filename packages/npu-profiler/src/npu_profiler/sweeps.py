@@ -66,13 +66,7 @@ class _GatedNetwork(torch.nn.Module):
 
 
 def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
-    """The product of (m, k) and (k, n).
-
-    Args:
-        sizes: m, k and n.
-        dtype: of both and of the result.
-        device: where they are.
-    """
+    """The product of (m, k) and (k, n), of sizes m, k and n."""
     m, k, n = sizes
     a = torch.randn(m, k).to(device=device, dtype=dtype)
     b = torch.randn(k, n).to(device=device, dtype=dtype)
@@ -81,13 +75,7 @@ def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Wo
 
 
 def mlp(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
-    """The gated network of a decoder layer.
-
-    Args:
-        sizes: rows, hidden size and inner size.
-        dtype: of weights, input and result.
-        device: where they are.
-    """
+    """The gated network of a decoder layer, of sizes rows, hidden and inner."""
     rows, hidden, inner = sizes
     network = _GatedNetwork(hidden, inner).to(device=device, dtype=dtype).eval()
     x = torch.randn(rows, hidden).to(device=device, dtype=dtype)

@@ -73,13 +73,7 @@ def age_s(text: str) -> int:
 def act(options: argparse.Namespace, entries: Sequence[KeptEntry], directory: Path) -> int:
     """Does what the options of `add_actions` ask for; returns the exit code.
 
-    Args:
-        options: as parsed.
-        entries: all that the cache keeps.
-        directory: where it keeps them.
-
-    Raises:
-        InputError: [kept-entry] if no entry has the name given.
+    Raises [kept-entry] if no entry has the name given.
     """
     if options.action == "dir":
         give_answer(options.json, {"folder": directory}, lambda: print(directory))

@@ -111,14 +111,9 @@ class Chart:
 
 
 def check_matplotlib(package: str, error: Callable[..., Exception]) -> None:
-    """Refuses a chart where matplotlib is missing; asked before the work whose result is drawn.
+    """Raises [plot-library], of the class `error`, where matplotlib is missing.
 
-    Args:
-        package: whose extra `plot` brings it.
-        error: the class to raise; called with the text and the code.
-
-    Raises:
-        Exception: [plot-library] of the class `error`.
+    It is asked before the work whose result is drawn; the package's extra `plot` brings it.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise error(
@@ -138,13 +133,7 @@ def own_style() -> Iterator[None]:
 
 
 def make_figure(width: float, height: float, title: str) -> Figure:
-    """Returns an empty figure; to be called and filled within own_style.
-
-    Args:
-        width: in units, which are pixels at the usual size.
-        height: also in units.
-        title: stands above.
-    """
+    """Returns an empty figure, in pixels of the usual size; called and filled within own_style."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -156,12 +145,7 @@ def make_figure(width: float, height: float, title: str) -> Figure:
 
 
 def draw_bars(panels: Sequence[Panel], *, title: str) -> Chart:
-    """Draws panels of horizontal bars below each other, each with its own scale.
-
-    Args:
-        panels: a series has one colour in all of them.
-        title: the chart's.
-    """
+    """Draws panels of horizontal bars below each other, each with its own scale."""
     series = dict.fromkeys(
         name for panel in panels for bars in panel.groups.values() for name in bars
     )

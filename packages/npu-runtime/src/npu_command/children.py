@@ -82,8 +82,7 @@ class Child:
     def answer(self) -> Any:
         """Returns the next answer; None if the process ended, or took too long and was killed.
 
-        Raises:
-            InterruptedError: `kill` was called, so that the end of the process means nothing.
+        Raises InterruptedError after `kill`, where the end of the process means nothing.
         """
         process = self._running()
         assert process.stdout is not None

@@ -59,11 +59,7 @@ def homes_of(modules: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def start(action: Callable[[], object]) -> None:
-    """Runs the code of a package that needs torch: now, or when a command has read its arguments.
-
-    Args:
-        action: imports torch, and registers what the package adds to it.
-    """
+    """Runs a package's code that needs torch: now, or when a command has read its arguments."""
     if _deferred is None:
         action()
     else:

@@ -53,12 +53,9 @@ _lock = threading.Lock()
 
 
 def end_at_once(program: str) -> None:
-    """Has Ctrl-C end this process from now on; called again, it changes the name alone.
+    """Has Ctrl-C end this process, the command `program`; called again, changes the name alone.
 
     It does nothing outside the main thread, and where Ctrl-C is ignored or handled already.
-
-    Args:
-        program: the command's name, for what is said.
     """
     global _program, _wakeup
     _program = program

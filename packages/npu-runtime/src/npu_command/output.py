@@ -106,11 +106,7 @@ def give_answer(
 
 
 def check_writable(place: Path) -> None:
-    """Fails before the work if its result could not be written.
-
-    Raises:
-        FileAccessError: [output-file] if the folder does not exist, or the name is that of one.
-    """
+    """Raises [output-file] before the work if its result could not be written."""
     try:
         is_folder, has_place = place.is_dir(), place.absolute().parent.is_dir()
     except (OSError, ValueError) as failure:
@@ -200,12 +196,9 @@ def terminal_width() -> int | None:
 def aligned(
     rows: Sequence[Sequence[str]], *, indent: int = 0, width: int | None = None
 ) -> list[str]:
-    """Returns the lines of the rows, with the columns two spaces apart.
+    """Returns the lines of rows of equal length, with the columns two spaces apart.
 
-    Args:
-        rows: of equal length, such as [("npu-runtime", "0.1.0"), ("torch", "2.13.0")].
-        indent: spaces before each line.
-        width: where the last column goes on in the next line, between words; None for nowhere.
+    The last column goes on in the next line, between words, where a width is given.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
@@ -225,14 +218,9 @@ def aligned(
 
 
 def render_page(template: Path, **values: object) -> str:
-    """Fills a template of jinja2; what is put in is escaped.
+    """Returns a template of jinja2 with these values, escaped; it may include its neighbours.
 
-    Args:
-        template: its file; others in its folder can be included.
-        values: what it names. One that it names and does not get is an error.
-
-    Returns:
-        The page.
+    A value that it names and does not get is an error.
     """
     # Importing jinja2 takes 50 ms, and most commands write no page.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -32,11 +32,7 @@ class ScriptProgram:
 
     @classmethod
     def find(cls, name: str, arguments: Sequence[str]) -> "ScriptProgram":
-        """Makes sure that there is such a script.
-
-        Raises:
-            InputError: [script-missing].
-        """
+        """Makes sure that there is such a script; [script-missing] if not."""
         path = Path(name)
         # os.path takes any text, where Path raises for a name too long.
         runnable = path / "__main__.py" if os.path.isdir(path) else path  # noqa: PTH112
@@ -84,11 +80,7 @@ class ModuleProgram:
 
     @classmethod
     def find(cls, name: str, arguments: Sequence[str]) -> "ModuleProgram":
-        """Finds the module; imports the packages above it, as `python -m` does.
-
-        Raises:
-            InputError: [module-missing].
-        """
+        """Finds the module, or raises [module-missing]; imports its packages as `python -m`."""
         _set_first_path(str(Path.cwd()))
         spec = _find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

@@ -79,13 +79,10 @@ def read_number(
 
 
 def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
-    """Reads the path of a folder, which need not exist yet.
+    """Reads the path of a folder, which need not exist yet; `~` stands for the home.
 
-    Returns:
-        None where the variable is not set, or empty; `~` stands for the home.
-
-    Raises:
-        NpuError: [bad-setting] when the path, or a part of it, is something other than a folder.
+    None where the variable is not set, or empty. Raises [bad-setting] when the path, or a part of
+    it, is something other than a folder.
     """
     path = _read_path(values, name, error)
     if path is not None:
@@ -100,13 +97,10 @@ def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> P
 
 
 def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
-    """Reads the path of a file that is to be written; the folder it lies in need not exist yet.
+    """Reads the path of a file to be written, whose folder need not exist; `~` stands for the home.
 
-    Returns:
-        None where the variable is not set, or empty; `~` stands for the home.
-
-    Raises:
-        NpuError: [bad-setting] when the path is a folder, or a part of it is a file.
+    None where the variable is not set, or empty. Raises [bad-setting] when the path is a folder, or
+    a part of it is a file.
     """
     path = _read_path(values, name, error)
     if path is None:

@@ -126,11 +126,7 @@ class Command:
 
 @functools.cache
 def read_command(package: str) -> Command:
-    """Reads the command of a package.
-
-    Args:
-        package: import name of an installed package, npu_llm for the command npu-llm.
-    """
+    """Reads the command of an installed package by its import name: npu_llm has npu-llm."""
     spec = importlib.util.find_spec(package)
     assert spec is not None, package
     assert spec.origin is not None, package
@@ -299,11 +295,7 @@ _LEAST_BYTES = 1_000_000_000
 
 
 def run(package: str) -> int:
-    """Runs a package's command as the process's; returns its exit code.
-
-    Args:
-        package: import name, npu_llm for the command npu-llm.
-    """
+    """Runs the command of a package (npu_llm) as the process's; returns its exit code."""
     program = package.replace("_", "-")
     refusal = _open_streams() or _refuse_memory()
     if refusal is not None:

@@ -21,13 +21,8 @@ __all__ = ["draft_of", "locked", "write_json", "write_text"]
 def draft_of(path: Path) -> Iterator[Path]:
     """Gives the path of a draft, which takes the file's place when the body has ended.
 
-    Where the body raises, or the draft cannot take that place, the draft is removed.
-
-    Args:
-        path: of the file; its folder is there, and the draft lies in it.
-
-    Raises:
-        OSError: the draft cannot take the file's place.
+    The draft is in the file's folder. Where the body raises, or the draft cannot take that place
+    (OSError), it is removed.
     """
     draft = path.parent / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
@@ -39,22 +34,13 @@ def draft_of(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file (UTF-8) in one step; see draft_of.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Writes a text file (UTF-8) in one step; OSError if it cannot. See draft_of."""
     with draft_of(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, indent: int | None = None) -> None:
     """Writes a JSON file in one step; see draft_of.
-
-    Args:
-        path: of the file.
-        value: what JSON can hold.
-        indent: as json.dump's.
 
     Raises:
         OSError: the folder cannot be written.
@@ -66,13 +52,9 @@ def write_json(path: Path, value: Mapping[str, Any], *, indent: int | None = Non
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other threads and processes that ask for the same lock out while the body runs.
+    """Keeps others that ask for the same lock out while the body runs.
 
-    Args:
-        path: of the file that is changed; its folder is made. The lock is a file beside it.
-
-    Raises:
-        OSError: the folder cannot be made or written.
+    The folder of the file is made; the lock is a file next to it. Raises OSError if they cannot be.
     """
     # Importing filelock takes 50 ms, and most processes write no shared file.
     from filelock import FileLock

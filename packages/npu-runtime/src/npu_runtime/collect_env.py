@@ -71,11 +71,7 @@ def collect() -> dict[str, object]:
 
 
 def shareable(collected: dict[str, object]) -> dict[str, object]:
-    """What anybody may read: no search paths of the system, no names of the user and the machine.
-
-    Args:
-        collected: as :func:`collect` gives it.
-    """
+    """What anybody may read: without search paths and the names of user and machine."""
     environment = collected["environment"]
     assert isinstance(environment, dict)
     kept = {name: value for name, value in environment.items() if not name.startswith("LD_")}

@@ -60,12 +60,7 @@ def serving_device(library: str, wanted: str) -> dict[str, Any] | None:
 
 
 def architecture_of(library: str, device: str) -> str:
-    """Returns the architecture of a device as OpenVINO names it, such as "4000"; "" for none.
-
-    Args:
-        library: path of OpenVINO's C library.
-        device: its name.
-    """
+    """Returns a device's architecture, such as "4000", by OpenVINO's C library; "" for none."""
     return (
         _asked(library, lambda openvino, core: _property(openvino, core, device, _ARCHITECTURE))
         or ""

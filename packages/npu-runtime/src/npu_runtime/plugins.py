@@ -43,11 +43,7 @@ def vendor_entry_points() -> list[importlib.metadata.EntryPoint]:
 
 
 def library_of(entry: importlib.metadata.EntryPoint) -> str:
-    """Path of the library that an entry point ``name = "package.module:function"`` names.
-
-    Raises:
-        Exception: whatever the vendor's module or function raises.
-    """
+    """Path of the library that an entry point names; raises what the vendor's function raises."""
     locate: Callable[[], str | os.PathLike[str]] = entry.load()
     return os.fspath(locate())
 
@@ -92,11 +88,7 @@ def load_kernels() -> None:
 
 
 def kernel_package() -> ModuleType:
-    """Returns the package with the kernels.
-
-    Raises:
-        DeviceError: it is not installed (code ``kernels-absent``).
-    """
+    """Returns the package with the kernels; [kernels-absent] if it is not installed."""
     if importlib.util.find_spec(_KERNEL_PACKAGE) is None:
         raise DeviceError(
             "torch.npu: kernels for the device come with npu-ops; it is not installed. "
@@ -115,13 +107,9 @@ INDUCTOR_NAMES = frozenset(
 
 
 def find_inductor_class(name: str) -> Any:
-    """Returns a class that Inductor asks for, or None when no installed wheel has it.
+    """Returns a class of INDUCTOR_NAMES, or None when no installed wheel has it.
 
-    Args:
-        name: one of INDUCTOR_NAMES.
-
-    Raises:
-        InputError: two wheels offer classes (code ``inductor-wheels``).
+    Raises [inductor-wheels] if two wheels offer classes.
     """
     import importlib.metadata  # late: `import torch` brings this module, and few programs ask
 

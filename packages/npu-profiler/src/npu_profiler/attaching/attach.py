@@ -22,11 +22,7 @@ __all__ = ["Mailbox", "attach", "control_directory", "detach"]
 
 
 def control_directory() -> Path:
-    """The directory, made if it is not there; nobody else may write to it.
-
-    Raises:
-        TraceError: [attach-directory] It belongs to somebody else.
-    """
+    """The directory, made if it is not there and ours alone; [attach-directory] if another's."""
     path = Path(tempfile.gettempdir()) / f"npu-profiler-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
@@ -41,12 +37,7 @@ def control_directory() -> Path:
 
 
 class Mailbox:
-    """The files of one job.
-
-    Args:
-        directory: from `control_directory`.
-        pid: the job's.
-    """
+    """The files of a job, by its process id, in the directory of `control_directory`."""
 
     def __init__(self, directory: Path, pid: int) -> None:
         self._base = directory / str(pid)
@@ -138,11 +129,7 @@ def attach(
 
 
 def detach(pid: int) -> list[str]:
-    """Ends what `attach` began without a length; returns the summary.
-
-    Raises:
-        TraceError: as `attach`.
-    """
+    """Ends what `attach` began without a length; returns the summary. Raises as `attach`."""
     mailbox = _mailbox(pid)
     mailbox.ask({"stop": True})
     return list(_wait(pid, mailbox, "done", within_s=_ANSWER_S)["lines"])

@@ -20,11 +20,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: there is no such job, or it refuses.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     if arguments.stop:
         lines: list[str] | None = detach(arguments.pid)

@@ -36,11 +36,7 @@ _LEAST_SHARE = 0.01
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0, or 1 if something became slower by more than `--fail-above`.
-
-    Raises:
-        TraceError: a file cannot be read, or it is not clear what to compare.
-    """
+    """Runs the command; returns 0, or 1 if something became slower by more than `--fail-above`."""
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     base_files, new_files = _files(arguments)

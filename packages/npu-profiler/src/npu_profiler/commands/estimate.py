@@ -20,11 +20,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the model is not compiled, or the trace cannot be written.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     output = check_writable(arguments.output, "trace")

@@ -18,11 +18,7 @@ __all__ = ["draw", "main", "to_table"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: npu-llm is not installed, or refuses; an option cannot be met.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     prompts = _read_lengths(arguments.sizes)
     picture = check_target(arguments.plot) if arguments.plot else None

@@ -54,12 +54,7 @@ class _Curve:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the file cannot be read or has no curve of memory, or the picture cannot be
-            written.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     picture = check_target(arguments.output) if arguments.output else None

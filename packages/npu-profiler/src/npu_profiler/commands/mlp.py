@@ -20,9 +20,5 @@ _COMMAND = SweepCommand(
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0, or 1 when nothing ran.
-
-    Raises:
-        TraceError: an option cannot be met, or there is no device.
-    """
+    """Runs the command; returns 0, or 1 when nothing ran."""
     return run_sweep(_COMMAND, words)

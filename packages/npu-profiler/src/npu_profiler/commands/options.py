@@ -41,11 +41,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def check_top(top: int) -> None:
-    """Refuses a number of rows below 0.
-
-    Raises:
-        TraceError: [summary-option] It is.
-    """
+    """Raises [summary-option] for a number of rows below 0."""
     if top < 0:
         raise TraceError(
             f"--top: must be 0 or more; got {top}. Pass a number of rows.", code="summary-option"

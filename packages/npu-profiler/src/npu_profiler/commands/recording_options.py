@@ -14,12 +14,7 @@ VIEWER = "https://ui.perfetto.dev"
 
 
 def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptions:
-    """Returns what `add_recording_options` was given.
-
-    Args:
-        arguments: as they were parsed.
-        program: what the process is called in the trace.
-    """
+    """Returns what `add_recording_options` was given, for a process of this name."""
     return TraceOptions(
         stacks=arguments.stacks,
         modules=arguments.modules,

@@ -24,11 +24,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the file has no layers, an option cannot be met, or the picture not be written.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     target = check_target(arguments.output) if arguments.output else None

@@ -17,11 +17,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the file cannot be read, or a table cannot be written.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     trace = load_trace(arguments.file)
     directory = Path(arguments.csv)

@@ -24,11 +24,7 @@ _USUAL = ("op", "program", "type")
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the file cannot be read, or is not a trace.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     check_top(arguments.top)
     trace = load_trace(arguments.file)
@@ -39,13 +35,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def give_summary(trace: Trace, views: Sequence[str], *, top: int, json: Path | None) -> None:
-    """Prints the figures of a trace and tables, or writes them as JSON.
+    """Prints the figures of a trace and tables of `VIEWS`, or writes them as JSON.
 
-    Args:
-        trace: to read.
-        views: of `VIEWS`; one that is alone says why it is empty.
-        top: rows of a table, 0 for all.
-        json: of the option --json.
+    A view that is alone says why it is empty; a `top` of 0 shows all rows.
     """
     launched = launches(trace)
     tables = {name: VIEWS[name](trace, launched) for name in views}

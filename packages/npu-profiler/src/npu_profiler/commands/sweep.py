@@ -43,14 +43,7 @@ class SweepCommand(NamedTuple):
 
 
 def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
-    """Parses the arguments, measures, prints and draws.
-
-    Returns:
-        0; 1 when nothing ran.
-
-    Raises:
-        TraceError: an option cannot be met, or there is no device.
-    """
+    """Measures, prints and draws what the arguments ask for; returns 0, or 1 when nothing ran."""
     arguments = _parser(command).parse_args(words)
     sizes = [_read_sizes(text, command) for text in arguments.sizes.split(",")]
     if not 0 < arguments.seconds < math.inf:

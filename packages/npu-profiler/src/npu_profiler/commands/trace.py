@@ -29,11 +29,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; the traced program's own exit code wins, as it ends the process itself.
-
-    Raises:
-        NpuError: the request cannot be met; nothing was run.
-    """
+    """Runs the command; the traced program's own exit code wins, as it ends the process itself."""
     arguments = _parser().parse_args(words)
     program = _find_program(arguments)
     recording = Recording(Path(arguments.output), _options(arguments, program.name))

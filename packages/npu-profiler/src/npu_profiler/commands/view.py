@@ -18,11 +18,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns 0.
-
-    Raises:
-        TraceError: the file cannot be read, the page not be written, or the port not be used.
-    """
+    """Runs the command; returns 0."""
     arguments = _parser().parse_args(words)
     target = check_picture(arguments.output, formats=(".html",)) if arguments.output else None
     if target is None:

@@ -49,11 +49,9 @@ def block_means(values: Sequence[float], blocks: int) -> list[float]:
 
 
 def noise_of_means(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """How far the means may lie apart though nothing changed; None if there are too few values.
+    """How far means may lie apart though nothing changed; None if there are too few values.
 
-    Args:
-        base: independent values; one is enough if the others are several.
-        new: others, of the same variance if nothing changed.
+    Values are independent and of one variance if nothing changed; one side may have only one.
     """
     freedom = len(base) + len(new) - 2
     if freedom < 1 or not base or not new:
@@ -64,12 +62,7 @@ def noise_of_means(base: Sequence[float], new: Sequence[float]) -> float | None:
 
 
 def noise_of_medians(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """The same for medians, of which a few values far off change nothing.
-
-    Args:
-        base: independent values, two or more.
-        new: others, two or more.
-    """
+    """The same for medians, of which a few values far off change nothing; of two values or more."""
     if len(base) < 2 or len(new) < 2:
         return None
     variance = sum((_NORMAL_MEDIAN * _deviation(side)) ** 2 / len(side) for side in (base, new))
@@ -87,12 +80,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def t_bound(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The value that Student's t stays within with this confidence.
-
-    Args:
-        freedom: degrees of freedom, 1 or more.
-        confidence: between 0 and 1.
-    """
+    """The value that Student's t stays within with this confidence, for degrees of freedom."""
     low, high = 0.0, 1e4
     while high - low > 1e-6 * max(high, 1.0):
         middle = (low + high) / 2

@@ -34,11 +34,9 @@ class LayerOrigins:
             self._programs[event.name] = origins
 
     def find(self, program: str, layer: str) -> dict[str, str]:
-        """Returns `module` and `line` of a layer, as far as they are known.
+        """Returns `module` and `line` of a program's layer, as far as they are known.
 
-        Args:
-            program: the name of its program.
-            layer: its name, as "addmm_35/aten.addmm.default": the call's name comes first.
+        Its name is such as "addmm_35/aten.addmm.default": the call's name comes first.
         """
         origin = self._programs.get(program, {}).get(layer.partition("/")[0])
         if origin is None:

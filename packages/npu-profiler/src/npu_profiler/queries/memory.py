@@ -90,11 +90,7 @@ class Rise:
 
 
 class Whereabouts:
-    """Says what a program did at a moment.
-
-    Args:
-        trace: of the program.
-    """
+    """What the program of a trace did at a moment."""
 
     def __init__(self, trace: Trace) -> None:
         self._threads: list[Track] = []
@@ -157,13 +153,7 @@ def find_peak(curve: Counter, whereabouts: Whereabouts) -> Peak:
 
 
 def rises(trace: Trace, curve: Counter, *, count: int) -> list[Rise]:
-    """The largest rises of a curve, from one sample to the next.
-
-    Args:
-        trace: whose curve it is.
-        curve: of the process's memory, for example.
-        count: how many.
-    """
+    """The largest rises of a trace's curve, from one sample to the next."""
     steps = [(curve.values[at] - curve.values[at - 1], at) for at in range(1, len(curve.values))]
     largest = sorted((step for step in steps if step[0] > 0), key=lambda step: -step[0])[:count]
     return [

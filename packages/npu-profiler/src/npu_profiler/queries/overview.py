@@ -88,12 +88,7 @@ class Overview:
 
 
 def overview(trace: Trace, *, gap_count: int = 3) -> Overview:
-    """Computes the figures.
-
-    Args:
-        trace: of what.
-        gap_count: how many of the device's gaps to look into.
-    """
+    """Computes the figures, with this many of the device's gaps."""
     busy = busy_intervals(trace)
     threads = [ThreadTime(track.name, op_ns(track)) for track in trace.host_tracks]
     compiling = [

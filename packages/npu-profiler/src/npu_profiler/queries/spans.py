@@ -111,13 +111,7 @@ def busy_intervals(trace: Trace) -> dict[int, list[Interval]]:
 
 
 def device_gaps(trace: Trace, busy: dict[int, list[Interval]], *, count: int) -> list[Gap]:
-    """The longest gaps of all devices, and what the host did in them.
-
-    Args:
-        trace: where they are.
-        busy: when each device was busy.
-        count: how many.
-    """
+    """The longest gaps of all devices while they were not busy, and what the host did in them."""
     gaps = [
         (end - start, device, start, end)
         for device, intervals in busy.items()

@@ -42,11 +42,7 @@ _PRECISION = re.compile(r"_(f32|f16|bf16|i8|u8|i4|u4|i32|i64|fp32|fp16|boolean)$
 
 
 class Assembler:
-    """Places events, piece by piece.
-
-    Args:
-        tracks: gives out rows.
-    """
+    """Places events, piece by piece, on rows that the tracks give out."""
 
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks

@@ -84,11 +84,7 @@ class TraceOptions:
     program: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses what is no count, or neither yes nor no.
-
-        Raises:
-            TraceError: [trace-option].
-        """
+        """Raises [trace-option] for a wrong count, and for what is neither yes nor no."""
         for name in ("stacks", "modules", "layers", "memory"):
             value = getattr(self, name)
             if not isinstance(value, bool | int):
@@ -216,9 +212,7 @@ class Recording:
     def start(self) -> None:
         """Begins to record; what is not imported yet is listened to from its import on.
 
-        Raises:
-            TraceError: [output-unwritable], [trace-active].
-            OSError: the file cannot be made all the same; the disk is full, for example.
+        Raises [output-unwritable], [trace-active], or OSError if the disk is full, for example.
         """
         global _current
         check_writable(self.path, "trace output")
@@ -246,11 +240,7 @@ class Recording:
             self._stop_waiting.append(when_imported(name, start))
 
     def finish(self) -> None:
-        """Ends the recording and completes the file. A second call, or one in a fork, does nothing.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Completes the file, or raises OSError. A second call, or one in a fork, does nothing."""
         global _current
         if _current is not self or not self.is_ours:
             return

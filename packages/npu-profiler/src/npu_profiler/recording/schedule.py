@@ -64,16 +64,9 @@ def read_schedules(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_schedule(programs: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes schedules as a trace file, whole or not at all.
+    """Writes schedules of read_schedules as a trace file, whole or not at all (OSError).
 
-    Several programs follow each other in time.
-
-    Args:
-        programs: as read_schedules returns them.
-        path: of the file; compressed if its name ends in .gz.
-
-    Raises:
-        OSError: it cannot be written.
+    Several programs follow each other in time. The file is compressed if its name ends in .gz.
     """
     rows = _Rows(programs[0]["note"])
     slices: list[Slice] = []

@@ -24,13 +24,9 @@ def is_step(event: "Event") -> bool:
 
 
 def listen_to_torch(mark: Callable[[str], None]) -> Callable[[], None]:
-    """Calls `mark` after each step of any optimizer and of `torch.profiler.profile`.
+    """Calls `mark` with the kind of each step of any optimizer and of `torch.profiler.profile`.
 
-    Args:
-        mark: is given the kind of the step.
-
-    Returns:
-        What ends it.
+    Returns what ends it.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import profile
@@ -89,9 +85,7 @@ class StepGate:
     def mark(self, kind: str) -> None:
         """Says that a step has ended.
 
-        Args:
-            kind: of the mark: only marks of the first kind count, as one step of a program may
-                show several.
+        Only marks of the first kind count, as one step of a program may show several.
         """
         with self._lock:
             if self._kind is None:

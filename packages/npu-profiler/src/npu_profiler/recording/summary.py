@@ -132,12 +132,7 @@ class Tally:
     def add_ops(
         self, totals: Iterable["OpTotal | tuple[str, int, int, int]"], *, events: int
     ) -> None:
-        """Counts ops.
-
-        Args:
-            totals: their times by name.
-            events: how many events they are in the trace.
-        """
+        """Counts ops by their times by name, and their events in the trace."""
         self._events += events
         for name, calls, self_ns, total_ns in totals:
             if is_op(name):

@@ -143,11 +143,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         super().stop_trace()
 
     def stop(self) -> None:
-        """Ends the recording.
-
-        Raises:
-            TraceError: [trace-state] It was not begun.
-        """
+        """Ends the recording; [trace-state] if it was not begun."""
         try:
             super().stop()
         except AssertionError:  # torch's: a schedule without a window may end unbegun, others not

@@ -27,11 +27,7 @@ _TITLE = "Memory over time"
 
 
 def draw_memory(curves: Sequence[tuple[Counter, Peak | None]]) -> Chart:
-    """Draws curves below each other.
-
-    Args:
-        curves: one or more, each with its peak, if it is known who holds it.
-    """
+    """Draws curves below each other, each with its peak if it is known who holds it."""
     heights = []
     for _, peak in curves:
         heights.append(_CURVE_HEIGHT)

@@ -15,15 +15,9 @@ _PAGE = Path(__file__).with_name("picture.html")
 
 
 def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
-    """Returns the path of a picture that is to be written.
+    """Returns the path of a picture that is to be written, with one of these suffixes.
 
-    Args:
-        name: the file's.
-        formats: the suffixes that it may have.
-
-    Raises:
-        TraceError: [picture-format] Its name says no format that can be written,
-            [output-unwritable] see check_writable.
+    Raises [picture-format] for another suffix, and as check_writable.
     """
     if Path(name).suffix not in formats:
         raise TraceError(
@@ -36,9 +30,7 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
 def check_target(name: str) -> Path:
     """Returns the path of a chart that is to be drawn; asked before the work that it shows.
 
-    Raises:
-        TraceError: [picture-format] [output-unwritable] It cannot be written, [plot-library]
-            matplotlib is missing.
+    Raises as check_picture, and [plot-library] if matplotlib is missing.
     """
     path = check_picture(name)
     check_matplotlib("npu-profiler", TraceError)
@@ -46,11 +38,7 @@ def check_target(name: str) -> Path:
 
 
 def write_picture(path: Path, chart: Chart) -> None:
-    """Writes a chart by the file's suffix: .svg, .png, or .html for a page with the SVG.
-
-    Raises:
-        TraceError: [output-unwritable] It cannot be written.
-    """
+    """Writes a chart by the file's suffix: .svg, .png, or .html for a page with the SVG."""
     if path.suffix == ".png":
         content = chart.png()
     elif path.suffix == ".html":

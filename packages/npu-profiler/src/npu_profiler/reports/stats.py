@@ -200,11 +200,7 @@ RECORDS = {
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory for files, if it is not there.
-
-    Raises:
-        TraceError: [output-unwritable] It cannot be made.
-    """
+    """Makes a directory for files, if it is not there; [output-unwritable] if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -212,11 +208,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-    """Writes rows under a header; returns how many.
-
-    Raises:
-        TraceError: [output-unwritable] The file cannot be written.
-    """
+    """Writes rows under a header; returns how many. [output-unwritable] if that fails."""
     count = 0
     try:
         with path.open("w", newline="") as file:

@@ -78,12 +78,7 @@ _NO_VALUE = "-"
 
 
 def format_table(table: Table, *, limit: int = 0) -> list[str]:
-    """Returns lines: the title, a head, rows, and how many more there are.
-
-    Args:
-        table: what to show.
-        limit: how many rows at most; 0 for all.
-    """
+    """Returns lines: title, head, rows up to a limit (0 for all), and how many more there are."""
     rows = list(table.rows[:limit] if limit else table.rows)
     cells = [[column.title for column in table.columns]]
     cells += [
@@ -187,14 +182,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 def bin_highest(
     times: Sequence[int], values: Sequence[float], *, start_ns: int, end_ns: int, bins: int
 ) -> list[float]:
-    """The highest value within each part of an interval; a curve keeps its value until the next.
+    """The highest value within each of the parts of an interval.
 
-    Args:
-        times: of the samples, rising.
-        values: of the samples.
-        start_ns: begin of the interval; before the first sample the curve is 0.
-        end_ns: end of the interval.
-        bins: how many parts.
+    A curve keeps its value until the next sample, and is 0 before the first.
     """
     highest = [0.0] * bins
     width = max(end_ns - start_ns, 1) / bins

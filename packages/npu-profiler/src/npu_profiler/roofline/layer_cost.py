@@ -70,13 +70,7 @@ def parse_arrays(text: str) -> tuple[Array, ...]:
 
 
 def count_cost(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Cost:
-    """Counts operations and bytes.
-
-    Args:
-        kind: the layer's type: "FullyConnected", "Softmax".
-        inputs: in the layer's order.
-        outputs: also.
-    """
+    """Counts operations and bytes of a layer of a type such as "FullyConnected"."""
     # What is only written to a state has no outputs.
     arrays = (*inputs, *outputs)
     if not arrays or any(array.shape is None for array in arrays):

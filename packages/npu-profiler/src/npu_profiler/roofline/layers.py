@@ -124,9 +124,7 @@ class RoofTotal:
 def collect_layers(trace: Trace) -> list[LayerRuns]:
     """Gathers the runs of each layer; prefill and decode of one program are two.
 
-    Raises:
-        TraceError: [trace-no-layers] There are none, [trace-no-shapes] they do not say what they
-            read and wrote.
+    Raises [trace-no-layers], or [trace-no-shapes] if they do not say what they read and wrote.
     """
     step_at = _StepFinder(trace)
     found: dict[tuple[str, str, str, str], LayerRuns] = {}

@@ -23,10 +23,7 @@ __all__ = ["ABOVE_PEAK", "PRECISIONS", "Peaks", "find_peaks", "product_model", "
 def product_model(*, rows: int, size: int, dtype: str) -> str:
     """The product of x (rows, size) and a transposed constant (size, size), all of its weights.
 
-    Args:
-        rows: of x.
-        size: columns of x, and both sizes of the constant.
-        dtype: of all of them, as IR spells it: "f32", "bf16", "f16".
+    The dtype is as IR spells it: "f32", "bf16", "f16".
     """
     size_bytes = size * size * (4 if dtype == "f32" else 2)
     weight = (
@@ -212,8 +209,7 @@ def _measure_product(precision: str, device_index: int) -> tuple[float, bool]:
 def _measure_bandwidth(device_index: int) -> tuple[float, bool]:
     """The better of reading a large matrix once, and of reading and writing a long vector.
 
-    Returns:
-        Bytes a second, and whether nothing else was running.
+    Returns bytes a second, and whether nothing else was running.
     """
     import torch
 

@@ -145,12 +145,7 @@ class KinetoFile:
 
 
 def read_kineto_file(path: Path) -> KinetoFile:
-    """Reads an export of `torch.profiler.profile.export_chrome_trace`.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has no list of events.
-    """
+    """Reads an export of torch's profiler; OSError, or ValueError without a list of events."""
     slices: list[TorchSlice] = []
     sources: dict[int, tuple[int, int]] = {}
     targets: dict[int, tuple[int, int]] = {}

@@ -135,20 +135,12 @@ class TorchWindows:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Begins to record.
-
-        Raises:
-            RuntimeError: torch cannot profile now, for example because somebody else does.
-        """
+        """Begins to record; RuntimeError if torch cannot, as where somebody else does."""
         self._open_window()
         self._restore = step_aside(self._owns, self._pause, self._resume)
 
     def stop(self) -> None:
-        """Ends the recording. Nothing happens when none runs.
-
-        Raises:
-            RuntimeError, OSError: torch could not export it.
-        """
+        """Ends the recording, if one runs; RuntimeError or OSError if torch cannot export it."""
         if self._restore is not None:
             self._restore()
             self._restore = None
@@ -166,11 +158,7 @@ class TorchWindows:
             )
 
     def read(self) -> list[OpWindow]:
-        """Reads what was recorded, and removes torch's files.
-
-        Raises:
-            OSError, ValueError: an export cannot be read.
-        """
+        """Reads what was recorded and removes torch's files; OSError or ValueError if it cannot."""
         windows = []
         for export in self._exports:
             try:

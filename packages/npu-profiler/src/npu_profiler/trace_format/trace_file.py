@@ -33,12 +33,9 @@ def new_flow_ids() -> Iterator[int]:
 
 
 def format_piece(piece: Piece, base_ns: int, *, flow_ids: Iterator[int]) -> bytes:
-    """What happened, each event after a comma and a line break.
+    """What happened, each event after a comma and a line break; times count from `base_ns`.
 
-    Args:
-        piece: slices, marks, samples and arrows.
-        base_ns: what times count from, Unix epoch.
-        flow_ids: numbers for arrows, each a new one in its trace; see `new_flow_ids`.
+    Numbers of arrows are new in the trace; see `new_flow_ids`.
     """
     return "".join(f",\n{line}" for line in _lines(piece, base_ns, flow_ids)).encode()
 
@@ -159,22 +156,14 @@ class TraceFile:
         self.write(first.removeprefix(b","))
 
     def write(self, events: bytes) -> None:
-        """Adds events, each after a comma and a line break.
-
-        Raises:
-            OSError: the disk takes no more, for example.
-        """
+        """Adds events, each after a comma and a line break; OSError if the disk takes no more."""
         if events:
             self._put(gzip.compress(events, GZIP_LEVEL, mtime=0) if self._is_packed else events)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Makes the file whole and closes it.
+        """Makes the file whole with JSON-like facts of the trace as a whole, and closes it.
 
-        Args:
-            facts: what a reader should know of the trace as a whole; JSON-like.
-
-        Raises:
-            OSError: it cannot be written, or is no longer where it was.
+        Raises OSError if it cannot be written, or is no longer where it was.
         """
         with self._file:
             # A directory that was removed takes the file with it, and no write would say so.

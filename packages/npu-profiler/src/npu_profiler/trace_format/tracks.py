@@ -26,10 +26,7 @@ class Lanes:
     def place(self, start_ns: int, end_ns: int, thread_id: int) -> int:
         """Returns the lane of a span, from 0; spans come in the order of their ends.
 
-        Args:
-            start_ns: when it began.
-            end_ns: when it ended.
-            thread_id: its thread: a lane holds a span within another only of one thread.
+        A lane holds a span within another only of one thread.
         """
         number = next(
             (n for n, lane in enumerate(self._lanes) if _takes(lane, start_ns, end_ns, thread_id)),
@@ -73,12 +70,9 @@ _DEVICE_TITLES = {"program": ("programs", 1), "copy": ("copies", 2)}
 
 
 class Tracks:
-    """Gives out tracks, each once.
+    """Gives out tracks of a process and its name, each once.
 
-    Args:
-        pid: of the program.
-        program: what it is called.
-        thread_name: gives the name of a thread by its OS id; empty if it has none.
+    `thread_name` gives the name of a thread by its OS id; empty if it has none.
     """
 
     def __init__(self, *, pid: int, program: str, thread_name: Callable[[int], str]) -> None:
@@ -201,11 +195,7 @@ def queued_us(span: "Event") -> float | None:
 
 
 class Queues:
-    """The queues of all streams, from piece to piece of a recording.
-
-    Args:
-        tracks: gives out the rows of devices.
-    """
+    """The queues of all streams, from piece to piece of a recording, on rows of devices."""
 
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
@@ -216,11 +206,7 @@ class Queues:
         self._depths: dict[str, int] = {}
 
     def follow(self, events: Iterable["Event"]) -> list[Sample]:
-        """Returns the depths after each change, in the order of time.
-
-        Args:
-            events: launches and programs, in the order in which they were told.
-        """
+        """Returns the depths after each change, in order of time, of events as they were told."""
         changes: list[tuple[int, int, Mapping[str, Any]]] = []
         for event in events:
             run = enqueued_by(event)

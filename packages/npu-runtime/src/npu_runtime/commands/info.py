@@ -11,11 +11,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what serves; returns 0.
-
-    Raises:
-        NpuError: no device can serve, and why.
-    """
+    """Prints what serves; returns 0."""
     parser = CommandParser(
         prog="npu-runtime info", description="Say which device serves as npu, and why."
     )

@@ -257,11 +257,7 @@ def releases() -> tuple[Release, ...]:
 
 
 def release_of(version: str) -> Release | None:
-    """The newest release that is not newer than a version; None before the first one.
-
-    Args:
-        version: for example ``1.32.0``.
-    """
+    """The newest release that is not newer than a version, as ``1.32.0``; None before the first."""
     asked = version_numbers(version)
     known = [one for one in releases() if version_numbers(one.version) <= asked]
     return known[-1] if known else None

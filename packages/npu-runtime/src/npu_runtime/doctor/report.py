@@ -71,12 +71,8 @@ _MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIP
 def exit_code(machine: Machine, checks: Sequence[Check], *, require_npu: bool = False) -> int:
     """0 when nothing keeps the NPU from serving, else 1.
 
-    A machine without an NPU has nothing to mend: 0 as well, where another device serves.
-
-    Args:
-        machine: what was read.
-        checks: the results.
-        require_npu: whether a machine without an NPU is a failure too.
+    A machine without an NPU has nothing to mend: 0 as well, where another device serves and
+    `require_npu` does not make that a failure.
     """
     if not require_npu and _serves_without_npu(machine):
         return 0

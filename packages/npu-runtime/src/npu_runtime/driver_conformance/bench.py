@@ -149,14 +149,7 @@ class Bench:
     def refuses(
         self, function: str, *arguments: Any, what: str, status: Status = Status.ERROR_ARGUMENT
     ) -> None:
-        """Calls a function with something wrong; it must say so.
-
-        Args:
-            function: which.
-            *arguments: what it gets.
-            what: what is wrong about them, for the report.
-            status: what it must give.
-        """
+        """Calls a function with something wrong (`what`, in the report); it must say so."""
         got = self.call(function, *arguments)
         expect(
             got == status,
@@ -442,10 +435,7 @@ def status_name(status: int) -> str:
 def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> None:
     """Repeats something that makes and destroys; fails where each batch leaves memory behind.
 
-    Args:
-        repeat: makes one thing and destroys it.
-        times: how often in each batch: so often that the smallest object would show.
-        what: what is made, for the report.
+    A batch has so many `times` that the smallest object shows; `what` is for the report.
     """
     for _ in range(times):
         repeat()  # caches and pools fill up

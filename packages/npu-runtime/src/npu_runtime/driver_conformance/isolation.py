@@ -53,12 +53,7 @@ class Ended:
 
 
 def run_isolated(function: Callable[[LastCall], Any], *, timeout_s: float) -> Ended:
-    """Runs ``function(last_call)`` in a forked child.
-
-    Args:
-        function: gives something that JSON can hold.
-        timeout_s: a child that has not answered by then is killed.
-    """
+    """Runs a function in a forked child, which is killed after a time; it gives JSON."""
     last_call = LastCall()
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as printed:

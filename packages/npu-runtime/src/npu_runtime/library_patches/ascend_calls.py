@@ -50,14 +50,9 @@ def attend(
 def causal_mask(
     queries: int, keys: int, *, offset: int, device: torch.device, window: Window = (-1, 0)
 ) -> torch.Tensor:
-    """Which keys each query sees, as booleans of shape (queries, keys).
+    """Which keys each query sees, as booleans (queries, keys); the first query is at `offset`.
 
-    Args:
-        queries: how many there are.
-        keys: how many there are.
-        offset: position of the first query among the keys.
-        device: where the mask is made.
-        window: how many positions before and behind its own a query sees; -1 for all.
+    The window is how many positions before and behind its own a query sees; -1 for all.
     """
     own = torch.arange(queries, device=device)[:, None] + offset
     others = torch.arange(keys, device=device)[None, :]

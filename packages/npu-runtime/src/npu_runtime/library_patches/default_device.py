@@ -68,11 +68,7 @@ def decide(
 
 
 def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
-    """Whether npu is taken where a program names no device; a log line says so once, and why.
-
-    Args:
-        subject: who runs there, as the line begins.
-    """
+    """Whether npu is taken where a program names no device; a log line says so once, and why."""
     tested = variables(_TESTED).get(_TESTED, "")
     choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving, tested=tested)
     if (subject, choice.is_npu) not in _said:

@@ -19,11 +19,7 @@ _LIGHTNING = ("lightning", "lightning_fabric")
 
 
 def install(*, hugging_face: bool) -> None:
-    """Has each library changed when it is imported, or now; imports none of them.
-
-    Args:
-        hugging_face: whether Hugging Face's libraries are among them; Lightning always is.
-    """
+    """Has Lightning, and Hugging Face's libraries, changed when imported or now; imports none."""
     for library in (*(_HUGGING_FACE if hugging_face else ()), *_LIGHTNING):
         if library in sys.modules:  # its import may have begun, and imports torch now
             _begin(library)

@@ -29,12 +29,9 @@ _CALLS_ASCEND = ("diffusers.", "trl.")
 
 
 def is_npu_available(check_device: bool = False) -> bool:
-    """Whether npu is the device of a program that names none.
+    """Whether npu is the device of a program that names none; `check_device` changes nothing.
 
     Code that itself calls Huawei's torch_npu is told no, and goes the way of other devices.
-
-    Args:
-        check_device: changes nothing; the libraries' own functions have it.
     """
     return not _means_ascend(sys._getframe(1)) and picks_npu()
 
@@ -68,12 +65,7 @@ def _means_ascend(caller: FrameType) -> bool:
 
 
 def with_indices(counted: Any, max_memory: Any = None) -> Any:
-    """Calls accelerate's or transformers' get_max_memory with `npu` and `npu:1` as indices.
-
-    Args:
-        counted: that function.
-        max_memory: bytes, or a text such as "2GB", by device; None for all memory there is.
-    """
+    """Calls accelerate's or transformers' get_max_memory with `npu` and `npu:1` as indices."""
     if max_memory is None:
         return counted(None)
     named = {key: torch.device(key) for key in max_memory if str(key).partition(":")[0] == "npu"}
@@ -94,11 +86,7 @@ _logger = logging.getLogger(__name__)
 def warn_if_moved(model: object, device: torch.device, mover: str, decided_by: str) -> None:
     """Logs a warning when a model on npu is about to go to another device.
 
-    Args:
-        model: what is moved; anything but a module is passed over.
-        device: where it goes.
-        mover: what moves it.
-        decided_by: what settled the device, when it was made.
+    Anything but a module is passed over; `decided_by` settled the device when it was made.
     """
     if device.type == "npu" or not isinstance(model, torch.nn.Module):
         return

@@ -78,11 +78,7 @@ class NpuAccelerator:
 
 
 def make_accelerator(base: type) -> type:
-    """The accelerator as a class of Lightning's Trainer or of its Fabric.
-
-    Args:
-        base: the Accelerator that the one or the other knows.
-    """
+    """The accelerator as a class on the Accelerator of Lightning's Trainer, or of its Fabric."""
     return type(base)("NPUAccelerator", (NpuAccelerator, base), {"__module__": __name__})
 
 

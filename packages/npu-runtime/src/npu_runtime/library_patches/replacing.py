@@ -15,12 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 def change_when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
-    """Has a module changed once it is there.
-
-    Args:
-        name: of the module.
-        change: changes it. Where that fails, the library still imports, and the log says why.
-    """
+    """Changes a module once it is there; where that fails, the log says why, and no more."""
     # Where its import began before torch's, others may have what is replaced.
     when_imported(name, functools.partial(_change, name, change, was_there=name in sys.modules))
 
@@ -28,9 +23,7 @@ def change_when_imported(name: str, change: Callable[[ModuleType], None]) -> Non
 def replace(owner: Any, name: str, new: object) -> bool:
     """Puts a function in the place of another in its module or class.
 
-    Returns:
-        False where there is nothing of that name: this release of the library is another than
-        those we know. The log says so.
+    False, with a log line, where there is nothing of that name: the release is not one we know.
     """
     if vars(owner).get(name) is None:
         where = owner.__name__ if isinstance(owner, ModuleType) else owner.__qualname__
@@ -71,12 +64,7 @@ def forget_answers(module: ModuleType, questions: set[str]) -> None:
 
 
 def replace_copies(module: ModuleType, before: dict[str, object]) -> None:
-    """Replaces what others imported from a module before it was changed.
-
-    Args:
-        module: the changed module.
-        before: what it held before.
-    """
+    """Replaces what others imported from a module `before` it was changed."""
     new = {id(old): vars(module)[name] for name, old in before.items() if name in vars(module)}
     changed = {key: value for key, value in new.items() if id(value) != key}
     for other in _modules_like(module):

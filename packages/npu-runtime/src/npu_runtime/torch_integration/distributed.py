@@ -36,15 +36,10 @@ def register() -> None:
 
 
 def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
-    """Which backend serves which device, where npu may take part.
+    """Returns torch's choice of backends by device, with Gloo on npu where that is ours.
 
-    Args:
-        backend: what the user asked for; ``"undefined"`` when nothing.
-        chosen: what torch makes of it, device by device.
-
-    Returns:
-        The same, where Gloo on npu is ours. Left to its defaults, a group takes cpu tensors as
-        well, and a plain ``"gloo"`` opens no connections for CUDA on a machine without it.
+    Left to its defaults ("undefined"), a group takes cpu tensors as well, and a plain "gloo" opens
+    no connections for CUDA on a machine without it.
     """
     if "npu" not in chosen:
         return chosen

@@ -141,8 +141,7 @@ def open_browser(address: str, *, say: Callable[[str], None]) -> None:
 def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
     """A server of a trace's page on this machine's own address, which nobody else reaches.
 
-    Raises:
-        TraceError: [view-port] The port is taken, or not ours to take.
+    Raises [view-port] if the port is taken, or not ours to take.
     """
     computing = threading.Lock()
 
