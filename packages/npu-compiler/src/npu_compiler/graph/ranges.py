@@ -299,26 +299,25 @@ def _positions(size: Any) -> Interval:
 # Creation
 
 
-# Ops -> where the number that they fill with is among the arguments.
-for _place, _targets in {
-    0: (aten.scalar_tensor.default,),
-    1: (aten.full.default, aten.full_like.default),
-    2: (aten.new_full.default,),
-}.items():
-    _rule(*_targets)(lambda node, get, place=_place: get(node.args[place]))
+def _number_at(place: int) -> Callable[[fx.Node, Get], Interval]:
+    return lambda node, get: get(node.args[place])
 
-# Ops whose results are in one interval, whatever their arguments.
-for _interval, _targets in {
-    Interval(0, 0): (
-        aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default,
-        # What nothing wrote may be anything, and programs have zeros there.
-        aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
-    ),
-    Interval(1, 1): (aten.ones.default, aten.ones_like.default, aten.new_ones.default),
-    Interval(0, 1): (aten.one_hot.default,),
-    Interval(-1, 1): (aten.sign.default,),
-}.items():  # fmt: skip
-    _rule(*_targets)(lambda node, get, interval=_interval: interval)
+
+def _always(low: int, high: int) -> Callable[[fx.Node, Get], Interval]:
+    return lambda node, get: Interval(low, high)
+
+
+_rule(aten.scalar_tensor.default)(_number_at(0))
+_rule(aten.full.default, aten.full_like.default)(_number_at(1))
+_rule(aten.new_full.default)(_number_at(2))
+# What nothing wrote may be anything, and programs have zeros there.
+_rule(aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default)(_always(0, 0))
+_rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)(
+    _always(0, 0)
+)
+_rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_always(1, 1))
+_rule(aten.one_hot.default)(_always(0, 1))
+_rule(aten.sign.default)(_always(-1, 1))
 
 
 @_rule(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)

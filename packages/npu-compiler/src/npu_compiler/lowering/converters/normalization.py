@@ -211,7 +211,9 @@ def convert_batch_norm(
     bias: Any,
     running_mean: Any,
     running_var: Any,
-    **arguments: Any,
+    eps: float = 0.0,
+    epsilon: float = 0.0,
+    **_: Any,
 ) -> Any:
     dtype = ctx.dtype(input_)
     channels = ctx.sizes(input_)[1]
@@ -222,7 +224,7 @@ def convert_batch_norm(
     output = ops.batch_norm_inference(
         ctx.get(input_),
         *(ctx.get(part, dtype) for part in (scale, shift, running_mean, running_var)),
-        float(arguments.get("eps", arguments.get("epsilon"))),
+        float(eps or epsilon),  # the names of two ops
     ).output(0)
     return output if ctx.node.target is aten.batch_norm.default else (output, None, None)
 
