@@ -28,7 +28,7 @@ from npu_compiler.fuzz.graph import (
     references,
     renumbered,
 )
-from npu_compiler.fuzz.vocabulary import EXACT, OPS, Draft, Values, Vocable
+from npu_compiler.fuzz.vocabulary import EXACT, OPS, Draft, Misfit, Values, Vocable
 
 __all__ = ["KINDS", "POOL", "GraphDraft", "draw_graph"]
 
@@ -52,10 +52,6 @@ _INDEXED = {
     "torch.gather": (2, 0),
     "operator.getitem": (1, 0),
 }
-
-
-class _Misfit(Exception):
-    """A call that cannot be made on these values."""
 
 
 class GraphDraft(Values):
@@ -109,9 +105,9 @@ class GraphDraft(Values):
         return self._chance.choice(LAYOUTS) if self._chance.random() < 0.15 else ""
 
     def call(self, target: str, *arguments: Any, **keywords: Any) -> Ref:
-        """Adds a call; _Misfit if it raises, or gives numbers that cannot be compared."""
+        """Adds a call; Misfit if it raises, or gives numbers that cannot be compared."""
         if not self._make(Draft(target, arguments, keywords), frozenset()):
-            raise _Misfit
+            raise Misfit
         return Ref(len(self.tensors) - 1)
 
     def add_input(self) -> None:
@@ -133,10 +129,10 @@ class GraphDraft(Values):
 
     def add_step(self, vocable: Vocable) -> bool:
         """Draws one call of an op and makes it; whether there was one that fits."""
-        draft = vocable.draft(self)
-        if draft is None:
+        try:
+            return self._make(vocable.draft(self), vocable.traits)
+        except Misfit:
             return False
-        return self._make(draft, vocable.traits)
 
     def _make(self, draft: Draft, traits: frozenset[str]) -> bool:
         step = Step(draft.target, draft.arguments, draft.keywords)
@@ -254,7 +250,7 @@ def _draw_attention(chance: random.Random) -> tuple[str, RandomGraph] | None:
         return None
     try:
         FORMS[form](drawn, Sizes(batch, tokens, others, heads, size))
-    except _Misfit:
+    except Misfit:
         return None
     _add_steps(drawn, chance.choice((0, 0, 0, 1, 2, 4)))
     return f"attention:{form}", drawn.graph()

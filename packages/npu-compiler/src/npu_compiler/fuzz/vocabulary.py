@@ -13,7 +13,7 @@ import torch
 
 from npu_compiler.fuzz.graph import CREATING, Mark, Ref
 
-__all__ = ["EXACT", "EXACT_ONLY", "OPS", "Draft", "Values", "Vocable"]
+__all__ = ["EXACT", "EXACT_ONLY", "OPS", "Draft", "Misfit", "Values", "Vocable"]
 
 # A call of exact values gives exact values: no rounding on any path.
 EXACT = "exact"
@@ -25,6 +25,10 @@ _FLOATS = (torch.float32, *_HALVES, torch.float64)
 _SCALARS = (2, 0.5, -1, 3, -2.5, 0, 1.0)
 
 
+class Misfit(Exception):
+    """A call that cannot be made on these values."""
+
+
 class Values:
     """What has been drawn so far, as a draft sees it."""
 
@@ -34,7 +38,14 @@ class Values:
         """One of these."""
         raise NotImplementedError
 
-    def pick(self, fits: Callable[[torch.Tensor], bool] = lambda tensor: True) -> int | None:
+    def pick(self, fits: Callable[[torch.Tensor], bool] = lambda tensor: True) -> int:
+        """As find; Misfit when no tensor fits."""
+        index = self.find(fits)
+        if index is None:
+            raise Misfit
+        return index
+
+    def find(self, fits: Callable[[torch.Tensor], bool]) -> int | None:
         """The number of a tensor that fits, the later the likelier; None when none does."""
         found = [
             index
@@ -63,12 +74,15 @@ class Draft:
     keywords: dict[str, Any] = field(default_factory=dict)
 
 
+Drafter = Callable[[Values], Draft]
+
+
 @dataclass(frozen=True)
 class Vocable:
     """One op, or one way to call it."""
 
     name: str
-    draft: Callable[[Values], Draft | None]
+    draft: Drafter
     traits: frozenset[str] = frozenset()
 
 
@@ -88,24 +102,20 @@ def _any(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _unary(target: str, fits: Any = _is_float, **keywords: Any) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _unary(target: str, fits: Any = _is_float, **keywords: Any) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(fits)
-        if index is None:
-            return None
         chosen = {k: values.choose(v) if isinstance(v, tuple) else v for k, v in keywords.items()}
         return Draft(target, (Ref(index),), chosen)
 
     return draft
 
 
-def _binary(target: str, fits: Any = _any, same: bool = False) -> Callable[[Values], Draft | None]:
+def _binary(target: str, fits: Any = _any, same: bool = False) -> Drafter:
     """Two tensors that broadcast, or a tensor and a number."""
 
-    def draft(values: Values) -> Draft | None:
+    def draft(values: Values) -> Draft:
         left = values.pick(fits)
-        if left is None:
-            return None
         if not same and values.choose((False, False, False, True)):
             number = values.choose(_SCALARS)
             if not values.tensor(left).is_floating_point():
@@ -114,8 +124,6 @@ def _binary(target: str, fits: Any = _any, same: bool = False) -> Callable[[Valu
         right = values.pick(
             lambda tensor: bool(fits(tensor)) and _broadcasts(values.tensor(left), tensor)
         )
-        if right is None:
-            return None
         return Draft(target, (Ref(left), Ref(right)))
 
     return draft
@@ -126,29 +134,25 @@ def _broadcasts(left: torch.Tensor, right: torch.Tensor) -> bool:
     return all(a == b or 1 in (a, b) for a, b in pairs)
 
 
-def _written(target: str, fits: Any = _any, value: Any = None) -> Callable[[Values], Draft | None]:
+def _written(target: str, fits: Any = _any, value: Any = None) -> Drafter:
     """A method that writes to its tensor, with a tensor that broadcasts to it, or a number."""
 
-    def draft(values: Values) -> Draft | None:
+    def draft(values: Values) -> Draft:
         left = values.pick(fits)
-        if left is None:
-            return None
         if value is not None:
             return Draft(target, (Ref(left), *value))
         own = values.tensor(left)
         right = values.pick(
             lambda tensor: _broadcasts(own, tensor) and (own * tensor).shape == own.shape
         )
-        return None if right is None else Draft(target, (Ref(left), Ref(right)))
+        return Draft(target, (Ref(left), Ref(right)))
 
     return draft
 
 
-def _reduced(target: str, fits: Any = _is_float, **more: Any) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _reduced(target: str, fits: Any = _is_float, **more: Any) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: bool(fits(tensor)) and tensor.dim() > 0)
-        if index is None:
-            return None
         keywords: dict[str, Any] = {"dim": values.axis(index), **more}
         keywords["keepdim"] = values.choose((False, True))
         return Draft(target, (Ref(index),), keywords)
@@ -156,13 +160,11 @@ def _reduced(target: str, fits: Any = _is_float, **more: Any) -> Callable[[Value
     return draft
 
 
-def _along(target: str, fits: Any = _is_float, *extra: Any) -> Callable[[Values], Draft | None]:
+def _along(target: str, fits: Any = _is_float, *extra: Any) -> Drafter:
     """A call along one axis that keeps the shape, such as a softmax."""
 
-    def draft(values: Values) -> Draft | None:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: bool(fits(tensor)) and tensor.dim() > 0)
-        if index is None:
-            return None
         return Draft(target, (Ref(index), *extra), {"dim": values.axis(index)})
 
     return draft
@@ -175,71 +177,56 @@ def _of_rank(ranks: Sequence[int]) -> Callable[[torch.Tensor], bool]:
 # Views and rearrangements
 
 
-def _reshape(values: Values) -> Draft | None:
+def _reshape(values: Values) -> Draft:
     index = values.pick()
-    assert index is not None
     count = values.tensor(index).numel()
     first = values.choose([size for size in range(1, count + 1) if count % size == 0])
     sizes = values.choose([(count,), (first, count // first), (first, -1), (1, count)])
     return Draft("torch.reshape", (Ref(index), sizes))
 
 
-def _view(values: Values) -> Draft | None:
+def _view(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.is_contiguous() and tensor.dim() > 1)
-    if index is None:
-        return None
     shape = tuple(values.tensor(index).shape)
     sizes = (shape[0] * shape[1], *shape[2:])
     return Draft("method.view", (Ref(index), sizes))
 
 
-def _permute(values: Values) -> Draft | None:
+def _permute(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() > 1)
-    if index is None:
-        return None
     rank = values.tensor(index).dim()
     shift = values.choose(range(1, rank))
     order = [(axis + shift) % rank for axis in range(rank)]
     return Draft("torch.permute", (Ref(index), order))
 
 
-def _two_axes(target: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _two_axes(target: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: tensor.dim() > 1)
-        if index is None:
-            return None
         return Draft(target, (Ref(index), values.axis(index), values.axis(index)))
 
     return draft
 
 
-def _unsqueeze(values: Values) -> Draft | None:
+def _unsqueeze(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() < 4)
-    if index is None:
-        return None
     return Draft("torch.unsqueeze", (Ref(index), values.choose((0, -1))))
 
 
-def _expand(values: Values) -> Draft | None:
+def _expand(values: Values) -> Draft:
     index = values.pick(lambda tensor: 1 in tensor.shape)
-    if index is None:
-        return None
     wide = [3 if size == 1 else size for size in values.tensor(index).shape]
     return Draft("method.expand", (Ref(index), values.choose((wide, [2, *wide]))))
 
 
-def _select(values: Values) -> Draft | None:
+def _select(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() > 0)
-    if index is None:
-        return None
     axis = values.axis(index)
     return Draft("torch.select", (Ref(index), axis, values.choose((0, -1))))
 
 
-def _slice(values: Values) -> Draft | None:
+def _slice(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() > 0)
-    if index is None:
-        return None
     options = ((1, None, None), (None, -1, None), (None, None, 2), (-2, None, None), (0, 2, None))
     chosen = [Mark("slice", list(values.choose(options)))]
     if values.tensor(index).dim() > 1 and values.choose((False, True)):
@@ -247,60 +234,48 @@ def _slice(values: Values) -> Draft | None:
     return Draft("operator.getitem", (Ref(index), tuple(chosen)))
 
 
-def _parts(target: str, *extra: Any) -> Callable[[Values], Draft | None]:
+def _parts(target: str, *extra: Any) -> Drafter:
     """A call with several results."""
 
-    def draft(values: Values) -> Draft | None:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: tensor.dim() > 0)
-        if index is None:
-            return None
         return Draft(target, (Ref(index), *extra), {"dim": values.axis(index)})
 
     return draft
 
 
-def _repeat(values: Values) -> Draft | None:
+def _repeat(values: Values) -> Draft:
     index = values.pick(lambda tensor: 0 < tensor.dim() < 4)
-    if index is None:
-        return None
     times = [values.choose((1, 2)) for _ in range(values.tensor(index).dim())]
     return Draft("method.repeat", (Ref(index), values.choose((times, [2, *times]))))
 
 
-def _joined(target: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _joined(target: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         first = values.pick(lambda tensor: tensor.dim() > 0)
-        if first is None:
-            return None
         shape = values.tensor(first).shape
         second = values.pick(lambda tensor: tensor.shape == shape)
         third = values.pick(lambda tensor: tensor.shape == shape)
-        assert second is not None
-        assert third is not None
         listed = [Ref(first), Ref(second), Ref(third)][: values.choose((2, 3))]
         return Draft(target, (listed,), {"dim": values.axis(first)})
 
     return draft
 
 
-def _flip(values: Values) -> Draft | None:
+def _flip(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() > 0)
-    return None if index is None else Draft("torch.flip", (Ref(index), [values.axis(index)]))
+    return Draft("torch.flip", (Ref(index), [values.axis(index)]))
 
 
-def _roll(values: Values) -> Draft | None:
+def _roll(values: Values) -> Draft:
     index = values.pick(lambda tensor: tensor.dim() > 0)
-    if index is None:
-        return None
     return Draft("torch.roll", (Ref(index), values.choose((1, -1, 2)), values.axis(index)))
 
 
-def _pad(mode: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _pad(mode: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         ranks = (1, 2, 3, 4) if mode == "constant" else (3,)
         index = values.pick(lambda tensor: tensor.dim() in ranks)
-        if index is None:
-            return None
         sizes = [values.choose((0, 1, 2) if mode == "constant" else (0, 1)) for _ in range(2)]
         return Draft("F.pad", (Ref(index), sizes), {"mode": mode})
 
@@ -310,12 +285,10 @@ def _pad(mode: str) -> Callable[[Values], Draft | None]:
 # Products
 
 
-def _product(target: str, ranks: Sequence[tuple[int, int]]) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _product(target: str, ranks: Sequence[tuple[int, int]]) -> Drafter:
+    def draft(values: Values) -> Draft:
         wanted = values.choose(ranks)
         left = values.pick(lambda tensor: _is_float(tensor) and tensor.dim() == wanted[0])
-        if left is None:
-            return None
         own = values.tensor(left)
 
         def fits(tensor: torch.Tensor) -> bool:
@@ -323,34 +296,27 @@ def _product(target: str, ranks: Sequence[tuple[int, int]]) -> Callable[[Values]
             return tensor.dtype == own.dtype and depth == own.shape[-1]
 
         right = values.pick(lambda tensor: tensor.dim() == wanted[1] and fits(tensor))
-        return None if right is None else Draft(target, (Ref(left), Ref(right)))
+        return Draft(target, (Ref(left), Ref(right)))
 
     return draft
 
 
-def _linear(values: Values) -> Draft | None:
+def _linear(values: Values) -> Draft:
     left = values.pick(lambda tensor: _is_float(tensor) and tensor.dim() > 0)
-    if left is None:
-        return None
     own = values.tensor(left)
     right = values.pick(
         lambda t: t.dtype == own.dtype and t.dim() == 2 and t.shape[1] == own.shape[-1]
     )
-    if right is None:
-        return None
     wide = values.tensor(right).shape[0]
-    bias = values.pick(lambda t: t.dtype == own.dtype and t.shape == (wide,))
+    bias = values.find(lambda t: t.dtype == own.dtype and t.shape == (wide,))
     given = (Ref(left), Ref(right)) if bias is None else (Ref(left), Ref(right), Ref(bias))
     return Draft("F.linear", given)
 
 
-def _attention(values: Values) -> Draft | None:
+def _attention(values: Values) -> Draft:
     query = values.pick(lambda tensor: _is_float(tensor) and tensor.dim() == 4)
-    if query is None:
-        return None
     own = values.tensor(query)
     other = values.pick(lambda tensor: tensor.shape == own.shape and tensor.dtype == own.dtype)
-    assert other is not None
     return Draft(
         "F.scaled_dot_product_attention",
         (Ref(query), Ref(other), Ref(query)),
@@ -358,11 +324,9 @@ def _attention(values: Values) -> Draft | None:
     )
 
 
-def _convolution(target: str, rank: int) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _convolution(target: str, rank: int) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: _is_float(tensor) and tensor.dim() == rank)
-        if index is None:
-            return None
         own = values.tensor(index)
         axis = 0 if "transpose" in target else 1
 
@@ -371,8 +335,6 @@ def _convolution(target: str, rank: int) -> Callable[[Values], Draft | None]:
             return tensor.dtype == own.dtype and tensor.shape[axis] == own.shape[1] and is_small
 
         weight = values.pick(lambda tensor: tensor.dim() == rank and fits(tensor))
-        if weight is None:
-            return None
         return Draft(
             target,
             (Ref(index), Ref(weight)),
@@ -385,13 +347,11 @@ def _convolution(target: str, rank: int) -> Callable[[Values], Draft | None]:
 # Norms, pooling, interpolation
 
 
-def _layer_norm(target: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _layer_norm(target: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda t: _is_float(t) and t.dim() > 0 and t.shape[-1] > 1)
-        if index is None:
-            return None
         own = values.tensor(index)
-        weight = values.pick(lambda t: t.dtype == own.dtype and t.shape == own.shape[-1:])
+        weight = values.find(lambda t: t.dtype == own.dtype and t.shape == own.shape[-1:])
         given = (Ref(index), [own.shape[-1]])
         # Not next to 0: norms over equal elements divide by it.
         return Draft(target, given if weight is None else (*given, Ref(weight)), {"eps": 0.1})
@@ -399,20 +359,16 @@ def _layer_norm(target: str) -> Callable[[Values], Draft | None]:
     return draft
 
 
-def _group_norm(values: Values) -> Draft | None:
+def _group_norm(values: Values) -> Draft:
     index = values.pick(lambda t: _is_float(t) and t.dim() > 2)
-    if index is None:
-        return None
     channels = values.tensor(index).shape[1]
     groups = values.choose([count for count in (1, 2, 3, 4) if channels % count == 0])
     return Draft("F.group_norm", (Ref(index), groups), {"eps": 0.1})
 
 
-def _pool(target: str, **keywords: Any) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _pool(target: str, **keywords: Any) -> Drafter:
+    def draft(values: Values) -> Draft:
         index = values.pick(lambda t: _is_float(t) and t.dim() == 4)
-        if index is None:
-            return None
         chosen = {k: values.choose(v) if isinstance(v, tuple) else v for k, v in keywords.items()}
         return Draft(target, (Ref(index),), chosen)
 
@@ -422,14 +378,14 @@ def _pool(target: str, **keywords: Any) -> Callable[[Values], Draft | None]:
 # Indices
 
 
-def _index_select(values: Values) -> Draft | None:
-    index = values.pick(lambda tensor: tensor.dim() > 0)
-    where = values.pick(_is_indices)
+def _index_select(values: Values) -> Draft:
+    index = values.find(lambda tensor: tensor.dim() > 0)
+    where = values.find(_is_indices)
     if index is None or where is None or values.tensor(where).dim() != 1:
-        return None
+        raise Misfit
     axis = values.axis(index)
     if values.tensor(index).shape[axis] < 2:
-        return None
+        raise Misfit
     return Draft("torch.index_select", (Ref(index), axis, Ref(where)))
 
 
@@ -437,29 +393,27 @@ def _is_indices(tensor: torch.Tensor) -> bool:
     return tensor.dtype is torch.int64 and bool(((tensor == 0) | (tensor == 1)).all())
 
 
-def _embedding(values: Values) -> Draft | None:
-    where = values.pick(_is_indices)
-    table = values.pick(lambda t: _is_float(t) and t.dim() == 2 and t.shape[0] > 1)
+def _embedding(values: Values) -> Draft:
+    where = values.find(_is_indices)
+    table = values.find(lambda t: _is_float(t) and t.dim() == 2 and t.shape[0] > 1)
     if where is None or table is None:
-        return None
+        raise Misfit
     return Draft("F.embedding", (Ref(where), Ref(table)))
 
 
-def _by_tensor(values: Values) -> Draft | None:
+def _by_tensor(values: Values) -> Draft:
     """x[i], x[:, i], x[i, i]; AOTAutograd refuses an index of rank 0, whose value torch reads."""
-    where = values.pick(lambda tensor: _is_indices(tensor) and tensor.dim() > 0)
-    index = values.pick(lambda tensor: tensor.dim() > 1 and min(tensor.shape[:2]) > 1)
+    where = values.find(lambda tensor: _is_indices(tensor) and tensor.dim() > 0)
+    index = values.find(lambda tensor: tensor.dim() > 1 and min(tensor.shape[:2]) > 1)
     if where is None or index is None:
-        return None
+        raise Misfit
     everything = Mark("slice", [None, None, None])
     forms = [(Ref(where),), (everything, Ref(where)), (Ref(where), Ref(where))]
     return Draft("operator.getitem", (Ref(index), values.choose(forms)))
 
 
-def _gather(values: Values) -> Draft | None:
+def _gather(values: Values) -> Draft:
     where = values.pick(lambda tensor: _is_indices(tensor) and tensor.dim() > 0)
-    if where is None:
-        return None
     shape = values.tensor(where).shape
 
     def fits(tensor: torch.Tensor) -> bool:
@@ -468,34 +422,22 @@ def _gather(values: Values) -> Draft | None:
         return all(n > 1 and n >= size for n, size in zip(tensor.shape, shape, strict=True))
 
     index = values.pick(fits)
-    if index is None:
-        return None
     return Draft("torch.gather", (Ref(index), values.axis(index), Ref(where)))
 
 
-def _where(values: Values) -> Draft | None:
+def _where(values: Values) -> Draft:
     mask = values.pick(_is_bool)
-    if mask is None:
-        return None
     left = values.pick(lambda tensor: _broadcasts(values.tensor(mask), tensor))
-    if left is None:
-        return None
     own = values.tensor(mask).to(torch.float32) + values.tensor(left).to(torch.float32)
     right = values.pick(lambda tensor: _broadcasts(own, tensor))
-    if right is None:
-        return None
     return Draft("torch.where", (Ref(mask), Ref(left), Ref(right)))
 
 
-def _masked_fill(target: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _masked_fill(target: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         mask = values.pick(_is_bool)
-        if mask is None:
-            return None
         own = values.tensor(mask)
         index = values.pick(lambda t: _broadcasts(own, t) and not _is_bool(t))
-        if index is None:
-            return None
         return Draft(target, (Ref(index), Ref(mask), values.choose((0, 3, -2))))
 
     return draft
@@ -504,8 +446,8 @@ def _masked_fill(target: str) -> Callable[[Values], Draft | None]:
 # Creation and casts
 
 
-def _created(target: str) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
+def _created(target: str) -> Drafter:
+    def draft(values: Values) -> Draft:
         sizes = values.choose(((2, 3), (4,), (2, 3, 4), ()))
         dtype = Mark("dtype", values.choose(("float32", "float16", "int64", "bool")))
         if target == "torch.arange":
@@ -521,22 +463,20 @@ def _not_bool(dtype: Mark) -> Mark:
     return Mark("dtype", "float32") if dtype.content == "bool" else dtype
 
 
-def _cast(values: Values) -> Draft | None:
+def _cast(values: Values) -> Draft:
     index = values.pick()
-    assert index is not None
     names = ("float32", "float32", "float16", "bfloat16", "int64", "int32", "bool", "float64")
     return Draft("method.to", (Ref(index), Mark("dtype", values.choose(names))))
 
 
-def _like(target: str, *extra: Any) -> Callable[[Values], Draft | None]:
-    def draft(values: Values) -> Draft | None:
-        index = values.pick()
-        return Draft(target, (Ref(index), *extra)) if index is not None else None
+def _like(target: str, *extra: Any) -> Drafter:
+    def draft(values: Values) -> Draft:
+        return Draft(target, (Ref(values.pick()), *extra))
 
     return draft
 
 
-def _rows(drafts: dict[str, Callable[[Values], Draft | None]], *traits: str) -> Iterator[Vocable]:
+def _rows(drafts: dict[str, Drafter], *traits: str) -> Iterator[Vocable]:
     for name, draft in drafts.items():
         yield Vocable(name, draft, frozenset(traits))
 

@@ -69,6 +69,18 @@ def _named(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor
     return method
 
 
+def _reduction(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor]:
+    """A method that reduces over axes."""
+
+    def method(
+        self: NamedCalls, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
+    ) -> GraphTensor:
+        return self._call(function, (x, _axes(x, reduction_axes), keep_dims))
+
+    method.__doc__ = text
+    return method
+
+
 def _swish(x: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
     return x * torch.sigmoid(beta * x)
 
@@ -182,7 +194,7 @@ class NamedCalls:
         groups: int = 1,
     ) -> GraphTensor:
         """Convolves x (batch, channels, ...) over its 1, 2 or 3 further dimensions."""
-        function = {3: F.conv1d, 5: F.conv3d}.get(_rank(x), F.conv2d)
+        function = _of_rank("conv{}d", x)
         return self._call(function, (x, weights, bias, strides, padding, dilation, groups))
 
     def transpose(self, x: GraphTensor, input_order: Sequence[int]) -> GraphTensor:
@@ -226,30 +238,6 @@ class NamedCalls:
         """Joins tensors along an axis."""
         return self._call(torch.cat, (list(tensors), axis))
 
-    def reduce_max(
-        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
-    ) -> GraphTensor:
-        """Takes the largest over axes, by default all."""
-        return self._call(torch.amax, (x, _axes(x, reduction_axes), keep_dims))
-
-    def reduce_min(
-        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
-    ) -> GraphTensor:
-        """Takes the smallest over axes, by default all."""
-        return self._call(torch.amin, (x, _axes(x, reduction_axes), keep_dims))
-
-    def reduce_mean(
-        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
-    ) -> GraphTensor:
-        """Takes the mean over axes, by default all."""
-        return self._call(torch.mean, (x, _axes(x, reduction_axes), keep_dims))
-
-    def reduce_sum(
-        self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
-    ) -> GraphTensor:
-        """Adds up over axes, by default all."""
-        return self._call(torch.sum, (x, _axes(x, reduction_axes), keep_dims))
-
     def reduce_prod(
         self, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
     ) -> GraphTensor:
@@ -277,7 +265,7 @@ class NamedCalls:
         count_include_pad: bool = True,
     ) -> GraphTensor:
         """Averages windows of x (batch, channels, ...)."""
-        function = {3: F.avg_pool1d, 5: F.avg_pool3d}.get(_rank(x), F.avg_pool2d)
+        function = _of_rank("avg_pool{}d", x)
         return self._call(
             function, (x, kernel_size, strides, padding, ceil_mode, count_include_pad)
         )
@@ -291,22 +279,16 @@ class NamedCalls:
         ceil_mode: bool = False,
     ) -> GraphTensor:
         """Takes the largest of windows of x (batch, channels, ...)."""
-        function = {3: F.max_pool1d, 5: F.max_pool3d}.get(_rank(x), F.max_pool2d)
+        function = _of_rank("max_pool{}d", x)
         return self._call(function, (x, kernel_size, strides, padding), {"ceil_mode": ceil_mode})
 
     def adaptive_avg_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
         """Averages windows of x (batch, channels, ...), of which there are output_size."""
-        function = {3: F.adaptive_avg_pool1d, 5: F.adaptive_avg_pool3d}.get(
-            _rank(x), F.adaptive_avg_pool2d
-        )
-        return self._call(function, (x, output_size))
+        return self._call(_of_rank("adaptive_avg_pool{}d", x), (x, output_size))
 
     def adaptive_max_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
         """Takes the largest of windows of x (batch, channels, ...), output_size of them."""
-        function = {3: F.adaptive_max_pool1d, 5: F.adaptive_max_pool3d}.get(
-            _rank(x), F.adaptive_max_pool2d
-        )
-        return self._call(function, (x, output_size))
+        return self._call(_of_rank("adaptive_max_pool{}d", x), (x, output_size))
 
     def gather(self, x: GraphTensor, indices: Any, axis: int = 0) -> GraphTensor:
         """Takes the entries of an axis that indices name; the result has indices' shape there.
@@ -336,6 +318,10 @@ class NamedCalls:
         """Casts to float16."""
         return self.to(x, torch.float16)
 
+    reduce_max = _reduction(torch.amax, "Takes the largest over axes, by default all.")
+    reduce_min = _reduction(torch.amin, "Takes the smallest over axes, by default all.")
+    reduce_mean = _reduction(torch.mean, "Takes the mean over axes, by default all.")
+    reduce_sum = _reduction(torch.sum, "Adds up over axes, by default all.")
     reshape = _named(torch.reshape, "Gives x another shape, in which one size may be -1.")
     squeeze = _named(torch.squeeze, "Removes axes of size 1, all or those that are named.")
     softmax = _named(lambda x, axis=-1: torch.softmax(x, axis), "Softmax over an axis, -1.")
@@ -401,6 +387,12 @@ def _rank(x: GraphTensor) -> int:
             code="graph-op",
         )
     return x.dim()
+
+
+def _of_rank(name: str, x: GraphTensor) -> Callable[..., Any]:
+    """The function of torch for the 1, 2 or 3 dimensions behind batch and channels."""
+    function: Callable[..., Any] = getattr(F, name.format({3: 1, 5: 3}.get(_rank(x), 2)))
+    return function
 
 
 def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -247,26 +248,37 @@ class SimplifyCasts(GraphPass):
     stage = "normalize"
 
     def call(self, graph: fx.Graph, facts: Facts) -> int:
-        returned, written = returned_memory(graph), written_memory(graph)
-        count = 0
-        for node in list(graph.nodes):
-            if not _is_plain_cast(node) or node in returned or node.args[0] in written:
-                continue
-            if any(map(facts.is_kept, (node, *node.all_input_nodes))):
-                continue
-            fresh = _simplified_cast(graph, node)
-            if fresh is not None:
-                node.replace_all_uses_with(fresh)
-                graph.erase_node(node)
-                count += 1
-        if count:
-            graph.eliminate_dead_code()
-        return count
+        def simplified(node: fx.Node, source: fx.Node) -> fx.Node | None:
+            if not _is_plain_cast(node) or facts.is_kept(source):
+                return None
+            return _simplified_cast(graph, node, source)
+
+        return _replace_calls(graph, facts, simplified)
 
 
-def _simplified_cast(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+def _replace_calls(
+    graph: fx.Graph, facts: Facts, simplified: Callable[[fx.Node, fx.Node], fx.Node | None]
+) -> int:
+    """Puts what stands for a call of a source in its place; returns how many were replaced."""
+    returned, written = returned_memory(graph), written_memory(graph)
+    count = 0
+    for node in list(graph.nodes):
+        if node in returned or node.op != "call_function" or not node.args:
+            continue
+        source = node.args[0]
+        if facts.is_kept(node) or not isinstance(source, fx.Node) or source in written:
+            continue
+        fresh = simplified(node, source)
+        if fresh is not None:
+            node.replace_all_uses_with(fresh)
+            graph.erase_node(node)
+            count += 1
+    if count:
+        graph.eliminate_dead_code()
+    return count
+
+
+def _simplified_cast(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None:
     if same_value(value_of(node), value_of(source)):
         return source
     if not _is_plain_cast(source):
@@ -323,24 +335,7 @@ class SimplifyViews(GraphPass):
     stage = "normalize"
 
     def call(self, graph: fx.Graph, facts: Facts) -> int:
-        pinned, written = returned_memory(graph), written_memory(graph)
-        count = 0
-        for node in list(graph.nodes):
-            if node in pinned or node.op != "call_function" or not node.args:
-                continue
-            source = node.args[0]
-            if facts.is_kept(node) or not isinstance(source, fx.Node):
-                continue
-            if source in written:
-                continue
-            fresh = _simplified_view(graph, node, source)
-            if fresh is not None:
-                node.replace_all_uses_with(fresh)
-                graph.erase_node(node)
-                count += 1
-        if count:
-            graph.eliminate_dead_code()
-        return count
+        return _replace_calls(graph, facts, functools.partial(_simplified_view, graph))
 
 
 def _simplified_view(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None:
