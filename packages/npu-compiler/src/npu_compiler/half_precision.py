@@ -240,13 +240,7 @@ TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class KeptSearch:
-    """What a search came to.
-
-    Attributes:
-        first: the run before anything was added to what is kept.
-        last: the run with what is kept now.
-        kept: names of modules, or patterns of them.
-    """
+    """What a search came to: runs before and after it, and names or patterns of modules kept."""
 
     first: HalfRun
     last: HalfRun

@@ -93,15 +93,9 @@ _MOST_TIMES = 10
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to measure.
+    """What to measure: `make` a workload of each size and dtype on a device, in some of `MODES`.
 
-    Attributes:
-        make: makes a workload of sizes, a dtype and a device.
-        sizes: the first argument of `make`, one after the other.
-        dtypes: also.
-        modes: some of `MODES`.
-        device: where it runs.
-        seconds: for how long each is repeated.
+    Each is repeated for `seconds`.
     """
 
     make: Callable[[Sequence[int], torch.dtype, torch.device], Workload]

@@ -209,11 +209,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Finds nothing; calls an action when the import of its module is over and another begins.
-
-    Attributes:
-        name: full name of the module.
-    """
+    """Finds nothing; calls an action when the import of its module is over and another begins."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
         self.name = name

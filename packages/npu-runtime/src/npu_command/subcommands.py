@@ -215,8 +215,7 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
 class _Call:
     """One call of a subcommand: its arguments are read first, then it has what it needs.
 
-    Attributes:
-        explained: the exceptions that the dispatcher explains, if they come now.
+    `explained` are the exceptions that the dispatcher explains, if they come now.
     """
 
     def __init__(self, command: Command, name: str) -> None:

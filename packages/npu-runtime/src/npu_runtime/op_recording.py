@@ -12,12 +12,7 @@ __all__ = ["OpPiece", "OpRecording", "OpTotal"]
 
 
 class OpTotal(NamedTuple):
-    """Time of all calls of one op within a piece.
-
-    Attributes:
-        self_ns: without the ops that it called.
-        total_ns: with them; a recursive call is inside already.
-    """
+    """Time of all calls of one op: without the ops that it called, and with them, each once."""
 
     name: str
     calls: int

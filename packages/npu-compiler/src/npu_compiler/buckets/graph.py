@@ -26,11 +26,7 @@ __all__ = ["BucketedGraph", "OutputViews"]
 
 
 class OutputViews:
-    """The views among a graph's outputs.
-
-    Attributes:
-        module: the graph, which returns in the place of each view what it is a view of.
-    """
+    """The views among a graph's outputs; `module` returns instead what they are views of."""
 
     def __init__(self, graph_module: fx.GraphModule, known: Set[sympy.Symbol]) -> None:
         """Looks through a functional graph with fake values; calls tell the `known` sizes."""

@@ -157,12 +157,7 @@ def _symbols_in(value: Any) -> set[Any]:
 
 @dataclass(frozen=True)
 class Factor:
-    """Part of a dimension.
-
-    Attributes:
-        true: how many positions hold true values; a number when all do.
-        size: positions.
-    """
+    """Part of a dimension: of `size` positions, `true` hold true values, a number when all do."""
 
     true: Expr
     size: int

@@ -36,13 +36,7 @@ _between = {__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls"}
 
 @dataclass(frozen=True)
 class Place:
-    """A line of Python.
-
-    Attributes:
-        file: path.
-        line: number in it, from 1.
-        function: that the line is in.
-    """
+    """A line of Python: its file, number and function."""
 
     file: str
     line: int

@@ -56,12 +56,7 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Ports:
-    """How a graph calls its one program.
-
-    Attributes:
-        places: of the graph's inputs, by name.
-        outputs: which of the program's results each of the graph's is.
-    """
+    """How a graph calls its one program: places of inputs by name, and of its results."""
 
     places: Mapping[str, int]
     outputs: tuple[int, ...]

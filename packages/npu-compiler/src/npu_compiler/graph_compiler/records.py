@@ -35,14 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EagerNode:
-    """A call that runs eagerly.
-
-    Attributes:
-        name: of the FX node.
-        op: such as aten.roll.default.
-        reason: why it is in no program.
-        source: file:line of the Python code, or None when not recorded.
-    """
+    """A call that runs eagerly: FX node, op, why it is in no program, and file:line or None."""
 
     name: str
     op: str

@@ -63,13 +63,7 @@ class ProgramFacts:
 
 @dataclass(frozen=True)
 class TargetChoice:
-    """What a program is made for.
-
-    Attributes:
-        target: "openvino" or "kernels".
-        reason: why.
-        is_alone: whether the calling thread is to run the kernels alone.
-    """
+    """What a program is made for ("openvino" or "kernels"), why, and whether on one thread."""
 
     target: str
     reason: str

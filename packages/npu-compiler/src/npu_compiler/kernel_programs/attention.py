@@ -63,13 +63,7 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class CachedOperand:
-    """Keys or values: what the cache holds, then those of the new tokens.
-
-    Attributes:
-        whole: the node that joins both, an output of the graph.
-        cache: the placeholder.
-        new: the new tokens' (batch, heads, tokens, size).
-    """
+    """Keys or values: the cache, those of new tokens, and the graph's output that joins both."""
 
     whole: fx.Node
     cache: fx.Node

@@ -89,12 +89,7 @@ _CASE = Case()
 
 @dataclass(frozen=True)
 class View:
-    """What a node shows of a value.
-
-    Attributes:
-        value: of the draft.
-        columns: int64, of the shape of the node's dimensions that are not its rows.
-    """
+    """What a node shows of a draft's value: int64 columns of its dimensions that are not rows."""
 
     value: int
     columns: torch.Tensor
@@ -276,14 +271,7 @@ def scalar(value: Any, graph_module: fx.GraphModule) -> float | None:
 
 @dataclass(frozen=True)
 class LinearCall:
-    """x weight^T + bias.
-
-    Attributes:
-        x: the input.
-        weight: name of the parameter.
-        is_transposed: whether it is (inputs, outputs).
-        bias: its node; None for none.
-    """
+    """x weight^T + bias, or without; a weight by name, (inputs, outputs) if transposed."""
 
     x: fx.Node
     weight: str

@@ -114,12 +114,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Shares:
-    """How scores become shares.
-
-    Attributes:
-        kind: see npu_ops.kernel_programs.program.Experts.
-        factor: that all shares have besides.
-    """
+    """How scores become shares (see npu_ops' Experts), and a factor that all have besides."""
 
     kind: ShareKind
     factor: float

@@ -37,13 +37,7 @@ Compute = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Rotation:
-    """Tables of a rotary embedding.
-
-    Attributes:
-        own: (positions, size) float32.
-        other: (positions, size) float32.
-        partner: (size,) int32.
-    """
+    """Tables of a rotary embedding: (positions, size) float32 twice, and partners (size,) int32."""
 
     own: torch.Tensor
     other: torch.Tensor
@@ -105,9 +99,7 @@ _aten = torch.ops.aten
 class Nodes:
     """The nodes of a step.
 
-    Attributes:
-        rows: those whose values depend on the tokens or the cache, and embeddings.
-        computed: those that an instruction computes, as far as instructions were made.
+    `rows` depend on the tokens or the cache, embeddings too; `computed` have instructions so far.
     """
 
     def __init__(self, graph_module: fx.GraphModule, step: Step) -> None:

@@ -55,14 +55,7 @@ _aten = torch.ops.aten
 
 @dataclass
 class Selection:
-    """A graph as instructions.
-
-    Attributes:
-        draft: the instructions.
-        logits: the part with the result.
-        tables: weights that were computed here.
-        sources: the parameters by the names that recipes use.
-    """
+    """A graph as instructions: the draft, its logits, computed tables, and parameters by name."""
 
     draft: Draft
     logits: Part

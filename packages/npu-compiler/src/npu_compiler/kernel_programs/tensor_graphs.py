@@ -321,12 +321,7 @@ class TensorCalls:
 
 @dataclass(frozen=True)
 class GraphSize:
-    """How much a graph computes.
-
-    Attributes:
-        rows: of its first product or norm; without one, of its result.
-        multiplications: of its products.
-    """
+    """Rows of a graph's first product or norm, else its result, and all multiplications."""
 
     rows: int
     multiplications: int
@@ -334,14 +329,7 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class LoweredTensors:
-    """A kernel program of a graph.
-
-    Attributes:
-        program: it.
-        rows: how many rows the tensors have.
-        inputs: the placeholders that it loads, in order.
-        weights: as the program names them.
-    """
+    """A kernel program of a graph: rows of its tensors, placeholders in order, weights by name."""
 
     program: KernelProgram
     rows: int

@@ -245,11 +245,8 @@ _INDEXED: dict[Any, int] = {
 class Widths:
     """What came of the proof.
 
-    Attributes:
-        refused: names of calls that a program would not compute as torch does.
-        bits: name of an input, or of a call that runs eagerly -> its values are from -2**bits to
-            2**bits - 1, which each run has to look at.
-        readers: name of such an input -> a call that the bound is for.
+    `refused` calls would differ from torch. `bits` of an input, or of a call that runs eagerly,
+    bound its values, which each run has to look at, for one of its `readers`.
     """
 
     refused: frozenset[str] = frozenset()

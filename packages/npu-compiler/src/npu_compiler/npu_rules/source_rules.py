@@ -36,11 +36,7 @@ OLDEST, NEWEST = "2026.0.0", "2026.4.1"
 
 @dataclass(frozen=True)
 class SourceRules:
-    """The data with the questions that a check asks of it.
-
-    Attributes:
-        content: what the file holds.
-    """
+    """The data with the questions that a check asks of it."""
 
     content: dict[str, Any]
 

@@ -47,12 +47,7 @@ __all__ = ["PASSES", "STAGES", "Stage", "pass_names", "run_passes"]
 
 @dataclass(frozen=True)
 class Stage:
-    """One step from a Python function to a program.
-
-    Attributes:
-        name: as in spans, dumps and reports.
-        what: it does, in one line.
-    """
+    """One step from a Python function to a program: its name, and what it does in one line."""
 
     name: str
     what: str

@@ -139,8 +139,7 @@ class AheadBlob:
 class AheadBlobs:
     """The blobs of a folder for the NPU in use; none for other devices.
 
-    Attributes:
-        compiled_because: why a program was compiled though the folder has blobs; None so far.
+    `compiled_because` is why a program was compiled though there are blobs; None so far.
     """
 
     def __init__(self, folder: Path, records: Sequence[AheadBlob], architecture: str) -> None:

@@ -44,14 +44,7 @@ class CacheStatistics:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry of the cache.
-
-    Attributes:
-        key: the name of its folder.
-        name: what it was called when it was made.
-        size_bytes: of its files.
-        used: when it was last used, in seconds since 1970.
-    """
+    """An entry of the cache: its folder, name, size in bytes and last use in seconds since 1970."""
 
     key: str
     name: str

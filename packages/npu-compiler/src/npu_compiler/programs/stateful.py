@@ -16,13 +16,7 @@ __all__ = ["StateVariable", "make_stateful"]
 
 @dataclass(frozen=True)
 class StateVariable:
-    """One variable.
-
-    Attributes:
-        name: its name, unique in the model.
-        input_index: the input that carries it now.
-        output_index: the output that holds its next value.
-    """
+    """A variable's unique name, the input that carries it, and the output with its next value."""
 
     name: str
     input_index: int

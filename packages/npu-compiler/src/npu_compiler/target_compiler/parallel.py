@@ -27,14 +27,7 @@ _COPIES = 6
 
 @dataclass(frozen=True)
 class TargetJob:
-    """A program to compile for a target.
-
-    Attributes:
-        program: its name.
-        model: its .xml file, with the weights next to it.
-        target: the NPU generation.
-        options: further options of the compiler.
-    """
+    """A program's .xml file (weights next to it), the target to compile it for, and options."""
 
     program: str
     model: Path

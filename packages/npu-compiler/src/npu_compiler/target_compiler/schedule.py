@@ -76,12 +76,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of one run, the compiler's estimate.
-
-    Attributes:
-        layers: in the order of their first task.
-        tasks: by their start.
-    """
+    """The compiler's estimate of a run: layers by their first task, tasks by their start."""
 
     layers: tuple[Layer, ...]
     tasks: tuple[Task, ...]

@@ -31,11 +31,9 @@ SCHEDULE = "compileTimeScheduleTrace.json"
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one request.
+    """Bounds of one request: seconds until the process is killed, and its resident memory.
 
-    Attributes:
-        duration_s: seconds until the process is killed.
-        memory_bytes: resident memory at which it is killed; by default three quarters of all.
+    That is three quarters of all by default.
     """
 
     duration_s: float = 900.0

@@ -22,10 +22,8 @@ __all__ = ["GraphTrial", "Outcome", "keep_original"]
 class Outcome:
     """What came of a trial.
 
-    Attributes:
-        results: the graph's, right as far as was found.
-        difference: how the whole graph differed, although each of its programs is right; or None.
-        is_unsteady: whether it was right when it was run again.
+    Results are right as far as was found; `difference` is of the whole graph although its programs
+    are right, or None; `is_unsteady` if it was right when it was run again.
     """
 
     results: Any

@@ -36,12 +36,7 @@ _PHASES = ("prefill", "decode", "load", "compile")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a program did at a moment.
-
-    Attributes:
-        op: the outermost op.
-        within: the annotation, module or phase around it; empty if there is none.
-    """
+    """What a program did at a moment: its outermost op, and what is around that, or ""."""
 
     op: str
     within: str = ""
@@ -49,11 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Memory that calls of one op in one place hold.
-
-    Attributes:
-        rises: in how many rises of the curve it was allocated.
-    """
+    """Memory that calls of one op in one place hold, allocated in `rises` of the curve."""
 
     place: Place
     size_bytes: int
@@ -62,12 +53,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest value of a curve of memory, and who holds it.
-
-    Attributes:
-        place: what ran at that moment.
-        holders: most memory first; they add up to `size_bytes`.
-    """
+    """The highest value of a curve of memory, what ran then, and who holds it, most first."""
 
     time_ns: int
     size_bytes: int
@@ -77,11 +63,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """A rise of a sampled curve from one sample to the next.
-
-    Attributes:
-        host: what the busiest thread did meanwhile: name and nanoseconds.
-    """
+    """A rise from one sample to the next, and the busiest thread's names and nanoseconds then."""
 
     start_ns: int
     end_ns: int

@@ -164,12 +164,7 @@ _OPTIMIZER_STEP = re.compile(r"Optimizer\.step#.+")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step.
-
-    Attributes:
-        kind: "decode", "prefill", "step" or "optimizer step".
-        number: among the steps of its kind, from 1.
-    """
+    """One step: its kind ("decode", "optimizer step", ...), and its number of that kind from 1."""
 
     kind: str
     number: int

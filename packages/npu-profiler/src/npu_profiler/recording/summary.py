@@ -27,12 +27,7 @@ _AUTOGRAD = ("autograd::engine::evaluate_function: ", "torch::autograd::")
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """Time of all calls of one op.
-
-    Attributes:
-        self_ns: without the ops that it called.
-        total_ns: with them.
-    """
+    """Time of all calls of one op: without (`self_ns`) and with the ops that it called."""
 
     name: str
     calls: int

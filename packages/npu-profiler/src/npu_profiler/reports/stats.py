@@ -32,13 +32,7 @@ Rows = Iterator[Sequence[Any]]
 
 
 class Records(NamedTuple):
-    """A CSV table.
-
-    Attributes:
-        meaning: what one row is.
-        header: names of the columns, with the unit, as in the file.
-        rows: gives the rows of a trace.
-    """
+    """A CSV table: what a row is, its columns with units, and what gives the rows of a trace."""
 
     meaning: str
     header: str

@@ -25,13 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClockMark:
-    """One event of torch's, with the system clock read right before and right after it.
-
-    Attributes:
-        before_ns: system clock before the event, Unix epoch.
-        after_ns: system clock after the event, Unix epoch.
-        torch_ns: what torch says when the event began, Unix epoch.
-    """
+    """An event of torch's, and the system clock right before and after it; Unix epoch, in ns."""
 
     before_ns: int
     after_ns: int

@@ -39,13 +39,7 @@ class LastCall:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended.
-
-    Attributes:
-        value: what its function gave, where it came to its end; else None.
-        problem: why it did not; empty where it did.
-        last_call: the driver function that it called last.
-    """
+    """How a child ended: its function's value, or the problem, and the last driver call."""
 
     value: Any
     problem: str

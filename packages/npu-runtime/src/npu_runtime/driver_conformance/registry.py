@@ -11,13 +11,9 @@ __all__ = ["Check", "check", "registered"]
 
 @dataclass(frozen=True)
 class Check:
-    """One rule about one field of the table.
+    """One rule about a field of the table; its body raises CheckFailure or Unsupported.
 
-    Attributes:
-        field: the field.
-        name: what is checked, as a name.
-        body: raises CheckFailure or Unsupported.
-        is_open: whether ``body`` gets a driver that was opened and has memory.
+    `is_open` says whether it gets a driver that was opened and has memory.
     """
 
     field: str

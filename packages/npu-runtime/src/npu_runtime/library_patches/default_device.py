@@ -20,12 +20,7 @@ _said: set[tuple[str, bool]] = set()
 
 @dataclass(frozen=True)
 class DefaultDevice:
-    """A decision.
-
-    Attributes:
-        is_npu: whether it is npu; otherwise the libraries choose as if npu were not there.
-        reason: one clause that says why.
-    """
+    """Whether npu is taken, else libraries choose as without it; and one clause that says why."""
 
     is_npu: bool
     reason: str

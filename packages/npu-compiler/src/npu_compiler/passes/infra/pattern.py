@@ -34,13 +34,7 @@ _Found = tuple[dict[str, Any], tuple[fx.Node, ...]]
 
 @dataclass(frozen=True)
 class Match:
-    """A place where a pattern stands.
-
-    Attributes:
-        root: the call whose result the whole pattern gives.
-        named: what the named parts of the pattern are: nodes and numbers.
-        nodes: the calls of the pattern, the root among them.
-    """
+    """A place where a pattern stands: the call with its result, its named parts, and its calls."""
 
     root: fx.Node
     named: dict[str, Any]
@@ -206,13 +200,7 @@ def find(
 
 @dataclass(frozen=True)
 class Replacement:
-    """The call that stands for a match.
-
-    Attributes:
-        target: an overload.
-        args: its arguments, nodes of the graph and numbers.
-        kwargs: those that the schema has as keywords.
-    """
+    """The call that stands for a match: an overload, its arguments and its keywords."""
 
     target: Any
     args: tuple[Any, ...]
