@@ -161,10 +161,7 @@ def offer(action: argparse.Action, names: Sequence[str]) -> None:
 def print_completion(command: str, modules: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Prints the script for the shell that the arguments name; returns the exit code.
 
-    Args:
-        command: name of the command.
-        modules: subcommand -> name of the module with its `main`.
-        arguments: those of the subcommand `completion`.
+    `modules` has the module with the `main` of each subcommand.
     """
     parser = CommandParser(
         prog=f"{command} completion",
@@ -199,11 +196,7 @@ class _ParserFound(Exception):
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
-    """Returns the parser that a subcommand's `main` makes first; nothing else of it runs.
-
-    Args:
-        module: name of the module with `main`.
-    """
+    """Returns the parser that a subcommand's `main` makes first; nothing else of it runs."""
 
     def give(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
         raise _ParserFound(parser)

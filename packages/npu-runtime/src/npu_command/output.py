@@ -250,11 +250,7 @@ class Imports:
         self._seen_at = time.perf_counter()
 
     def newest(self, *, since: float = 0.0) -> str:
-        """Returns what was imported last, within a second; "" for nothing.
-
-        Args:
-            since: a time.perf_counter(); what was seen before it does not count.
-        """
+        """Returns what was imported last, within a second and since then; "" for nothing."""
         names, now = list(sys.modules), time.perf_counter()
         if len(names) > self._count:
             self._count, self._seen_at = len(names), now

@@ -59,20 +59,7 @@ def main(words: Sequence[str]) -> int:
     ]
     if arguments.fail_above is not None:
         lines += ["", *_verdict_lines(worse, arguments.fail_above)]
-    document = {
-        "notes": list(notes),
-        "base": list(base_files),
-        "new": list(new_files),
-        "step": step,
-        "tables": {
-            name: [
-                {**dataclasses.asdict(row), "change": row.change, "noise": row.noise}
-                for row in rows
-            ]
-            for name, rows in tables.items()
-        },
-        "slower": [{"table": table, "name": row.name} for table, row in worse],
-    }
+    document = _document(base_files, new_files, step, tables, worse, notes)
     give_answer(arguments.json, document, lambda: print("\n".join(lines)))
     return EXIT_SLOWER if worse else 0
 
@@ -223,6 +210,30 @@ def _verdict_lines(worse: Sequence[tuple[str, Difference]], fail_above: float) -
         f"slower by more than {fail_above:g} %: {table} {row.name} {(row.change or 0) * 100:+.1f} %"
         for table, row in worse
     ]
+
+
+def _document(
+    base_files: Sequence[str],
+    new_files: Sequence[str],
+    step: str | None,
+    tables: dict[str, list[Difference]],
+    worse: Sequence[tuple[str, Difference]],
+    notes: Sequence[str],
+) -> dict[str, object]:
+    return {
+        "notes": list(notes),
+        "base": list(base_files),
+        "new": list(new_files),
+        "step": step,
+        "tables": {
+            name: [
+                {**dataclasses.asdict(row), "change": row.change, "noise": row.noise}
+                for row in rows
+            ]
+            for name, rows in tables.items()
+        },
+        "slower": [{"table": table, "name": row.name} for table, row in worse],
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
