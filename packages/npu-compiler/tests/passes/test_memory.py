@@ -313,6 +313,36 @@ def test_single_view_of_a_result_stays_inside(rewrites):
     assert done.count == 0
 
 
+STRIDED_VIEWS = {
+    "slice": lambda x: x.relu()[:, 1:3],
+    "rows": lambda x: x.relu()[1:],
+    "chunk": lambda x: x.relu().chunk(2, 1)[1],
+    "expand": lambda x: x.sum(1, keepdim=True).expand(-1, 6),
+    "step": lambda x: x.relu()[::2, ::2],
+    "split": lambda x: (x @ x.t()).split(2, 1)[1],
+    "unfold": lambda x: x.relu().unfold(1, 3, 1),
+    "unbind": lambda x: x.relu().unbind(0)[2],
+    "diagonal": lambda x: x.relu().diagonal(),
+    "select": lambda x: x.relu().select(1, 2),
+    "as_strided": lambda x: x.relu().as_strided((2, 2), (2, 3), 1),
+    "transpose": lambda x: x.relu().t(),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED_VIEWS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_and_offsets_of_results_are_eagers(name, dynamic):
+    function, x = STRIDED_VIEWS[name], torch.randn(4, 6)
+    with torch.no_grad():
+        expected = function(x)
+        result = torch.compile(function, backend="npu", dynamic=dynamic)(x)
+    torch.testing.assert_close(result, expected)
+    assert (result.stride(), result.storage_offset()) == (
+        expected.stride(),
+        expected.storage_offset(),
+    )
+
+
 def test_view_of_an_input_is_taken_outside(rewrites):
     done = rewrites(lambda x: x.t(), torch.randn(2, 3), passes=SeparateOutputViews())
     (view,) = (node for node in done.module.graph.nodes if node.op == "call_function")

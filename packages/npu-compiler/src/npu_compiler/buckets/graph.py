@@ -17,7 +17,13 @@ from npu_compiler.buckets.call import CannotPad
 from npu_compiler.buckets.sizes import Dims, Sizes, evaluate, expression, is_padded, product
 from npu_compiler.buckets.specialize import StaticGraph, specialize
 from npu_compiler.errors import IndexRangeError
-from npu_compiler.graph.nodes import axis_order, inverse_order, is_dense, view_chain
+from npu_compiler.graph.nodes import (
+    axis_order,
+    inverse_order,
+    is_dense,
+    starts_without_gaps,
+    view_chain,
+)
 
 __all__ = ["BucketedGraph", "OutputViews"]
 
@@ -42,7 +48,8 @@ class OutputViews:
         for index, (*views, root) in chains.items():
             # Of a result that is returned once, nothing else is to share its memory.
             is_shared = root.op == "placeholder" or roots[root] > 1
-            if views and is_shared and all(_is_known(view, known) for view in views):
+            is_outside = is_shared or (views and not starts_without_gaps(views[0]))
+            if views and is_outside and all(_is_known(view, known) for view in views):
                 self._calls[index] = views[::-1]
                 leaves[index] = root
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()

@@ -26,10 +26,12 @@ __all__ = [
     "is_symbolic",
     "is_view",
     "op_name",
+    "plain_tensor",
     "returned_memory",
     "same_value",
     "shares_memory",
     "sizes_of",
+    "starts_without_gaps",
     "strides_agree",
     "value_of",
     "view_chain",
@@ -88,14 +90,28 @@ def is_view(node: fx.Node) -> bool:
 
 
 def view_chain(node: fx.Node) -> list[fx.Node]:
-    """A node, what it is a view of, what that is a view of, ... down to what is not a view."""
+    """A node, what it is a view of, what that is a view of, ... down to what is not a view.
+
+    One of several views, as split returns them, comes before the call that returns them.
+    """
     chain = [node]
-    while chain[-1].op == "call_function" and is_view(chain[-1]):
-        source = chain[-1].args[0]
-        if not isinstance(source, fx.Node):
+    while chain[-1].op == "call_function":
+        source = chain[-1].args[0] if chain[-1].args else None
+        is_part = chain[-1].target is operator.getitem and _are_views(source)
+        if not isinstance(source, fx.Node) or not (is_part or is_view(chain[-1])):
             break
         chain.append(source)
     return chain
+
+
+def _are_views(node: Any) -> bool:
+    """Whether a call returns a list of views of its first argument."""
+    return (
+        isinstance(node, fx.Node)
+        and node.op == "call_function"
+        and is_view(node)
+        and isinstance(node.meta.get("val"), (tuple, list))
+    )
 
 
 def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
@@ -312,6 +328,16 @@ def inverse_order(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose memory holds its elements in order, without gradients.
+
+    A conjugate or negative bit is resolved, and each axis has the stride that its place gives: one
+    of size 1 may have any other, also 0, which views as another dtype refuse.
+    """
+    source = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return source.as_strided((source.numel(),), (1,)).view(source.shape)
+
+
 def is_dense(meta: torch.Tensor) -> bool:
     """Whether a tensor's elements fill its span of memory without gaps and without overlap."""
     order = axis_order(meta) or tuple(range(meta.dim()))
@@ -322,6 +348,15 @@ def is_dense(meta: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def starts_without_gaps(view: fx.Node) -> bool:
+    """Whether a view fills its span of memory, from the first element on."""
+    value = view.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return True
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset == 0 and is_dense(value)
 
 
 def _hint(size: Any) -> int:

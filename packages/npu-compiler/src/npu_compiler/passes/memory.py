@@ -13,7 +13,7 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.nodes import add_call, is_call, is_view, view_chain
+from npu_compiler.graph.nodes import add_call, is_call, is_view, starts_without_gaps, view_chain
 from npu_compiler.passes.infra.pass_base import Facts, GraphPass
 
 __all__ = [
@@ -255,9 +255,10 @@ def _put_form(graph: fx.Graph, node: fx.Node, form: torch._ops.OpOverload) -> bo
     return True
 
 
-# A program writes each result to new memory. Where a graph returns views of one tensor the views
-# must be taken outside of programs; the copies made here have the output as their only user, so
-# that programs keep their own.
+# A program writes each result to new memory, without gaps. Where a graph returns views of one
+# tensor, or a view with gaps or behind the first element, the views must be taken outside of
+# programs; the copies made here have the output as their only user, so that programs keep their
+# own.
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,9 @@ class SeparateOutputViews(GraphPass):
         replaced: dict[fx.Node, fx.Node] = {}
         for node, chain in chains.items():
             root = chain[-1]
-            if len(chain) == 1 or (root.op != "placeholder" and roots[root] == 1):
+            if len(chain) == 1:
+                continue
+            if root.op != "placeholder" and roots[root] == 1 and starts_without_gaps(node):
                 continue
             if all(view.meta.get("npu_is_output_view") for view in chain[:-1]):
                 continue
