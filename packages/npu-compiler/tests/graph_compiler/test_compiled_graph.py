@@ -406,3 +406,63 @@ def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, mon
     with torch.no_grad(), pytest.raises(LoweringError, match="no reason at all") as caught:
         compiled(lambda x: x.sin())(torch.ones(3))
     assert caught.value.code == "refused-again"
+
+
+def test_number_without_axes_is_sorted(compiled, close):
+    fast = compiled(lambda x: (*x.sort(), *x.topk(1), x.argsort(), x.flip(0), x.logsumexp(0)))
+    x = torch.tensor(-2.0)
+    with torch.no_grad():
+        for result, expected in zip(
+            fast(x), (*x.sort(), *x.topk(1), x.argsort(), x.flip(0), x.logsumexp(0)), strict=True
+        ):
+            close(result, expected)
+
+
+@pytest.mark.parametrize("target", ["openvino", "kernels"])
+def test_negative_bit_of_a_weight_counts(compiled, close, target):
+    weight = torch._neg_view(torch.randn(4, 4))
+    fast = compiled(lambda x: x @ weight, options={"target": target, "verify": "off"})
+    with torch.no_grad():
+        close(fast(torch.ones(2, 4)), torch.ones(2, 4) @ weight)
+
+
+@pytest.mark.parametrize("target", ["openvino", "kernels"])
+def test_negative_bit_of_a_later_input_counts(compiled, close, target):
+    layer = nn.Linear(4, 3).eval()
+    fast = compiled(layer, options={"target": target, "verify": "off"})
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for given in (x, torch._neg_view(x), x):
+            close(fast(given), layer(given))
+
+
+def test_conjugates_count(compiled, close):
+    def function(z, w):
+        return torch.view_as_real(z * w), z.imag + 1, z.conj().imag * 2
+
+    w = torch.randn(4, dtype=torch.complex64).conj()
+    fast = compiled(function, options={"verify": "off"})
+    z = torch.randn(4, dtype=torch.complex64)
+    with torch.no_grad():
+        for given in (z, z.conj(), z):
+            for result, expected in zip(fast(given, w), function(given, w), strict=True):
+                close(result, expected)
+
+
+def test_write_into_an_input_with_the_negative_bit_lands(compiled, close):
+    def function(x):
+        x.add_(1)
+        return x * 2
+
+    fast = compiled(function, options={"verify": "off"})
+    with torch.no_grad():
+        first, second = (torch._neg_view(torch.arange(4.0)) for _ in range(2))
+        close(fast(first), function(second))
+        close(first.resolve_neg(), second.resolve_neg())
+
+
+def test_constant_of_stride_0_is_read(compiled, close):
+    fast = compiled(lambda x: x.quantile(0.3))
+    x = torch.randn(10)
+    with torch.no_grad():
+        close(fast(x), x.quantile(0.3))

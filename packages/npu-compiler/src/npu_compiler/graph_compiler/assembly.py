@@ -334,10 +334,17 @@ class _Outer:
 
     def _call(self, key: str, piece: Piece, call: ProgramCall | KernelCall) -> None:
         by_name = {node.name: node for node in piece.inputs}
-        arguments = tuple(self._copies[by_name[name]] for name in call.input_names)
+        arguments = tuple(self._plain(by_name[name]) for name in call.input_names)
         result = self._graph.call_module(key, arguments)
         for index, node in enumerate(piece.outputs):
             self._copies[node] = self._graph.call_function(operator.getitem, (result, index))
+
+    def _plain(self, node: fx.Node) -> fx.Node:
+        """A value as a program reads it: from memory, where a negative bit shows nothing."""
+        copy, meta = self._copies[node], node.meta["val"]
+        if isinstance(meta, torch.Tensor) and meta.is_neg():
+            return self._graph.call_function(torch.ops.aten.resolve_neg.default, (copy,))
+        return copy
 
     def _copy(self, node: fx.Node) -> None:
         self._copies[node] = self._graph.node_copy(node, lambda source: self._copies[source])

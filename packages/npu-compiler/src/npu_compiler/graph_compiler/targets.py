@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import plain_tensor
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import content_key
 from npu_runtime import device_info
@@ -212,13 +213,12 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 def _digest(tensor: torch.Tensor) -> str:
     """A hash of dtype, sizes and elements."""
-    source = tensor.detach()
+    source = plain_tensor(tensor)
     if source.device.type == "npu":
         source = as_cpu(source)  # waits for the device; host code may read its bytes
-    source = source.contiguous()
     head = f"{source.dtype} {tuple(source.shape)} "
     digest = hashlib.sha256(head.encode())
     if source.numel():
-        elements: Any = source.reshape(-1).view(torch.uint8).numpy()
+        elements: Any = source.view(-1).view(torch.uint8).numpy()
         digest.update(elements)
     return digest.hexdigest()

@@ -170,5 +170,5 @@ class TensorValues:
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()
     return as_cpu(tensor) if tensor.device.type == "npu" else tensor

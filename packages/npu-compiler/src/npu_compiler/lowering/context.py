@@ -13,6 +13,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import plain_tensor
 from npu_runtime.npu import as_cpu
 
 __all__ = [
@@ -105,7 +106,7 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
         The constant's output, and the tensor whose memory it reads: OpenVINO holds no reference, so
         the caller keeps it alive as long as the model.
     """
-    source = tensor.detach().contiguous()
+    source = plain_tensor(tensor)
     if source.device.type == "npu":
         source = as_cpu(source)  # waits for the device; host code may read its bytes
     shape = ov.Shape(list(source.shape))
@@ -358,6 +359,8 @@ class Context:
     def size(self, operand: fx.Node, dim: int) -> ov.Output:
         """Returns one size of a tensor as an int64 vector of length 1, folded when static."""
         dim = self.axis(operand, dim)
+        if self.rank(operand) == 0:
+            return self.integers([1])
         known = self.sizes(operand)[dim]
         if known is not None:
             return self.integers([known])
