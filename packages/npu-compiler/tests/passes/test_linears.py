@@ -110,6 +110,12 @@ def test_gate_becomes_one_call(rewrites, function):
     assert done.ops == ["npu.swiglu.default"]
 
 
+def test_gate_of_another_dtype_stays(rewrites):
+    function = lambda g, u: F.silu(g) * u  # noqa: E731
+    gate, up = torch.randn(2, 8).bfloat16(), torch.randn(2, 8)
+    assert rewrites(function, gate, up, passes=PASS_FUSE_SWIGLU).count == 0
+
+
 def test_gate_that_is_read_elsewhere_stays(rewrites):
     function = lambda g, u: (s := F.silu(g), s * u)  # noqa: E731
     assert (

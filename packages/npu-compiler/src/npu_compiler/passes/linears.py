@@ -141,6 +141,8 @@ class FuseSwiglu(FusePattern):
         gate, up = match["gate"], match["up"]
         if not isinstance(up, torch.fx.Node) or sizes_of(gate) != sizes_of(up):
             return None
+        if value_of(gate).dtype != value_of(up).dtype:
+            return None
         return Replacement(torch.ops.npu.swiglu.default, (gate, up))
 
 

@@ -37,6 +37,18 @@ def test_reduction_equals_eager(lowers, dtype):
     lowers(REDUCTIONS, torch.randn(3, 4, 5).to(dtype))
 
 
+def test_reduction_of_a_number_equals_eager(lowers):
+    functions = {
+        "sum": lambda x: x.sum(0),
+        "vector_norm": lambda x: torch.linalg.vector_norm(x),
+        "norm of order 1": lambda x: torch.linalg.vector_norm(x, 1, (0,), keepdim=True),
+        "max": lambda x: x.max(0)[0],
+        "softmax": lambda x: x.softmax(0),
+        "cumsum": lambda x: x.cumsum(-1),
+    }
+    lowers(functions, torch.tensor(-2.0))
+
+
 STATISTICS = {
     "x.var()": lambda x: x.var(),
     "x.var(-1,correction=0)": lambda x: x.var(-1, correction=0),

@@ -140,8 +140,10 @@ def convert_vector_norm(
 ) -> Any:
     if ord_ not in (1, 2):
         ctx.refuse(f"a norm of order {ord_}")
-    make = ops.reduce_l2 if ord_ == 2 else ops.reduce_l1
-    return _reduce(ctx, make, ctx.get(self, ctx.out_dtype()), self, dim, keepdim)
+    value = ctx.get(self, ctx.out_dtype())
+    if ctx.rank(self) == 0:
+        return ops.abs(value)
+    return _reduce(ctx, ops.reduce_l2 if ord_ == 2 else ops.reduce_l1, value, self, dim, keepdim)
 
 
 @converter(aten.logsumexp.default)
