@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._dynamo.exc import BackendCompilerFailed
 
 from npu_compiler.errors import OptionError
 from npu_compiler.graph_compiler.records import collecting
@@ -15,6 +14,7 @@ from npu_compiler.options import (
     parse_options,
     resolve_config,
 )
+from npu_compiler.torch_compile.backend import npu
 
 
 def test_nothing_given_is_the_default():
@@ -87,15 +87,89 @@ def test_cache_dir_is_a_path(tmp_path):
 
 def test_wrong_option_reaches_the_caller_of_compile():
     fast = torch.compile(torch.nn.Linear(2, 2), backend="npu", options={"dtyp": "float32"})
-    with pytest.raises(BackendCompilerFailed, match=r"\[unknown-option\]") as error:
+    with pytest.raises(OptionError, match=r"^compiling for npu.*\[unknown-option\]"):
         fast(torch.randn(1, 2))
-    assert isinstance(error.value.inner_exception, OptionError)
+    with pytest.raises(OptionError, match="dtyp"):
+        fast(torch.randn(1, 2))
 
 
-def test_mode_is_refused():
-    fast = torch.compile(torch.nn.Linear(2, 2), backend="npu", mode="max-autotune")
-    with pytest.raises(BackendCompilerFailed, match="mode"):
-        fast(torch.randn(1, 2))
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"fallback_ops": ["no.such.op"]}, "got 'no.such.op'"),
+        ({"fallback_ops": ["aten.gelu.defualt"]}, "Did you mean 'aten.gelu.default'?"),
+        ({"fallback_ops": ["aten.gelu"]}, "Did you mean 'aten.gelu.default'?"),
+        ({"disabled_passes": ["fuse_liner"]}, "Did you mean 'fuse_linear'?"),
+        ({"enabled_passes": ["no_such_pass"]}, "got 'no_such_pass'"),
+    ],
+    ids=str,
+)
+def test_unknown_name_inside_an_option_is_an_error_with_the_nearest(options, text):
+    with pytest.raises(OptionError) as error:
+        parse_options(options)
+    assert error.value.code == "option-value"
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["aten.add.Tensor", "prims.fma.default", "operator.getitem", "npu.swiglu.default"]
+)
+def test_names_of_operators_and_functions_are_taken(name):
+    assert parse_options({"fallback_ops": [name]}).fallback_ops == (name,)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"keep_float32": ["0.geluu"]}, "The graph has"),
+        ({"keep_float32": ["layers.*.norm"]}, "got 'layers.*.norm'"),
+        ({"device_options": {"PERFORMANCE_HNT": "LATENCY"}}, "mean 'PERFORMANCE_HINT'?"),
+        ({"device_options": {"PERFORMANCE_HINT": "LATE"}}, "LATE"),
+    ],
+    ids=str,
+)
+def test_unknown_module_or_property_is_an_error(options, text):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    with torch.no_grad(), pytest.raises(OptionError) as error:
+        torch.compile(model, backend="npu", options=options)(torch.randn(2, 4))
+    assert error.value.code == "option-value"
+    assert text in str(error.value)
+
+
+def test_modules_on_both_sides_of_a_graph_break_are_found():
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(4, 4)
+            self.last = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.last(x)
+
+    model = Broken().eval()
+    x = torch.randn(2, 4)
+    options = {"keep_float32": ["first", "last"]}
+    with torch.no_grad():
+        result = torch.compile(model, backend="npu", options=options)(x)
+        torch.testing.assert_close(result, model(x))
+        torch._dynamo.reset()
+        options = {"keep_float32": ["first", "last", "lost"]}
+        with pytest.warns(UserWarning, match="lost"):
+            torch.compile(model, backend="npu", options=options)(x)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_modes_without_effect_are_taken(mode):
+    model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="npu", mode=mode)(x), model(x))
+
+
+def test_unknown_mode_is_an_error_with_the_nearest():
+    with pytest.raises(OptionError, match="Did you mean 'max-autotune'"):
+        npu(torch.fx.GraphModule({}, torch.fx.Graph()), [], mode="max-autotun")()
 
 
 def test_inference_is_captured_under_gradients_where_asked():

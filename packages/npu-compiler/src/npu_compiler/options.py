@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from npu_compiler.errors import OptionError
+from npu_compiler.option_names import check_ops, nearest
 from npu_compiler.programs.precision import PRECISIONS, precision_name
 from npu_compiler.quantize import GROUP_SIZES, MODES, ROUNDINGS
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
@@ -161,6 +161,7 @@ class CompilerConfig:
             self._set("cache_dir", Path(self.cache_dir).expanduser())
         for name, example in _NAMES.items():
             self._set(name, _names(name, getattr(self, name), example))
+        check_ops("fallback_ops", self.fallback_ops)
         self._set("device_options", _properties(self.device_options))
         for name in ("enabled_passes", "disabled_passes"):
             self._set(name, _pass_names(name, getattr(self, name)))
@@ -236,10 +237,10 @@ def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
     given = dict(options or {})
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            hint = nearest(str(name), known) or "Choose one of these. "
             raise OptionError(
-                f"compiling for npu: options are {', '.join(known)}; got {name!r}. {hint}",
+                f"compiling for npu: options must be among {', '.join(known)}, got {name!r}. "
+                f"{hint.rstrip()}",
                 code="unknown-option",
             )
     return CompilerConfig(**given)
@@ -357,7 +358,7 @@ def _pass_names(option: str, value: Any) -> tuple[str, ...]:
     for name in value:
         if name not in pass_names():
             rule = f"names of passes ({', '.join(pass_names())})"
-            raise _bad_value(option, rule, name)
+            raise _bad_value(option, rule, name, nearest(str(name), pass_names()))
     return tuple(value)
 
 
@@ -371,9 +372,10 @@ def _buckets(value: Any) -> tuple[int, ...] | str | None:
     return tuple(sorted(set(value)))
 
 
-def _bad_value(name: str, rule: str, received: Any) -> OptionError:
+def _bad_value(name: str, rule: str, received: Any, hint: str = "") -> OptionError:
     return OptionError(
-        f"option {name}: {rule}; got {received!r} ({type(received).__name__}). Pass such a value.",
+        f"option {name}: {rule}; got {received!r} ({type(received).__name__}). "
+        f"{hint}Pass such a value.",
         code="option-value",
     )
 

@@ -7,6 +7,7 @@ import torch
 
 import npu_compiler
 import npu_runtime
+from npu_compiler.graph_compiler.records import collecting
 from npu_compiler.tuning import measuring
 from npu_compiler.tuning.candidates import CANDIDATES
 from npu_compiler.tuning.store import TuningStore
@@ -61,6 +62,19 @@ def test_recorded_way_is_taken_by_the_next_compilation(store, model, compiled, c
         close(fast(X), model(X))
     assert fast.records[-1].tuned == "host kernels"
     assert fast.records[-1].programs == ()
+
+
+def test_mode_measures_at_the_first_call_and_only_once(store, model, close, monkeypatch):
+    choose(monkeypatch, host_kernels=50.0)
+    model.eval()
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch.no_grad(), collecting() as records:
+            close(torch.compile(model, backend="npu", mode="max-autotune")(X), model(X))
+        assert records[-1].tuned == "host kernels"
+        (record,) = store.records()
+        monkeypatch.setattr(measuring, "_times_us", None)  # raises if anybody measures again
+    assert record.chosen == "host kernels"
 
 
 def test_way_that_is_no_faster_is_not_chosen(store, model, monkeypatch):

@@ -12,12 +12,16 @@ from torch import fx, nn
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import OptionError
+from npu_compiler.option_names import check_device_options, nearest
 from npu_compiler.options import AUTO, CompilerConfig, backend_options, resolve_config
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.tuning.run import current_run
 from npu_runtime.refusal import check_environment
 
 __all__ = ["compile", "compile_following", "compiled_config", "npu", "options_of", "plain_call"]
+
+_TUNING_MODES = ("max-autotune", "max-autotune-no-cudagraphs")
+_MODES = ("default", "reduce-overhead", *_TUNING_MODES)
 
 # dynamo hands a graph over. One that an earlier process compiled is recalled; any other is traced
 # in full.
@@ -36,26 +40,62 @@ def npu(
         graph_module: as dynamo captured it.
         example_inputs: its inputs, fake or real.
         options: see npu_compiler.options.CompilerConfig, as `torch.compile(options={...})`.
-        mode: torch.compile's mode; programs have no modes, so only None is accepted.
+        mode: torch.compile's mode. "default" and "reduce-overhead" are the same: a graph is few
+            programs in any case, without an overhead per operator. "max-autotune" and
+            "max-autotune-no-cudagraphs" measure the ways to compile an inference graph at its first
+            call, as npu_compiler.tune does, unless that was done before.
 
-    Raises:
-        OptionError: an option is not known, or its value is not.
+    Returns:
+        What runs the graph. If an option is unknown, its call raises the OptionError: dynamo would
+        wrap one that is raised here.
     """
-    if mode is not None:
-        backend_options({"mode": mode})
+    try:
+        return _compiled(graph_module, example_inputs, options, mode)
+    except OptionError as failure:
+        return _raising(failure)
+
+
+def _compiled(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any] | None,
+    mode: str | None,
+) -> Callable[..., Any]:
     config = backend_options(options)
+    is_tuning = _is_tuning(mode)
+    check_device_options(config.device_options)
     if config.target is None:
         session = current_run()
         is_estimated = session is not None and session.estimator is not None
         config = replace(config, target="NPU" if is_estimated else read_settings().target)
     is_inference = config.training is False or config.compression is not None
     if is_inference and torch.is_grad_enabled():
-        return _without_gradients(graph_module, example_inputs, config)
-    return _capture(graph_module, example_inputs, config)
+        return _without_gradients(graph_module, example_inputs, config, is_tuning)
+    return _capture(graph_module, example_inputs, config, is_tuning)
+
+
+def _is_tuning(mode: str | None) -> bool:
+    if mode not in (None, *_MODES):
+        raise OptionError(
+            f'torch.compile(backend="npu"): mode must be one of {", ".join(map(repr, _MODES))}, '
+            f"got {mode!r}. {nearest(str(mode), _MODES)}Omit it for the default.",
+            code="option-value",
+        )
+    return mode in _TUNING_MODES
+
+
+def _raising(failure: OptionError) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise failure.with_traceback(None)
+
+    return refuse
 
 
 def _capture(
-    graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    is_tuning: bool,
 ) -> Callable[..., Any]:
     if config.keep_float32 == AUTO:  # it is chosen by values, which no memory knows
         return _trace(graph_module, example_inputs, config)
@@ -64,7 +104,10 @@ def _capture(
     def full_way(inputs: Sequence[Any]) -> Callable[..., Any]:
         return _trace(graph_module, inputs, config, rebuilds=1)
 
-    return memory.recall(full_way) or _trace(graph_module, example_inputs, config, memory=memory)
+    recalled = memory.recall(full_way, is_tuned=is_tuning)
+    return recalled or _trace(
+        graph_module, example_inputs, config, memory=memory, is_tuning=is_tuning
+    )
 
 
 def _trace(
@@ -78,11 +121,14 @@ def _trace(
 
 
 def _without_gradients(
-    graph_module: fx.GraphModule, example_inputs: Sequence[Any], config: CompilerConfig
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    is_tuning: bool,
 ) -> Callable[..., Any]:
     """Captures an inference graph although the caller has gradients on."""
     with torch.no_grad():
-        captured = _capture(graph_module, example_inputs, config)
+        captured = _capture(graph_module, example_inputs, config, is_tuning)
 
     def run(*args: Any) -> Any:
         with torch.no_grad():

@@ -343,10 +343,16 @@ class GraphMemory:
             if identity is not None:
                 self._key = content_key({"dynamo": identity})
 
-    def recall(self, trace: Callable[[Sequence[Any]], Callable[..., Any]]) -> RecalledGraph | None:
+    def recall(
+        self,
+        trace: Callable[[Sequence[Any]], Callable[..., Any]],
+        *,
+        is_tuned: bool = False,
+    ) -> RecalledGraph | None:
         """Returns the graph with its program, if an earlier process left both.
 
-        `trace` is the full way, taken when a weight has changed since.
+        `trace` is the full way, taken when a weight has changed since. With `is_tuned` only a graph
+        will do for which a way of compiling was measured.
         """
         # Its calls are not traced, so the lines that its layers come from would be unknown.
         if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":
@@ -356,6 +362,8 @@ class GraphMemory:
             return None
         with observe.span("compile", "recall"):
             try:
+                if is_tuned and record["tuning"][1] is None:
+                    return None
                 return self._recalled(record, trace)
             except (KeyError, TypeError, ValueError, IndexError) as failure:
                 _logger.warning(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -14,18 +16,24 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from npu_compiler.buckets import BucketedGraph, wants_static_programs
 from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
-from npu_compiler.graph.origins import keep_source_names, source_names
+from npu_compiler.graph.origins import keep_name, keep_source_names, source_names
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
+from npu_compiler.option_names import check_modules
 from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.programs.execution import run_shortcut
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.tuning.candidates import configured
 from npu_compiler.tuning.measuring import MeasuredGraph
-from npu_compiler.tuning.run import current_run
+from npu_compiler.tuning.run import TuningRun, current_run
 from npu_compiler.tuning.store import tuning_key
 from npu_runtime import observe
 
 __all__ = ["trace"]
+
+# Of mode="max-autotune": seconds of measuring per graph, and how far a result may be from the
+# default's, as in npu_compiler.tune.
+_BUDGET_S = 5.0
+_MAX_ERROR = 1e-4
 
 
 def trace(
@@ -35,19 +43,25 @@ def trace(
     *,
     memory: GraphMemory | None = None,
     rebuilds: int = 0,
+    is_tuning: bool = False,
 ) -> Callable[..., Any]:
     """Traces a graph from dynamo, which is rewritten, and returns what runs it.
 
     `memory` keeps what comes of it for other processes; `rebuilds` counts earlier compilations.
+    `is_tuning`: measure the ways to compile it, unless that was done before.
     """
     names = source_names(graph_module)
     made: list[Any] = []
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    is_part = bool(reason is not None and reason.graph_break)
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             positions = _static_positions() if kind == "inference" else ()
+            if kind != "backward" and config.keep_float32 != AUTO:
+                _check_kept(graph.graph, tuple(config.keep_float32), is_part=is_part)
             if kind == "inference":
                 keep_source_names(graph.graph, names)
             kept = memory if kind == "inference" else None
@@ -60,6 +74,7 @@ def trace(
                     config=config,
                     memory=kept,
                     rebuilds=rebuilds,
+                    is_tuning=is_tuning,
                 )
                 made.append(whole)
                 return whole
@@ -106,6 +121,7 @@ def _make_graph(
     config: CompilerConfig,
     memory: GraphMemory | None = None,
     rebuilds: int = 0,
+    is_tuning: bool = False,
 ) -> Any:
     """Returns what AOTAutograd calls: the graph as recorded, or one that measures first."""
     if config.keep_float32 == AUTO:
@@ -126,6 +142,9 @@ def _make_graph(
     if kind == "inference" and current_run() is not None:
         return MeasuredGraph(graph_module, static_positions, config)
     asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
+    if kind == "inference" and is_tuning and name is None:
+        run = TuningRun(budget_s=_BUDGET_S, max_error=_MAX_ERROR)
+        return MeasuredGraph(graph_module, static_positions, asked, run)
     if memory is not None:
         memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=asked), name)
     return CompiledGraph(
@@ -161,6 +180,35 @@ class _PlainGraph:
         if self._graph.is_one_program:
             return self._graph(list(inputs))
         return self._traced(*inputs)
+
+
+# Patterns of keep_float32 whose model has graph breaks -> those that named a call so far.
+_named_in_parts: dict[tuple[str, ...], set[str]] = {}
+
+
+def _check_kept(graph: fx.Graph, patterns: tuple[str, ...], *, is_part: bool) -> None:
+    """Checks that keep_float32 names calls of a graph, or of the parts of one with graph breaks.
+
+    Raises:
+        OptionError: [option-value] for a pattern that names none.
+    """
+    if not patterns:
+        return
+    names = {keep_name(node) for node in graph.nodes if node.op == "call_function"}
+    named = {one for one in patterns if any(fnmatchcase(name, one) for name in names)}
+    if is_part or patterns in _named_in_parts:
+        # Which part is the last is unknown.
+        _named_in_parts.setdefault(patterns, set()).update(named)
+        rest = sorted({*patterns} - _named_in_parts[patterns])
+        if rest and not is_part:
+            warnings.warn(
+                f"option keep_float32: no part of the model compiled so far has a module "
+                f"{', '.join(rest)}; these have {', '.join(sorted(names)[:8])}. Correct the name "
+                "if this is the last part. [option-value]",
+                stacklevel=2,
+            )
+        return
+    check_modules("keep_float32", patterns, named, names)
 
 
 def _static_positions() -> tuple[int, ...]:

@@ -43,15 +43,23 @@ class MeasuredGraph:
     """A graph that is measured at its first call, and then is the way that won."""
 
     def __init__(
-        self, graph_module: fx.GraphModule, static_positions: Sequence[int], config: CompilerConfig
+        self,
+        graph_module: fx.GraphModule,
+        static_positions: Sequence[int],
+        config: CompilerConfig,
+        run: TuningRun | None = None,
     ) -> None:
-        """Takes a graph as CompiledGraph does."""
+        """Takes a graph as CompiledGraph does, and the run that it belongs to.
+
+        Without one it belongs to the run that is open at the first call.
+        """
         self._boxed_call = True
         self._module = graph_module
         self._positions = static_positions
         self._config = config
         self._lock = threading.Lock()
         self._chosen: CompiledGraph | None = None
+        self._own_run = run
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Runs the graph on a list of inputs, which is emptied."""
@@ -61,7 +69,7 @@ class MeasuredGraph:
         return self._chosen(inputs)
 
     def _measure(self, inputs: list[Any]) -> CompiledGraph:
-        session = current_run()
+        session = self._own_run or current_run()
         reason = "the session is over" if session is None else _obstacle(self._module.graph)
         default = self._compiled(CANDIDATES[0])
         if session is None or reason is not None:
