@@ -18,7 +18,7 @@ from npu_compiler.exported import ahead
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler import TargetReport
 from npu_llm import NPUModelForCausalLM
-from npu_llm.cli.main import main
+from npu_llm.cli import main
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.kv_cache.static_layout import StaticSizes
 from npu_llm.models import build

@@ -1,20 +1,16 @@
-"""The command `npu-profiler` as a function; commands.toml lists its subcommands."""
+"""The command `npu-profiler` as a function; commands.toml lists its subcommands.
+
+The program that `trace` runs ends as it would under python.
+"""
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 
-from npu_command.subcommands import read_command, run_command
+from npu_command.subcommands import run_command
 
 __all__ = ["main"]
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command, as npu_command.subcommands says; returns its exit code.
-
-    The program that `trace` runs ends as it would under python.
-    """
-    return run_command(read_command("npu_profiler"), arguments)
-
+main = partial(run_command, "npu_profiler")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -150,11 +150,11 @@ def read_command(package: str) -> Command:
     )
 
 
-def run_command(command: Command, arguments: Sequence[str] | None = None) -> int:
+def run_command(command: Command | str, arguments: Sequence[str] | None = None) -> int:
     """Hands the arguments to the subcommand that the first of them names.
 
     Args:
-        command: what there is to call.
+        command: what there is to call, or the import name of its package.
         arguments: without the program's name; those of the process by default.
 
     Returns:
@@ -162,6 +162,8 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> int
         that is not there, which is explained on standard error, 130 after Ctrl-C, 141 when whoever
         reads standard output has gone.
     """
+    if isinstance(command, str):
+        command = read_command(command)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [_NO_COLOR]:
         without_colour()
@@ -301,7 +303,7 @@ def run(package: str) -> int:
         print(f"{program}: {refusal}", file=sys.stderr)
         return EXIT_ERROR
     end_at_once(program)
-    return run_command(read_command(package))
+    return run_command(package)
 
 
 def _open_streams() -> str | None:

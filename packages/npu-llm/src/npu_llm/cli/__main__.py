@@ -2,6 +2,6 @@
 
 import sys
 
-from npu_llm.cli.main import main
+from npu_llm.cli import main
 
 sys.exit(main())

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from npu_llm.cli.main import main
+from npu_llm.cli import main
 from npu_llm.models.compile_cache import CompileCache
 
 
