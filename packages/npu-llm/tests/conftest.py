@@ -26,7 +26,7 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.generation.language_model import LanguageModel
 from npu_llm.models.export import export
-from npu_llm.models.pretrained import TaskReady
+from npu_llm.models.load import LoadedModel
 from npu_llm.models.static_programs import StaticPrograms
 from npu_llm.precision import PRECISIONS, cache_dtype
 from npu_runtime import device_info
@@ -505,7 +505,7 @@ def parts_on_npu_plugin():
         parts = type(model._parts)(
             model._entry, when="off", check=kind._check, load=lambda path, *_: NpuwProgram(path)
         )
-        return kind._made_of(TaskReady(model._entry, parts, model.report))
+        return kind._made_of(LoadedModel(model._entry, parts, model.report))
 
     return make
 

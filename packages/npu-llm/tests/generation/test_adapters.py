@@ -46,7 +46,7 @@ def test_adapters_are_chosen_mixed_and_left_without_compiling(
     two = save_adapter("two", "self_attn.q_proj", rank=2, use_rslora=True)
     plain = model(IDS).logits
     assert [model.load_adapter(path) for path in (one, two)] == ["one", "two"]
-    program = model._adapters._ready.pipeline.program
+    program = model._adapters._ready.programs.program
     for choice, adapters in (
         ("one", [(one, 1.0)]),
         ({"two": 0.25}, [(two, 0.25)]),
@@ -60,7 +60,7 @@ def test_adapters_are_chosen_mixed_and_left_without_compiling(
     for row, adapters in enumerate(([(two, 1.0)], [], [(one, 2.0)])):
         expected = merged(IDS[row : row + 1], *adapters)[0]
         torch.testing.assert_close(got[row], expected, rtol=near, atol=near)
-    assert model._adapters._ready.pipeline.program is program
+    assert model._adapters._ready.programs.program is program
     model.set_adapter()
     torch.testing.assert_close(model(IDS).logits, plain)
 

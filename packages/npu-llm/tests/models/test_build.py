@@ -5,8 +5,8 @@ import pytest
 from npu_compiler.graph.kept_origins import kept_origins
 from npu_compiler.openvino_core import openvino_core
 from npu_llm import NPUModelForCausalLM, OptionError
-from npu_llm.models.build import load_pipeline
 from npu_llm.models.entry import ORIGINS
+from npu_llm.models.load import load_entry
 from npu_runtime import layer_recording, observe
 
 
@@ -31,7 +31,7 @@ def test_program_that_is_loaded_while_layers_are_recorded_tells_their_modules(
 ):
     model = llama.ours(pipeline=each_openvino_pipeline)
     told.clear()
-    load_pipeline(model._entry, model._entry.compiled)
+    load_entry(model._entry, model._entry.compiled)
     (event,) = told
     assert event.name == model._entry.name
     modules = {module for module, _ in event.args["origins"].values()}

@@ -21,7 +21,6 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.kv_cache.static_layout import StaticSizes
-from npu_llm.models import build
 from npu_llm.models.entry import MANIFEST, is_exported, open_exported
 from npu_llm.models.export import export
 from npu_llm.models.program_form import form_of
@@ -151,7 +150,7 @@ def test_dtype_that_the_folder_does_not_have(exported):
 
 
 def test_folder_appears_whole_or_not_at_all(llama, tmp_path, monkeypatch):
-    monkeypatch.setattr(npu_llm.models.export, "load_pipeline", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(npu_llm.models.export, "load_entry", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(llama.folder, tmp_path / "out", dtype="int8")
     assert list(tmp_path.iterdir()) == []
@@ -313,7 +312,7 @@ def test_npu_starts_from_its_blobs_and_computes_the_model(on_4000, llama, folder
 def test_blob_is_imported_whatever_options_its_form_was_compiled_with(
     on_4000, folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(build, "form_here", lambda: form_of("4000"))
+    monkeypatch.setattr("npu_llm.models.load.form_here", lambda: form_of("4000"))
     assert form_of("4000").options(1)
     model = NPUModelForCausalLM.from_pretrained(folder, cache_dir=tmp_path / "cache", verify="off")
     assert model.report.compiled_because is None

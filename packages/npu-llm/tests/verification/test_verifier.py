@@ -12,13 +12,15 @@ import openvino.opset15 as ops
 import pytest
 import torch
 
+import npu_runtime
 from npu_compiler.errors import WrongResultError, WrongResultWarning
 from npu_llm import NPUModelForCausalLM, export
 from npu_llm import load as load_exported
 from npu_llm.choices import parse_verify
 from npu_llm.errors import OptionError
-from npu_llm.models import build, lower_step, step_check
+from npu_llm.models import lower_step, step_check
 from npu_llm.models.entry import REFERENCE
+from npu_llm.models.load import LoadedModel, load_entry
 from npu_llm.verification.kept_verdict import VERDICT
 
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4, 11, 6, 2, 8]])
@@ -124,7 +126,7 @@ FAULTS = (flip_a_product, flip_attention, flip_a_rotation, shift_the_vocabulary)
 def test_a_wrong_program_is_not_served(wide, changed, each_openvino_pipeline, fault):
     entry = changed(wide("float32", each_openvino_pipeline), fault)
     with pytest.raises(WrongResultError) as caught:
-        build.load_pipeline(entry, entry.compiled)
+        load_entry(entry, entry.compiled)
     assert caught.value.code == "wrong-result"
     assert "token" in str(caught.value)
     assert "off by" in str(caught.value)
@@ -137,19 +139,19 @@ def test_a_wrong_layer_is_seen_in_each_precision(
 ):
     entry = changed(wide(dtype, openvino_pipeline if is_dynamic else "static"), flip_a_product)
     with pytest.raises(WrongResultError, match=r"\[wrong-result\]"):
-        build.load_pipeline(entry, entry.compiled)
+        load_entry(entry, entry.compiled)
 
 
 def test_a_wrong_program_is_seen_beside_a_cache_in_8_bits(wide, changed):
     entry = replace(changed(wide("bfloat16", "dynamic"), flip_a_product), kv_cache="u8")
     with pytest.raises(WrongResultError, match=r"\[wrong-result\]"):
-        build.load_pipeline(entry, entry.compiled)
+        load_entry(entry, entry.compiled)
 
 
 @pytest.mark.parametrize("dtype, is_dynamic", [("float32", True), ("float32", False), *PAIRS])
 def test_a_right_program_is_served(wide, changed, openvino_pipeline, dtype, is_dynamic):
     entry = changed(wide(dtype, openvino_pipeline if is_dynamic else "static"), nothing)
-    pipeline = build.load_pipeline(entry, entry.compiled)
+    pipeline = load_entry(entry, entry.compiled).programs
     assert pipeline.program.inputs
     assert pipeline.verdict.status == "right"
 
@@ -186,7 +188,7 @@ def test_a_wrong_mask_is_seen(tmp_path, save_tiny, monkeypatch, openvino_pipelin
 def test_a_second_start_compares_nothing(wide, changed, checks, each_openvino_pipeline):
     entry = changed(wide("float32", each_openvino_pipeline), nothing)
     for _ in range(2):
-        loaded = build.load_pipeline(entry, entry.compiled)
+        loaded = load_entry(entry, entry.compiled).programs
         assert loaded.program.inputs
         assert loaded.verdict.status == "right"
     assert len(checks) == 1
@@ -195,18 +197,18 @@ def test_a_second_start_compares_nothing(wide, changed, checks, each_openvino_pi
 def test_always_compares_at_each_start(wide, changed, checks, openvino_pipeline):
     entry = changed(wide("float32", openvino_pipeline), nothing)
     for _ in range(2):
-        build.load_pipeline(entry, entry.compiled, verify="always")
+        load_entry(entry, entry.compiled, verify="always")
     assert checks == [f"check_{openvino_pipeline}"] * 2
 
 
 def test_off_serves_what_nobody_looked_at_and_says_so(wide, changed, checks, openvino_pipeline):
     entry = changed(wide("float32", openvino_pipeline), flip_a_product)
-    loaded = build.load_pipeline(entry, entry.compiled, verify="off")
+    loaded = load_entry(entry, entry.compiled, verify="off").programs
     assert loaded.verdict.status == "unchecked"
     assert 'verify is "off"' in str(loaded.verdict)
     assert checks == []
     with pytest.raises(WrongResultError):
-        build.load_pipeline(entry, entry.compiled)
+        load_entry(entry, entry.compiled)
 
 
 def test_an_entry_without_torch_s_results_says_that_it_was_not_compared(
@@ -214,14 +216,14 @@ def test_an_entry_without_torch_s_results_says_that_it_was_not_compared(
 ):
     entry = changed(wide("float32", openvino_pipeline), nothing)
     (entry.folder / REFERENCE).unlink()
-    assert build.load_pipeline(entry, entry.compiled).verdict.status == "unchecked"
+    assert load_entry(entry, entry.compiled).programs.verdict.status == "unchecked"
 
 
 def test_each_program_of_the_static_pipeline_is_compared(wide, changed, checks):
     model = wide("float32", "static")
     entry = changed(model, nothing)
-    pipeline = build.load_pipeline(entry, entry.compiled)
-    other = type(model)(build.Prepared(entry, pipeline, model.report))
+    pipeline = load_entry(entry, entry.compiled).programs
+    other = type(model)(LoadedModel(entry, pipeline, model.report))
     other(IDS)
     other(IDS, logits_to_keep=1)
     assert checks == ["check_static"] * 3
@@ -232,7 +234,7 @@ def test_what_is_right_without_snippets_is_served_so(wide, changed, monkeypatch)
     """The workaround is told, kept, and not searched for again."""
     entry = changed(wide("float32", "dynamic"), nothing)
     asked = []
-    original = build.npu_runtime.load_program
+    original = npu_runtime.load_program
     finding = step_check.Finding("a prompt of 4 tokens", step_check.Difference(0, "is off by 1", 1))
 
     def load(*args, options, **kwargs):
@@ -242,14 +244,14 @@ def test_what_is_right_without_snippets_is_served_so(wide, changed, monkeypatch)
     def check(*_, **__):
         return None if asked[-1] == "DISABLE" else finding
 
-    monkeypatch.setattr(build.npu_runtime, "load_program", load)
+    monkeypatch.setattr(npu_runtime, "load_program", load)
     monkeypatch.setattr(step_check, "check_dynamic", check)
     with pytest.warns(WrongResultWarning, match="SNIPPETS_MODE=DISABLE"):
-        first = build.load_pipeline(entry, entry.compiled)
+        first = load_entry(entry, entry.compiled).programs
     assert first.verdict.status == "mended"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        second = build.load_pipeline(entry, entry.compiled)
+        second = load_entry(entry, entry.compiled).programs
     assert second.verdict == first.verdict
     assert second.program.loaded_from_cache
     assert asked == [None, "DISABLE", "DISABLE"]
@@ -264,7 +266,7 @@ def test_what_is_right_when_it_runs_again_is_told_and_judged_again(
     check = f"check_{openvino_pipeline}"
     monkeypatch.setattr(step_check, check, lambda *_, **__: answers.pop(0))
     with pytest.warns(WrongResultWarning, match="1 token after 4"):
-        assert build.load_pipeline(entry, entry.compiled).verdict.status == "unsteady"
+        assert load_entry(entry, entry.compiled).programs.verdict.status == "unsteady"
     assert list(entry.folder.rglob(VERDICT)) == []
 
 

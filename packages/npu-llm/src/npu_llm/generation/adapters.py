@@ -10,9 +10,9 @@ import torch
 
 from npu_llm.adapters.lora import SCALES, AdapterFile, LowRank, common_rank, of_rank, read_adapter
 from npu_llm.errors import ModelError, OptionError
-from npu_llm.models.build import Prepared, prepare
+from npu_llm.models.build import prepare
 from npu_llm.models.entry import Entry
-from npu_llm.models.load import DynamicPipeline, Pipeline, StaticPipeline
+from npu_llm.models.load import DynamicPipeline, LoadedModel, Pipeline, StaticPipeline
 from npu_llm.models.load_options import LoadOptions
 from npu_runtime import device_info
 
@@ -165,7 +165,7 @@ class AdaptedModel:
     def __init__(self, entry: Entry, pipeline: Pipeline) -> None:
         self._plain = entry, pipeline
         self._adapters = Adapters()
-        self._ready: Prepared | None = None
+        self._ready: LoadedModel[Pipeline] | None = None
 
     @property
     def plain_entry(self) -> Entry:
@@ -201,7 +201,7 @@ class AdaptedModel:
         self._adapters.check([name for row in rows for name in row])
         if self._ready is None or not any(rows):
             return self._plain
-        pipeline = self._ready.pipeline
+        pipeline = self._ready.programs
         entry = self._ready.entry
         inputs = self._adapters.inputs(rows, entry.adapted)
         if isinstance(pipeline, StaticPipeline):
@@ -211,7 +211,7 @@ class AdaptedModel:
         assert isinstance(pipeline, DynamicPipeline), "it was prepared as one of the two"
         return entry, replace(pipeline, constants=inputs)
 
-    def _prepared(self, modules: tuple[str, ...], file: AdapterFile) -> Prepared:
+    def _prepared(self, modules: tuple[str, ...], file: AdapterFile) -> LoadedModel[Pipeline]:
         entry = self._plain[0]
         source = Path(str(entry.about["source"]))
         is_exported = "made_with" in entry.about  # its weights may be rounded in another way

@@ -15,10 +15,10 @@ from npu_llm.choices import KvCache, PipelineName
 from npu_llm.errors import ContextError, OptionError, check_token_range, missing_tokenizer
 from npu_llm.generation.adapters import AdaptedModel, Choice, parse_choice
 from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs
-from npu_llm.models.build import LoadReport, Prepared, prepare
+from npu_llm.models.build import prepare
 from npu_llm.models.entry import Entry, is_exported
 from npu_llm.models.export import prepare_exported
-from npu_llm.models.load import KernelPipeline
+from npu_llm.models.load import KernelPipeline, LoadedModel, LoadReport, Pipeline
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import kernels_cache
 from npu_llm.structured_output import ConstraintMaker
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["LanguageModel", "make_ready"]
 
 
-def make_ready(name_or_path: str | Path, options: LoadOptions) -> Prepared:
+def make_ready(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipeline]:
     """Prepares a model to run; raises what NPUModelForCausalLM.from_pretrained does."""
     path = Path(name_or_path).expanduser()
     if is_exported(path):
@@ -48,13 +48,13 @@ class LanguageModel:
         report: how this start went: times, and whether it came from the cache.
     """
 
-    def __init__(self, ready: Prepared) -> None:
+    def __init__(self, ready: LoadedModel[Pipeline]) -> None:
         self.precision = ready.entry.precision
         self.report: LoadReport = ready.report
         self._entry = ready.entry
-        self._pipeline = ready.pipeline
+        self._pipeline = ready.programs
         self._device = torch.device("npu")
-        self._adapters = AdaptedModel(ready.entry, ready.pipeline)
+        self._adapters = AdaptedModel(ready.entry, ready.programs)
 
     @property
     def _is_stateful(self) -> bool:

@@ -20,7 +20,7 @@ from npu_llm.engine.sampling_params import SamplingParams, to_params
 from npu_llm.errors import OptionError
 from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
-from npu_llm.models.build import Prepared
+from npu_llm.models.load import LoadedModel, Pipeline
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.progress import ProgressListener
@@ -70,7 +70,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
     input_modalities = ("text",)
     base_model_prefix = ""
 
-    def __init__(self, ready: Prepared) -> None:
+    def __init__(self, ready: LoadedModel[Pipeline]) -> None:
         super().__init__(ready)
         self._complete()
 

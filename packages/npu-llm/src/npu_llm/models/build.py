@@ -4,92 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import npu_runtime
 from npu_compiler.errors import LoweringError
-from npu_compiler.programs.blobs import AheadBlobs
-from npu_compiler.verification.result import Verdict
-from npu_llm.adapters.lora import common_rank, idle_inputs, port_shapes
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
-from npu_llm.choices import PipelineName, Verify
+from npu_llm.choices import PipelineName
 from npu_llm.config import read_settings
-from npu_llm.kv_cache.step_weights import load_step_weights
 from npu_llm.models.compile_cache import CompileCache, entry_key, refer, surroundings
-from npu_llm.models.entry import VARIANTS, CompiledForm, Entry
-from npu_llm.models.load import (
-    DynamicPipeline,
-    Pipeline,
-    StaticPipeline,
-    load_kernels,
-    verify_step,
-    verify_variant,
-)
+from npu_llm.models.entry import Entry
+from npu_llm.models.load import LoadedModel, Pipeline, load_entry
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.program_form import form_here
-from npu_llm.models.static_programs import StaticPrograms, fixed_path, load_variant
-from npu_llm.precision import compile_options
 from npu_llm.progress import Progress
-from npu_runtime import layer_recording
 
-__all__ = [
-    "LoadReport",
-    "Prepared",
-    "fill_entry",
-    "load_pipeline",
-    "prepare",
-]
+__all__ = ["fill_entry", "prepare"]
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """How a start went.
-
-    Attributes:
-        from_cache: whether nothing was traced and nothing compiled.
-        entry_from_cache: whether nothing was traced.
-        build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
-        compile_time_s: seconds for compiling, or for importing the compiled form.
-        device: OpenVINO's name for the device that serves as npu.
-        verification: the outcome of comparing the program, or the one for one token, with torch.
-        compiled_because: why an exported folder's own compiled form could not be used; None if it
-            was used, or if there is none.
-    """
-
-    from_cache: bool
-    entry_from_cache: bool
-    build_time_s: float
-    compile_time_s: float
-    device: str
-    verification: Verdict
-    compiled_because: str | None = None
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A model that is ready to run.
-
-    Attributes:
-        entry: its folder.
-        pipeline: its program or programs, loaded on the device.
-        report: how the start went.
-    """
-
-    entry: Entry
-    pipeline: Pipeline
-    report: LoadReport
-
-
-def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
+def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipeline]:
     """Prepares a model to run.
 
     Args:
@@ -150,93 +87,11 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> Prepared:
     options.check_pipeline(entry.pipeline)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        entry = replace(
-            entry,
-            max_context=options.max_context,
-            kv_cache=options.kept_as,
-            sparse_attention=options.chosen_keys,
-        )
-        loaded = load_pipeline(entry, entry.compiled, verify=options.verified)
-    report = LoadReport(
-        from_cache=found and loaded.start.from_cache,
+        loaded = load_entry(options.applied_to(entry), entry.compiled, verify=options.verified)
+    return loaded.reporting(
+        from_cache=found and loaded.report.from_cache,
         entry_from_cache=found,
         build_time_s=build_time_s,
-        compile_time_s=loaded.start.time_s,
-        device=loaded.start.device,
-        verification=loaded.verdict,
-    )
-    return Prepared(entry, loaded, report)
-
-
-def load_pipeline(
-    entry: Entry,
-    form: CompiledForm,
-    *,
-    verify: Verify = "first",
-    blobs: AheadBlobs | None = None,
-) -> Pipeline:
-    """Loads an entry's programs, and compiles them if the compiled form is missing or unsuitable.
-
-    In a static pipeline only the program for one token is loaded; the others follow when they are
-    needed. Each is compared with torch as `verify` says, see npu_llm.verification.verifier.
-
-    Args:
-        entry: the program.
-        form: the place of its compiled form.
-        verify: when programs are compared with torch.
-        blobs: of programs that were compiled ahead of time; None for none.
-
-    Raises:
-        WrongResultError: [wrong-result] if a program's results differ from torch's.
-    """
-    if entry.pipeline == "kernels":
-        return load_kernels(entry, form, verify=verify)
-    options = compile_options(entry.precision, entry.kv_cache)
-    if layer_recording.is_wanted():
-        layer_recording.tell_origins(entry.name, entry.origins)
-    layout = entry.static_layout
-    if layout is not None:
-        load = load_variant(entry.name, options, blobs)
-        weights = load_step_weights(entry.weights_path, layout)
-
-        @functools.cache
-        def for_rank(rank: int) -> StaticPrograms:
-            name = f"{VARIANTS}/rank-{rank}" if entry.adapted else VARIANTS
-            given = replace(layout, given=port_shapes(entry.adapted, rank))
-            return StaticPrograms(
-                entry.model_path,
-                given,
-                form.folder / name,
-                load,
-                verify=verify_variant(entry, given, verify, weights),
-                spare=form.spare and form.spare / name,
-                weights=weights,
-                form=form_here(),
-            )
-
-        idle = idle_inputs(entry.adapted)
-        programs = for_rank(common_rank(idle) if idle else 0)
-        pipeline = StaticPipeline(programs, entry.static_sizes, entry.relocation, for_rank)
-        assert pipeline.program.inputs, "loading it now raises here if it cannot run"
-        return pipeline
-
-    def load_amended(amendments: Mapping[str, str]) -> npu_runtime.Program:
-        form.clear_unless_sound()
-        with fixed_path(entry.folder) as folder:
-            program = npu_runtime.load_program(
-                folder / entry.model_path.name,
-                name=entry.name,
-                # The compiled form without the weights, which stay mapped from the IR's own file.
-                options={**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"},
-                cache_dir=form.blobs,
-            )
-        if not program.loaded_from_cache:
-            form.record()
-        return program
-
-    program, verdict = verify_step(entry, load_amended, form.folder, verify)
-    return DynamicPipeline(
-        program, entry.relocation, verdict, entry.states, idle_inputs(entry.adapted)
     )
 
 

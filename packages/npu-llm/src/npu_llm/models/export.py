@@ -23,15 +23,10 @@ from npu_llm.checkpoint.source import find_source
 from npu_llm.choices import BLOB_CONTEXT, parse_pipeline
 from npu_llm.config import read_settings
 from npu_llm.errors import OptionError
-from npu_llm.models.build import (
-    LoadReport,
-    Prepared,
-    fill_entry,
-    load_pipeline,
-)
+from npu_llm.models.build import fill_entry
 from npu_llm.models.compile_cache import CompileCache, draft, make_key, surroundings
 from npu_llm.models.entry import MANIFEST, VARIANTS, CompiledForm, Entry, free_folder, open_exported
-from npu_llm.models.load import is_compared
+from npu_llm.models.load import LoadedModel, Pipeline, is_compared, load_entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.program_form import form_of
 from npu_llm.models.static_programs import rewriting, write_variant
@@ -140,7 +135,7 @@ def export(
         about |= {"made_with": _made_with(Entry(folder, about))}
         (folder / "about.json").write_text(json.dumps(about))
         with progress.stage("compile"):
-            load_pipeline(Entry(folder, about), CompiledForm(folder), verify=options.verified)
+            load_entry(Entry(folder, about), CompiledForm(folder), verify=options.verified)
         if compiled_for:
             with progress.stage("blobs"):
                 blobs = _write_blobs(
@@ -211,7 +206,7 @@ def _write_blobs(
         )
 
 
-def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
+def prepare_exported(folder: Path, options: LoadOptions) -> LoadedModel[Pipeline]:
     """Prepares an exported model to run.
 
     Args:
@@ -238,12 +233,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
             max_context=options.max_context, kv_cache=options.kept_as, is_built=True,
             kernels=entry.pipeline == "kernels", has_bounds=options.chosen_keys is not None,
         )  # fmt: skip
-        entry = replace(
-            entry,
-            max_context=options.max_context,
-            kv_cache=options.kept_as,
-            sparse_attention=options.chosen_keys,
-        )
+        entry = options.applied_to(entry)
         reason = _why_not_its_form(entry)
     form = entry.compiled
     # What is found out here about an exported program is kept outside its folder.
@@ -256,17 +246,8 @@ def prepare_exported(folder: Path, options: LoadOptions) -> Prepared:
         form = kept if is_elsewhere else replace(form, spare=kept.folder)
     blobs = _blobs_here(entry)
     with progress.stage("compile"):
-        loaded = load_pipeline(entry, form, verify=options.verified, blobs=blobs)
-    report = LoadReport(
-        from_cache=loaded.start.from_cache,
-        entry_from_cache=True,
-        build_time_s=0.0,
-        compile_time_s=loaded.start.time_s,
-        device=loaded.start.device,
-        verification=loaded.verdict,
-        compiled_because=reason if blobs is None else blobs.compiled_because,
-    )
-    return Prepared(entry, loaded, report)
+        loaded = load_entry(entry, form, verify=options.verified, blobs=blobs)
+    return loaded.reporting(compiled_because=reason if blobs is None else blobs.compiled_because)
 
 
 def _blobs_here(entry: Entry) -> AheadBlobs | None:

@@ -8,29 +8,32 @@ before they are used.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 
 import npu_runtime
+from npu_compiler.programs.blobs import AheadBlobs
 from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.result import Verdict
-from npu_llm.adapters.lora import idle_inputs
+from npu_llm.adapters.lora import common_rank, idle_inputs, port_shapes
 from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
 from npu_llm.choices import PipelineName, Verify
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.kv_cache.blocks import BlockPool
 from npu_llm.kv_cache.cache import Relocation
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
-from npu_llm.kv_cache.step_weights import StepWeights
-from npu_llm.models.entry import KERNEL_PROGRAM, STEP_WEIGHTS, CompiledForm, Entry
-from npu_llm.models.static_programs import StaticPrograms, VerifyVariant
-from npu_llm.precision import kernels_cache, rounding_of
+from npu_llm.kv_cache.step_weights import StepWeights, load_step_weights
+from npu_llm.models.entry import KERNEL_PROGRAM, STEP_WEIGHTS, VARIANTS, CompiledForm, Entry
+from npu_llm.models.program_form import form_here
+from npu_llm.models.static_programs import StaticPrograms, VerifyVariant, fixed_path, load_variant
+from npu_llm.precision import compile_options, kernels_cache, rounding_of
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import Load, Verifier, wrong_result
 from npu_ops.errors import DamagedFileError, OperatorInputError
@@ -38,7 +41,7 @@ from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.program import BLOCK_SLOTS, Attend, KernelProgram
 from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 from npu_ops.kernel_programs.weights import read_weights
-from npu_runtime import Program
+from npu_runtime import Program, layer_recording
 
 if TYPE_CHECKING:
     from npu_llm.kv_cache.cache import StepCache
@@ -51,14 +54,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DynamicPipeline",
     "KernelPipeline",
+    "LoadReport",
+    "LoadedModel",
     "Pipeline",
-    "Start",
     "StaticPipeline",
-    "as_here",
     "is_compared",
-    "load_kernels",
-    "verify_step",
-    "verify_variant",
+    "load_entry",
 ]
 
 # A comparison with torch uses some, and they come 16 at a time.
@@ -66,23 +67,49 @@ _FEWEST_BLOCKS = 16
 
 
 @dataclass(frozen=True)
-class Start:
-    """How a pipeline's program was loaded.
+class LoadReport:
+    """How a start went.
 
     Attributes:
-        from_cache: whether nothing was compiled or compared.
-        time_s: how long it took.
+        from_cache: whether nothing was traced and nothing compiled.
+        compile_time_s: seconds for compiling, or for importing the compiled form.
         device: OpenVINO's name for the device that serves as npu.
+        verification: the outcome of comparing the program, or the one for one token, with torch.
+        entry_from_cache: whether nothing was traced.
+        build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
+        compiled_because: why an exported folder's own compiled form could not be used; None if it
+            was used, or if there is none.
     """
 
     from_cache: bool
-    time_s: float
+    compile_time_s: float
     device: str
+    verification: Verdict
+    entry_from_cache: bool = True
+    build_time_s: float = 0.0
+    compiled_because: str | None = None
 
-    @classmethod
-    def of(cls, program: Program) -> Start:
-        """Returns how one of OpenVINO's programs was loaded."""
-        return cls(program.loaded_from_cache, program.compile_time_s, program.device)
+
+Programs = TypeVar("Programs", covariant=True)
+
+
+@dataclass(frozen=True)
+class LoadedModel(Generic[Programs]):
+    """A model that is ready to run.
+
+    Attributes:
+        entry: its folder.
+        programs: its programs, loaded on the device; of a language model a Pipeline.
+        report: how the start went.
+    """
+
+    entry: Entry
+    programs: Programs
+    report: LoadReport
+
+    def reporting(self, **changes: Any) -> Self:
+        """Returns the model with other values in its report."""
+        return replace(self, report=replace(self.report, **changes))
 
 
 class Pipeline(Protocol):
@@ -91,10 +118,6 @@ class Pipeline(Protocol):
     @property
     def name(self) -> PipelineName:
         """Which of them this is."""
-
-    @property
-    def start(self) -> Start:
-        """How the program of a step of one token was loaded."""
 
     @property
     def verdict(self) -> Verdict:
@@ -122,11 +145,6 @@ class DynamicPipeline:
     states: Mapping[str, Sequence[int]] = field(default_factory=dict)
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     name: PipelineName = "dynamic"
-
-    @property
-    def start(self) -> Start:
-        """How its program was loaded."""
-        return Start.of(self.program)
 
     def new_cache(self) -> SessionCache:
         """Returns an empty cache, in a session of its own."""
@@ -161,11 +179,6 @@ class StaticPipeline:
         return self.programs.get(StepSizes(1, self.sizes.capacities[0], 1))
 
     @property
-    def start(self) -> Start:
-        """How the program of a step of one token was loaded."""
-        return Start.of(self.program)
-
-    @property
     def verdict(self) -> Verdict:
         """The worst outcome of comparing the programs so far with torch."""
         return self.programs.verdict
@@ -186,7 +199,6 @@ class KernelPipeline:
         vocabulary: how many logits a token has.
         positions: positions are below this; None for no bound.
         counts_distances: whether attention depends on how many tokens lie between two.
-        start: how it was loaded.
         verdict: the outcome of comparing it with torch.
     """
 
@@ -194,13 +206,8 @@ class KernelPipeline:
     vocabulary: int
     positions: int | None
     counts_distances: bool
-    start: Start
     verdict: Verdict
     name: PipelineName = "kernels"
-
-    def judged(self, verdict: Verdict) -> KernelPipeline:
-        """Returns the same pipeline after it was compared with torch."""
-        return replace(self, verdict=verdict)
 
     def new_cache(self) -> PagedCache:
         """Returns an empty cache on blocks of the pool."""
@@ -214,24 +221,105 @@ class KernelPipeline:
         )
 
 
+def load_entry(
+    entry: Entry,
+    form: CompiledForm,
+    *,
+    verify: Verify = "first",
+    blobs: AheadBlobs | None = None,
+) -> LoadedModel[Pipeline]:
+    """Loads an entry's programs, and compiles them if the compiled form is missing or unsuitable.
+
+    In a static pipeline only the program for one token is loaded; the others follow when they are
+    needed. Each is compared with torch as `verify` says, see npu_llm.verification.verifier.
+
+    Args:
+        entry: the program.
+        form: the place of its compiled form; of a kernel program, that of the verdicts.
+        verify: when programs are compared with torch.
+        blobs: of programs that were compiled ahead of time; None for none.
+
+    Raises:
+        ModelError: [exported-damaged] if a kernel program's files do not fit together.
+        OptionError: [sparse-attention] for a model that it would break.
+        WrongResultError: [wrong-result] if a program's results differ from torch's.
+    """
+    if entry.pipeline == "kernels":
+        return _load_kernels(entry, form, verify)
+    if layer_recording.is_wanted():
+        layer_recording.tell_origins(entry.name, entry.origins)
+    loaded: StaticPipeline | DynamicPipeline
+    if entry.static_layout is None:
+        loaded = _load_dynamic(entry, form, verify)
+    else:
+        loaded = _load_static(entry, entry.static_layout, form, verify, blobs)
+    program = loaded.program  # a static one is loaded here, and raises if it cannot run
+    report = LoadReport(
+        program.loaded_from_cache, program.compile_time_s, program.device, loaded.verdict
+    )
+    return LoadedModel(entry, loaded, report)
+
+
+def _load_static(
+    entry: Entry,
+    layout: StaticLayout,
+    form: CompiledForm,
+    verify: Verify,
+    blobs: AheadBlobs | None,
+) -> StaticPipeline:
+    load = load_variant(entry.name, compile_options(entry.precision, entry.kv_cache), blobs)
+    weights = load_step_weights(entry.weights_path, layout)
+
+    @functools.cache
+    def for_rank(rank: int) -> StaticPrograms:
+        name = f"{VARIANTS}/rank-{rank}" if entry.adapted else VARIANTS
+        given = replace(layout, given=port_shapes(entry.adapted, rank))
+        return StaticPrograms(
+            entry.model_path,
+            given,
+            form.folder / name,
+            load,
+            verify=_verify_variant(entry, given, verify, weights),
+            spare=form.spare and form.spare / name,
+            weights=weights,
+            form=form_here(),
+        )
+
+    idle = idle_inputs(entry.adapted)
+    programs = for_rank(common_rank(idle) if idle else 0)
+    return StaticPipeline(programs, entry.static_sizes, entry.relocation, for_rank)
+
+
+def _load_dynamic(entry: Entry, form: CompiledForm, verify: Verify) -> DynamicPipeline:
+    options = compile_options(entry.precision, entry.kv_cache)
+
+    def load(amendments: Mapping[str, str]) -> Program:
+        form.clear_unless_sound()
+        with fixed_path(entry.folder) as folder:
+            program = npu_runtime.load_program(
+                folder / entry.model_path.name,
+                name=entry.name,
+                # The compiled form without the weights, which stay mapped from the IR's own file.
+                options={**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"},
+                cache_dir=form.blobs,
+            )
+        if not program.loaded_from_cache:
+            form.record()
+        return program
+
+    program, verdict = _verify_step(entry, load, form.folder, verify)
+    return DynamicPipeline(
+        program, entry.relocation, verdict, entry.states, idle_inputs(entry.adapted)
+    )
+
+
 def is_compared(form: CompiledForm) -> bool:
     """Whether a program was compared with torch as this processor runs it."""
     return read_kept(_verdict_folder(form)) is not None
 
 
-def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelPipeline:
-    """Loads an entry's kernel program.
-
-    Args:
-        entry: one of the pipeline "kernels".
-        form: where the verdict is kept, one for each set of kernels.
-        verify: when it is compared with torch.
-
-    Raises:
-        ModelError: [exported-damaged] if its files do not fit together.
-        OptionError: [sparse-attention] for a model that it would break.
-        WrongResultError: [wrong-result] if its results differ from torch's.
-    """
+def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedModel[Pipeline]:
+    """Loads a kernel program; `form` has the verdicts, one for each set of kernels."""
     started = time.perf_counter()
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
@@ -251,20 +339,20 @@ def load_kernels(entry: Entry, form: CompiledForm, *, verify: Verify) -> KernelP
         ) from why
     folder = _verdict_folder(form)
     known = read_kept(folder)
-    device = npu_runtime.device_info().device
     pipeline = KernelPipeline(
         pool=BlockPool(execution, most=_most_blocks(entry, execution.block_bytes)),
         vocabulary=program.vocabulary,
         positions=program.positions,
         counts_distances=_counts_distances(program),
-        start=Start(known is not None, time.perf_counter() - started, device),
         verdict=known or Verdict("unchecked", 'verify is "off"'),
     )
-    if verify == "off" or (known is not None and verify == "first"):
-        return pipeline
-    verdict = _compared(entry, pipeline)
-    keep_verdict(folder, verdict)
-    return pipeline.judged(verdict)
+    time_s = time.perf_counter() - started
+    if verify == "always" or (verify == "first" and known is None):
+        pipeline = replace(pipeline, verdict=_compared(entry, pipeline))
+        keep_verdict(folder, pipeline.verdict)
+    device = npu_runtime.device_info().device
+    report = LoadReport(known is not None, time_s, device, pipeline.verdict)
+    return LoadedModel(entry, pipeline, report)
 
 
 def _check_sparse(entry: Entry, program: KernelProgram) -> None:
@@ -286,7 +374,7 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
     reference = read_reference(entry.reference_path)
     if reference is None:
         return Verdict("unchecked", "the model was built without torch's results")
-    finding = check_dynamic(pipeline.new_cache, as_here(entry, reference), has_positions=True)
+    finding = check_dynamic(pipeline.new_cache, _as_here(entry, reference), has_positions=True)
     if finding is not None:
         raise wrong_result(entry.name, str(finding))
     return Verdict("right")
@@ -316,7 +404,7 @@ _MOST_BESIDE_INTEGERS = 2.0
 _LEAST_WITH_CACHE = 2.0
 
 
-def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[Program, Verdict]:
+def _verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[Program, Verdict]:
     """Loads the program of an entry's dynamic pipeline; see Verifier.load."""
 
     def check(program: Program, reference: TorchReference) -> Finding | None:
@@ -327,14 +415,14 @@ def verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[P
             lambda: dynamic_cache(
                 program, entry.relocation, entry.states, idle_inputs(entry.adapted)
             ),
-            as_here(entry, reference),
+            _as_here(entry, reference),
             has_positions=any(port.name == "position_ids" for port in program.inputs),
         )
 
     return Verifier(entry.name, entry.reference_path, when).load(load, check, folder)
 
 
-def verify_variant(
+def _verify_variant(
     entry: Entry, layout: StaticLayout, when: Verify, weights: StepWeights
 ) -> VerifyVariant:
     """Returns what loads the programs of an entry's static pipeline; see Verifier.load."""
@@ -348,7 +436,7 @@ def verify_variant(
                 program,
                 layout,
                 sizes,
-                as_here(entry, reference),
+                _as_here(entry, reference),
                 relocation=entry.relocation,
                 weights=weights.of_program(folder),
             )
@@ -358,7 +446,7 @@ def verify_variant(
     return verified
 
 
-def as_here(entry: Entry, reference: TorchReference) -> TorchReference:
+def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
     layout = entry.static_layout

@@ -20,6 +20,7 @@ from npu_llm.choices import (
     parse_verify,
 )
 from npu_llm.errors import OptionError
+from npu_llm.models.entry import Entry
 from npu_llm.precision import Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
@@ -145,6 +146,15 @@ class LoadOptions:
         """The arguments of a download from the hub."""
         asked = {"revision": self.revision, "token": self.token}
         return {name: value for name, value in asked.items() if value is not None}
+
+    def applied_to(self, entry: Entry) -> Entry:
+        """Returns an entry with the context, the cache and the attention that a user chose."""
+        return replace(
+            entry,
+            max_context=self.max_context,
+            kv_cache=self.kept_as,
+            sparse_attention=self.chosen_keys,
+        )
 
     def check_exported(self, precision: Precision, pipeline: PipelineName | None) -> None:
         """Checks that an exported folder is what was asked for.

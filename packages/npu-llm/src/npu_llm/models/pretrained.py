@@ -16,16 +16,16 @@ from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName
 from npu_llm.config import read_settings
 from npu_llm.errors import ModelError, OptionError
-from npu_llm.models.build import LoadReport
 from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
 from npu_llm.models.entry import MANIFEST, Entry, free_folder, read_entry
+from npu_llm.models.load import LoadedModel, LoadReport
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress, ProgressListener
 from npu_runtime import device_info
 from npu_runtime.public_calls import public_call
 
-__all__ = ["Pretrained", "TaskEntries", "TaskReady"]
+__all__ = ["Pretrained", "TaskEntries"]
 
 
 class Pretrained(ABC):
@@ -108,7 +108,7 @@ class Pretrained(ABC):
 
     @classmethod
     @abstractmethod
-    def _made_of(cls, ready: TaskReady) -> Self:
+    def _made_of(cls, ready: LoadedModel[Any]) -> Self:
         """Returns a model that is ready to run."""
 
     @property
@@ -134,21 +134,6 @@ class Pretrained(ABC):
 
 
 @dataclass(frozen=True)
-class TaskReady:
-    """A model that is ready to run.
-
-    Attributes:
-        entry: its folder.
-        loaded: its programs.
-        report: times, and whether the compile cache had them.
-    """
-
-    entry: Entry
-    loaded: Any
-    report: LoadReport
-
-
-@dataclass(frozen=True)
 class TaskEntries:
     """The entries of one task's models.
 
@@ -167,7 +152,7 @@ class TaskEntries:
     fill: Callable[[Path, ModelSource, LoadOptions, Progress], None]
     start: Callable[[Entry, LoadOptions], tuple[Any, bool, Verdict]]
 
-    def load(self, name_or_path: str | Path, options: LoadOptions) -> TaskReady:
+    def load(self, name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Any]:
         """Finds or builds an entry, and loads its programs.
 
         Args:
@@ -223,7 +208,7 @@ class TaskEntries:
             device=device_info().device,
             verification=verdict,
         )
-        return TaskReady(entry, loaded, report)
+        return LoadedModel(entry, loaded, report)
 
     def export(self, name_or_path: str | Path, output: str | Path, options: LoadOptions) -> Entry:
         """Writes a folder that starts without building; returns what is in it.

@@ -22,8 +22,9 @@ from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName
 from npu_llm.errors import OptionError, check_token_range
 from npu_llm.models.entry import REFERENCE, Entry
+from npu_llm.models.load import LoadedModel
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
+from npu_llm.models.pretrained import Pretrained, TaskEntries
 from npu_llm.multi_part.running import DynamicParts, Parts, StaticParts
 from npu_llm.progress import Progress, ProgressListener
 from npu_runtime.public_calls import public_call
@@ -150,8 +151,8 @@ class MultiPartModel(Pretrained):
         return cls._compare_parts(parts, read_reference(parts.entry.folder / REFERENCE), name)
 
     @classmethod
-    def _made_of(cls, ready: TaskReady) -> Self:
-        made = cls._around(ready.loaded)
+    def _made_of(cls, ready: LoadedModel[Any]) -> Self:
+        made = cls._around(ready.programs)
         made.precision, made.report = ready.entry.precision, ready.report
         return made
 

@@ -16,8 +16,9 @@ from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.models.entry import Entry
+from npu_llm.models.load import LoadedModel
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.models.pretrained import Pretrained, TaskEntries, TaskReady
+from npu_llm.models.pretrained import Pretrained, TaskEntries
 from npu_llm.precision import PRECISIONS
 from npu_llm.progress import Progress, ProgressListener
 from npu_llm.tasks.inputs import Padding, bind_inputs
@@ -43,19 +44,19 @@ class TaskModel(Pretrained):
     input_modalities: tuple[str, ...] = ("text",)
     output_modalities: tuple[str, ...] = ()
 
-    def __init__(self, ready: TaskReady) -> None:
+    def __init__(self, ready: LoadedModel[Any]) -> None:
         self.precision = ready.entry.precision
         self.report = ready.report
         self.config = AutoConfig.from_pretrained(ready.entry.folder)
         self.main_input_name = str(ready.entry.about["inputs"][0])
         self._entry = ready.entry
-        self._program = ready.loaded
+        self._program = ready.programs
         text = self.config.get_text_config()
         self._vocabulary = getattr(text, "vocab_size", None)
         self._types = getattr(text, "type_vocab_size", None)
         # A program for each shape takes long to compile: few shapes serve all calls.
         pads = has_one_shape(self.report.device) and ready.entry.about.get("may_pad")
-        manifest = ready.loaded.manifest
+        manifest = ready.programs.manifest
         self._padding = Padding(manifest, self.config, limit=self.context_length) if pads else None
 
     @classmethod
@@ -106,7 +107,7 @@ class TaskModel(Pretrained):
         return cls._entries(options, **quantizing).export(name_or_path, output, options).folder
 
     @classmethod
-    def _made_of(cls, ready: TaskReady) -> Self:
+    def _made_of(cls, ready: LoadedModel[Any]) -> Self:
         # Pipelines look a model up by the name of transformers' class.
         name = str(ready.entry.about["architecture"])
         made: Any = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
