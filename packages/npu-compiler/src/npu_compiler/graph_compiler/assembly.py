@@ -24,7 +24,7 @@ from npu_compiler.graph_compiler.kernel_building import build_kernel_program
 from npu_compiler.graph_compiler.partition import Plan, Segment
 from npu_compiler.graph_compiler.records import ProgramRecord
 from npu_compiler.graph_compiler.targets import ProgramFacts, TargetChoice, choose_target
-from npu_compiler.kernel_programs.tensor_graphs import graph_size
+from npu_compiler.kernel_programs.rows import graph_size
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs.execution import KernelCall, ProgramCall
 from npu_runtime import device_info

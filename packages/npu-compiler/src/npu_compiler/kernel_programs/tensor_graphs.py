@@ -18,38 +18,19 @@ from npu_compiler.kernel_programs.draft import Line, Part, place
 from npu_compiler.kernel_programs.evaluation import no_kernel
 from npu_compiler.kernel_programs.fusion import fuse
 from npu_compiler.kernel_programs.lowering import as_program
+from npu_compiler.kernel_programs.rows import BATCH_NORM, NORMS, PRODUCTS, derive_rows
 from npu_compiler.kernel_programs.tensor_values import Shown, TensorValues
 from npu_ops.kernel_programs.program import KernelProgram, NormOptions, Recipe
 from npu_ops.kernel_programs.weights import PackedLinear
 
 __all__ = [
-    "NORMS",
-    "PRODUCTS",
-    "GraphSize",
     "LoweredTensors",
     "TensorCalls",
-    "graph_size",
     "lower_tensors_to_kernels",
 ]
 
 _aten = torch.ops.aten
 _npu = torch.ops.npu
-PRODUCTS: Mapping[Any, str] = {
-    _aten.linear.default: "linear",
-    _npu.linear_relu.default: "linear",
-    _npu.linear_gelu.default: "linear",
-    _aten.addmm.default: "addmm",
-    _npu.addmm_relu.default: "addmm",
-    _aten.mm.default: "mm",
-    _aten.matmul.default: "mm",
-}
-NORMS = (
-    _aten.layer_norm.default,
-    _aten.native_layer_norm.default,
-    _aten.rms_norm.default,
-    _npu.rms_norm.default,
-)
-_BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
 _SUMS: Mapping[Any, int] = {
     _aten.add.Tensor: 1,
     _aten.add.Scalar: 1,
@@ -62,7 +43,7 @@ _REVERSED = (_aten.rsub.Tensor, _aten.rsub.Scalar)
 _MULTIPLIES = (_aten.mul.Tensor, _aten.mul.Scalar)
 _DIVIDES = (_aten.div.Tensor, _aten.div.Scalar)
 # Where they stand in a tuple, the other results of these are not computed.
-_FIRST_OF_TUPLE = (_aten.native_layer_norm.default, _BATCH_NORM)
+_FIRST_OF_TUPLE = (_aten.native_layer_norm.default, BATCH_NORM)
 
 
 class TensorCalls:
@@ -90,7 +71,7 @@ class TensorCalls:
         args: Any = node.args
         if target in PRODUCTS:
             self._product(node, PRODUCTS[target])
-        elif target in NORMS or target is _BATCH_NORM:
+        elif target in NORMS or target is BATCH_NORM:
             if target not in _FIRST_OF_TUPLE:
                 self._norm(node, node)
         elif target is operator.getitem and args[0].target in _FIRST_OF_TUPLE:
@@ -140,7 +121,7 @@ class TensorCalls:
         owner: Any = node.args[0]
         if node.args[1] != 0:
             raise no_kernel(node, "is a statistic of a norm")
-        if owner.target is _BATCH_NORM:
+        if owner.target is BATCH_NORM:
             self._batch_norm(node, owner)
         else:
             self._norm(node, owner)
@@ -178,6 +159,8 @@ class TensorCalls:
     ) -> None:
         part = self._values.part(x)
         last = int(x.meta["val"].shape[-1])
+        if part.width % last:
+            raise no_kernel(node, f"normalizes {last} elements, rows have {part.width}")
         vectors = {}
         for name, vector in (("weight", weight), ("bias", bias)):
             if vector is None:
@@ -320,14 +303,6 @@ class TensorCalls:
 
 
 @dataclass(frozen=True)
-class GraphSize:
-    """Rows of a graph's first product or norm, else its result, and all multiplications."""
-
-    rows: int
-    multiplications: int
-
-
-@dataclass(frozen=True)
 class LoweredTensors:
     """A kernel program of a graph: rows of its tensors, placeholders in order, weights by name."""
 
@@ -337,44 +312,17 @@ class LoweredTensors:
     weights: Mapping[str, PackedLinear | torch.Tensor]
 
 
-def graph_size(graph: fx.Graph) -> GraphSize | None:
-    """Returns how much a graph computes; None where its sizes vary."""
-    rows, multiplications = 0, 0
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        values = value if isinstance(value, (tuple, list)) else (value,)
-        for one in values:
-            if isinstance(one, torch.Tensor) and not all(type(size) is int for size in one.shape):
-                return None
-        place = 1 if PRODUCTS.get(node.target) == "addmm" else 0
-        if node.target in PRODUCTS or node.target in NORMS:
-            x = node.args[place].meta["val"]
-            width = x.shape[-1] if x.dim() else 1
-            rows = rows or x.numel() // max(width, 1)
-            if node.target in PRODUCTS:
-                multiplications += value.numel() * width
-    if not rows:
-        results = torch.utils._pytree.tree_leaves(graph.output_node().args[0])
-        values = [one.meta["val"] for one in results if isinstance(one, fx.Node)]
-        widths = [one.shape[-1] for one in values if one.dim()]
-        rows = max(
-            (v.numel() // max(w, 1) for v, w in zip(values, widths, strict=False)), default=0
-        )
-    return GraphSize(rows, multiplications)
-
-
 def lower_tensors_to_kernels(
     graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor]
 ) -> LoweredTensors:
     """Lowers a functional float32 graph whose rows have nothing to do with one another.
 
-    The shapes are fixed. Rows are the leading dimensions of a product's or a norm's input, taken
-    together; a call that would mix them is noticed by computing where it moves elements. Raises
-    [no-kernel] for a call that no kernel computes, or that mixes rows.
+    The shapes are fixed. The rows are those of derive_rows. Each call is checked against them; a
+    call that moves elements runs on the elements' numbers, which shows where it would mix rows.
+    Raises [no-kernel] for a call that no kernel computes, or that mixes rows.
     """
     graph = graph_module.graph
-    size = graph_size(graph)
-    values = TensorValues(graph_module, constants, 0 if size is None else size.rows)
+    values = TensorValues(graph_module, constants, derive_rows(graph, constants))
     calls = TensorCalls(graph_module, values)
     inputs: list[fx.Node] = []
     for node in graph.nodes:

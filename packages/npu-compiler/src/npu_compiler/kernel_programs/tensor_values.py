@@ -101,7 +101,7 @@ class TensorValues:
         if self.rows == 0 or value.numel() == 0:
             raise no_kernel(node, "has no rows")
         if value.numel() % self.rows:
-            raise no_kernel(node, f"has {value.numel()} elements, not rows as the others have")
+            raise no_kernel(node, f"has {value.numel()} elements, which are not {self.rows} rows")
         return int(value.numel()) // self.rows
 
     def part(self, node: Any) -> Part:
@@ -114,7 +114,7 @@ class TensorValues:
         whole = self.draft.whole(shown.value)
         if shown.numbers is None:
             return whole
-        by_row = shown.numbers.reshape(self.rows, -1)
+        by_row = shown.numbers.reshape(self.rows, self.width(node))
         rows = torch.arange(self.rows)[:, None]
         if not torch.equal(by_row // whole.width, rows.expand_as(by_row)):
             raise no_kernel(node, "moves elements from one row to another")
