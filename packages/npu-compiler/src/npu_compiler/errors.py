@@ -9,6 +9,7 @@ from npu_command.errors import IndexRangeError, NpuError
 
 __all__ = [
     "CompilerError",
+    "CompilerFailureWarning",
     "DumpError",
     "ExportError",
     "GraphError",
@@ -86,6 +87,10 @@ class QualityError(CompilerError, RuntimeError):
 
 class WrongResultError(CompilerError, RuntimeError):
     """A program computed something else than torch, and strict allows no other way to run it."""
+
+
+class CompilerFailureWarning(UserWarning):
+    """The compiler failed at something, which runs in another way."""
 
 
 class WrongResultWarning(UserWarning):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from npu_compiler.errors import LoweringError
+from npu_compiler.errors import CompilerFailureWarning, LoweringError
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def test_programs_go_with_the_model(compiled):
     assert watch() is None
 
 
-def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, monkeypatch):
+def test_call_that_stays_in_its_program_though_refused_runs_eagerly(compiled, close, monkeypatch):
     from npu_compiler.graph_compiler import building, compiled_graph
 
     def refuse(piece, **_):
@@ -403,8 +403,11 @@ def test_call_that_stays_in_its_program_though_refused_is_an_error(compiled, mon
     monkeypatch.setattr(
         compiled_graph, "make_plan", lambda graph, *, config, **_: plan(graph, config=config)
     )
+    x = torch.ones(3)
+    with torch.no_grad(), pytest.warns(CompilerFailureWarning, match=r"no reason.*refused-again"):
+        close(compiled(lambda x: x.sin())(x), x.sin())
     with torch.no_grad(), pytest.raises(LoweringError, match="no reason at all") as caught:
-        compiled(lambda x: x.sin())(torch.ones(3))
+        compiled(lambda x: x.sin(), options={"strict": True})(x)
     assert caught.value.code == "refused-again"
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "add_call",
     "axis_order",
     "can_stand_for",
+    "copy_graph",
     "copy_inputs",
     "inlined",
     "inverse_order",
@@ -47,6 +48,15 @@ def op_name(key: Any) -> str:
     name = getattr(key, "__name__", None) or type(key).__name__
     module = getattr(key, "__module__", "") or ""
     return f"{module.lstrip('_')}.{name}" if module else name
+
+
+def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
+    """Returns a copy of a graph, which stays as it is when passes rewrite the other."""
+    copy = fx.Graph()
+    result = copy.graph_copy(module.graph, {}, return_output_node=True)
+    assert isinstance(result, tuple)
+    copy.output(result[0]).meta.update(result[1].meta)
+    return fx.GraphModule(module, copy)
 
 
 def is_symbolic(node: fx.Node) -> bool:

@@ -20,6 +20,7 @@ from npu_compiler.graph_compiler.building import (
     check_outputs,
     own_precision,
 )
+from npu_compiler.graph_compiler.failures import report_failure
 from npu_compiler.graph_compiler.kernel_building import build_kernel_program
 from npu_compiler.graph_compiler.partition import Plan, Segment
 from npu_compiler.graph_compiler.records import ProgramRecord
@@ -181,6 +182,9 @@ def _build(
             )
         except LoweringError as refusal:
             reason = refusal.reason
+        except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the lowering
+            report_failure(name, failure, instead="OpenVINO compiles it", is_strict=config.strict)
+            reason = f"lowering it to kernels failed: {type(failure).__name__}"
     built = build_program(piece, constants=constants, config=config, home=home, name=name)
     return replace(built, record=replace(built.record, target_reason=reason))
 

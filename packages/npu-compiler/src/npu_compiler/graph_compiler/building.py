@@ -18,6 +18,7 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.graph.nodes import axis_order, inverse_order, is_dense, is_symbolic, op_name
 from npu_compiler.graph.origins import graph_title, node_origins, python_line
 from npu_compiler.graph_compiler.debug import dump_program
+from npu_compiler.graph_compiler.failures import report_failure
 from npu_compiler.graph_compiler.records import ProgramRecord, compression_report, show_model
 from npu_compiler.graph_compiler.targets import ProgramContent, is_for_npu, program_content
 from npu_compiler.lowering import LoweredModel, lower
@@ -393,6 +394,8 @@ class _Building:
         except LoweringError as error:
             if not error.node_name:
                 raise
+            if error.code == "converter-failed":
+                report_failure(self._name, error, instead="the call runs eagerly", is_strict=False)
             named = [node for node in module.graph.nodes if node.name == error.node_name]
             raise RefusedNode(dict.fromkeys(named, error.reason)) from error
 

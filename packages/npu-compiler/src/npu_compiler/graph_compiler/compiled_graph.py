@@ -12,11 +12,12 @@ import torch
 from torch import fx
 
 from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
-from npu_compiler.graph.nodes import op_name, written_inputs
+from npu_compiler.graph.nodes import copy_graph, is_symbolic, op_name, written_inputs
 from npu_compiler.graph.origins import kept_source_name, mark_kept_float32, node_place, source_line
 from npu_compiler.graph_compiler.assembly import Assembled, assemble
 from npu_compiler.graph_compiler.building import RefusedNode, count_calls
 from npu_compiler.graph_compiler.debug import GraphDump
+from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.graph_compiler.partition import Plan, make_plan
 from npu_compiler.graph_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.graph_compiler.targets import CAPTURED
@@ -28,7 +29,7 @@ from npu_compiler.passes.infra.pass_base import Facts, PassResult
 from npu_compiler.passes.pipeline import run_passes
 from npu_compiler.programs.index_checks import NARROW
 from npu_compiler.verification.comparison import WrongResults
-from npu_compiler.verification.graph_check import GraphTrial, Outcome, keep_original
+from npu_compiler.verification.graph_check import GraphTrial, Outcome, can_repeat
 from npu_compiler.verification.result import DIFFERED, Verdict
 from npu_runtime import FrozenTensors, observe
 from npu_runtime.npu import is_current_stream_capturing
@@ -93,9 +94,10 @@ class CompiledGraph:
         self._seen: dict[str, int] = {}
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
+        self._captured = copy_graph(graph_module)
         self._original = None
-        if config.verify != "off" and config.compression is None:
-            self._original = keep_original(graph_module)
+        if config.verify != "off" and config.compression is None and can_repeat(graph_module):
+            self._original = self._captured
         self._writes = any(True for node in graph_module.graph.nodes for _ in written_inputs(node))
         self._trial: GraphTrial | None = None
         self._refused: dict[str, str] = {}
@@ -105,7 +107,12 @@ class CompiledGraph:
         self.is_one_program = False
         self.shortcut: Callable[[tuple[Any, ...]], Any] | None = None
         self._made: tuple[Plan, Assembled] | None = None
-        self._passes = self._rewrite()
+        self._passes: tuple[PassResult, ...] = ()
+        self._failure = ""
+        try:
+            self._passes = self._rewrite()
+        except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the passes
+            self._give_up(failure)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Runs the graph on a list of inputs, which is emptied."""
@@ -226,7 +233,7 @@ class CompiledGraph:
             for name, bits in bits_seen(self._placeholders, inputs).items():
                 self._seen[name] = max(bits, self._seen.get(name, 0))
         with observe.span("compile", "graph", graph=self._name, kind=self._kind):
-            plan, assembled = self._assemble(
+            plan, assembled = self._assembled(
                 {self._placeholders[p].name: tensor for p, tensor in frozen.items()}
             )
         used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
@@ -329,13 +336,37 @@ class CompiledGraph:
 
     def _run_eagerly(self, reason: str, arguments: tuple[Any, ...]) -> None:
         """Gives up compiling this graph."""
-        if self._original is not None:
-            # Not what passes made of it: they may be what is wrong.
-            self._module = self._original
+        # Not what passes made of it: they may be what is wrong.
+        self._module = self._captured
         nodes = self._module.graph.nodes
         self._refused = {node.name: reason for node in nodes if node.op == "call_function"}
         self._forget()
         self._compile(arguments)
+
+    def _give_up(self, failure: Exception) -> None:
+        """Has the captured graph run eagerly after a failure of the compiler's own.
+
+        Raises:
+            CompilerError: it is the user's to put right, or under strict.
+        """
+        if not is_failure(failure):
+            raise failure
+        report_failure(
+            self._name, failure, instead="it runs eagerly", is_strict=self._config.strict
+        )
+        self._failure = f"compiling failed with {type(failure).__name__}"
+        self._module = self._captured
+
+    def _assembled(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:
+        """Returns what runs the graph: eagerly, where compiling it fails."""
+        if not self._failure:
+            try:
+                return self._assemble(constants)
+            except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the compiler
+                self._give_up(failure)
+        calls = [node for node in self._module.graph.nodes if node.op == "call_function"]
+        eager = {node: self._failure for node in calls if not is_symbolic(node)}
+        return Plan((), eager, {}), Assembled(self._module.forward, (), frozenset())
 
     def _assemble(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:
         refused = dict(self._refused)

@@ -239,6 +239,9 @@ class _Lowering:
             first = str(failure).strip().splitlines()
             text = first[-1] if first else type(failure).__name__
             raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
+        except Exception as failure:  # a converter's defect
+            text = f"its converter fails with {type(failure).__name__}: {failure}"
+            raise _error(node, text, code="converter-failed") from failure
         for index, output in kept.items():
             self.ctx.bind(index, output)
         value = _as_outputs(value)

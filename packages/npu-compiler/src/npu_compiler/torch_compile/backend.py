@@ -115,9 +115,18 @@ def _trace(
 ) -> Callable[..., Any]:
     # Late: with AOTAutograd, passes and converters it takes half a second, which a graph that is
     # known from an earlier process does not need.
+    from npu_compiler.graph_compiler.failures import is_failure, report_failure
     from npu_compiler.torch_compile.tracing import trace
 
-    return trace(graph_module, inputs, config, **how)
+    try:
+        return trace(graph_module, inputs, config, **how)
+    except Exception as failure:  # of AOTAutograd, or a defect of ours
+        if not is_failure(failure):
+            raise
+        report_failure(
+            "torch.compile", failure, instead="the graph runs eagerly", is_strict=config.strict
+        )
+        return graph_module.forward
 
 
 def _without_gradients(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from npu_compiler.buckets import BucketedGraph, wants_static_programs
@@ -18,6 +19,7 @@ from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
 from npu_compiler.graph.origins import keep_name, keep_source_names, source_names
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
+from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.option_names import check_modules
 from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.programs.execution import run_shortcut
@@ -95,7 +97,19 @@ def trace(
                 kept.traced(graph.graph)
             return compile_whole(graph)
 
-        return compile_graph
+        def compile_or_run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            try:
+                return compile_graph(graph, inputs)
+            except Exception as failure:  # whatever it is, it is a defect of the compiler
+                # A failure before the forward graph is there leaves the way without AOTAutograd.
+                if kind != "backward" or not is_failure(failure):
+                    raise
+                report_failure(
+                    "backward graph", failure, instead="it runs eagerly", is_strict=config.strict
+                )
+                return make_boxed_func(graph.forward)
+
+        return compile_or_run
 
     capture = aot_autograd(
         fw_compiler=compiler("forward"),

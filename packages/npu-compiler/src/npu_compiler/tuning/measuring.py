@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 import npu_runtime
-from npu_compiler.graph.nodes import is_effectful, is_mutation, written_inputs
+from npu_compiler.graph.nodes import copy_graph, is_effectful, is_mutation, written_inputs
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
 from npu_compiler.options import CompilerConfig
 from npu_compiler.tuning.candidates import CANDIDATES, Candidate
@@ -170,12 +170,8 @@ class MeasuredGraph:
         self, candidate: Candidate, config: CompilerConfig | None = None
     ) -> CompiledGraph:
         # Each way has a graph of its own, since passes rewrite it.
-        copy = fx.Graph()
-        result = copy.graph_copy(self._module.graph, {}, return_output_node=True)
-        assert isinstance(result, tuple)
-        copy.output(result[0]).meta.update(result[1].meta)
         return CompiledGraph(
-            fx.GraphModule(self._module, copy),
+            copy_graph(self._module),
             kind="inference",
             static_positions=self._positions,
             config=candidate.applied(config or self._config, self._module.graph),

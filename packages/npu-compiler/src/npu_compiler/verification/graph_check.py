@@ -10,12 +10,12 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from npu_compiler.graph.nodes import is_effectful, is_mutation, op_name, written_inputs
+from npu_compiler.graph.nodes import copy_graph, is_effectful, is_mutation, op_name, written_inputs
 from npu_compiler.verification.comparison import Difference, compare, on_host
 from npu_compiler.verification.program_check import ProgramTrial
 from npu_compiler.verification.reference import REFUSALS, Reference, standing_in
 
-__all__ = ["GraphTrial", "Outcome", "keep_original"]
+__all__ = ["GraphTrial", "Outcome", "can_repeat", "keep_original"]
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,28 @@ class Outcome:
 
 
 def keep_original(module: fx.GraphModule) -> fx.GraphModule | None:
-    """Returns a copy of a graph to compare with, before passes rewrite it.
+    """Returns a copy of a graph to compare with, before passes rewrite it; see can_repeat."""
+    return copy_graph(module) if can_repeat(module) else None
 
-    None for one that draws random numbers, or writes by other calls than copies into its inputs:
-    it cannot be computed twice.
+
+def can_repeat(module: fx.GraphModule) -> bool:
+    """Whether a graph can be computed twice, to compare with it.
+
+    False for one that draws random numbers, or writes by other calls than copies into its inputs.
     """
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue
         is_copy = node.target is torch.ops.aten.copy_.default
         if is_effectful(node) and not is_copy:
-            return None
+            return False
         if is_mutation(node) and not (is_copy and list(written_inputs(node))):
-            return None
+            return False
         if not isinstance(node.target, torch._ops.OpOverload) and "auto_functionalized" in op_name(
             node.target
         ):
-            return None
-    copy = fx.Graph()
-    result = copy.graph_copy(module.graph, {}, return_output_node=True)
-    assert isinstance(result, tuple)
-    copy.output(result[0])
-    return fx.GraphModule(module, copy)
+            return False
+    return True
 
 
 class GraphTrial:

@@ -1,0 +1,47 @@
+"""Failures of the compiler itself: an error under strict, else a warning and another way to run."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from npu_command.errors import NpuError
+from npu_compiler.errors import CompilerError, CompilerFailureWarning, LoweringError, PassError
+
+__all__ = ["is_failure", "report_failure"]
+
+
+def is_failure(error: Exception) -> bool:
+    """Whether an error shows a defect of the compiler, not something the user can put right."""
+    if isinstance(error, (LoweringError, PassError)):
+        return True  # a refusal that nothing took
+    return not isinstance(error, (NpuError, torch._dynamo.exc.TorchDynamoException))
+
+
+def report_failure(name: str, error: Exception, *, instead: str, is_strict: bool) -> None:
+    """Warns about a failure of the compiler.
+
+    Args:
+        name: of the graph, program or call.
+        error: what was raised.
+        instead: how it runs now, after "so".
+        is_strict: see CompilerConfig.strict.
+
+    Raises:
+        CompilerError: [compiler-failure] under strict.
+    """
+    if is_strict and isinstance(error, NpuError):
+        raise error
+    lines = str(error).strip().splitlines() or ["without a message"]
+    text = f"{name}: compiling must not fail, got {type(error).__name__}: {lines[0][:300]}"
+    if is_strict:
+        raise CompilerError(
+            f"{text}. Compile without strict, and report it.", code="compiler-failure"
+        ) from error
+    # At the user's call: frames between are torch's and ours.
+    warnings.warn(
+        f"{text}; so {instead}. Please report it. [compiler-failure]",
+        CompilerFailureWarning,
+        stacklevel=2,
+    )
