@@ -8,7 +8,7 @@
 
 namespace npu::ops::kernel_programs {
 
-inline constexpr int kSumsOfSlab = 3;  // of all its integers, of either half's
+inline constexpr int kSumsOfSlab = 7;  // of all its integers, of each half's and quarter's
 
 // Rows of a linear's input, prepared.
 struct Activations {

@@ -12,6 +12,7 @@
 
 #include "kernel_programs/activation_vectors.h"
 #include "kernel_programs/amx_products.h"
+#include "kernel_programs/block_slabs.h"
 #include "kernel_programs/slab_products.h"
 
 namespace npu::ops::kernel_programs::NPU_SET {
@@ -26,28 +27,6 @@ void add_scaled(Floats16& total, const Sums& sums, const Floats16& zeros, float 
     total.part[i] += value * (scales.part[i] * scale_of_x);
   }
 }
-
-// Rows of integers from `row` on, slab by slab.
-template <int R>
-struct Slabs {
-  const Activations& x;
-  int row, slabs;
-
-  std::size_t place(int r, int slab) const { return std::size_t(row + r) * slabs + slab; }
-  float scale(int r, int slab) const { return x.scales[place(r, slab)]; }
-  const float* sums(int r, int slab) const { return x.sums + kSumsOfSlab * place(r, slab); }
-  float sum(int r, int slab) const { return sums(r, slab)[0]; }
-  // The integers of a slab. With few rows, those of the next are fetched: the processor foresees no
-  // rows this short. Many rows wait for their products, and each fetch takes the place of a load.
-  std::array<const std::int8_t*, R> rows(int slab) const {
-    std::array<const std::int8_t*, R> of_row;
-    for (int r = 0; r < R; ++r) {
-      of_row[r] = x.integers + place(r, slab) * kSlabInputs;
-      if constexpr (R <= kFewRows) __builtin_prefetch(of_row[r] + kSlabInputs);
-    }
-    return of_row;
-  }
-};
 
 // Of the outputs of a block of 8 bits: what is taken from each weight, less what the products take.
 Floats16 zeros8(const PackedLinear& weight, int block) {
@@ -201,6 +180,9 @@ template <int B, int R>
       return multiply8<B>(weight, block, slabs, total);
     case Kind::int4:
       return multiply4<B>(weight, block, slabs, total);
+    default:
+      if constexpr (kReadsPlanes && B == 1 && R <= kFewRows)
+        multiply_blocks(weight, block, slabs, *total);
   }
 }
 
@@ -255,13 +237,12 @@ template <int B, int kTogether, int R>
 void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
           std::size_t out_stride, int block, const Finish& finish) {
   Floats16 total[B][R];
-  for (int b = 0; b < B; b += kTogether)
-    multiply<kTogether, R>(weight, block + b, x, row, total + b);
+  for (int b = 0; b < B; b += kTogether) {
+    const PlacedBlock at = placed(weight, block + b);
+    multiply<kTogether, R>(at.weight, at.block, x, row, total + b);
+  }
   finish_rows(weight, block, B, total, row, R, out, out_stride, finish);
 }
-
-// As many rows at once as leave their sums in registers.
-constexpr int kMostRows = kLanes == 4 ? 4 : 6;
 
 using Tile = void (*)(const PackedLinear&, const Activations&, int, float*, std::size_t, int,
                       const Finish&);
@@ -327,8 +308,6 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
 
 #endif
 
-constexpr int kRowsOfPass = 6 * kLanes;  // as many as stay in a near cache from block to block
-
 // Fetches the i-th of so many shares of [from, end) into the second cache. Inlined as `fetch` is.
 [[gnu::always_inline]] inline void fetch_share(const std::uint8_t* from, const std::uint8_t* end,
                                                int i, int shares) {
@@ -338,9 +317,66 @@ constexpr int kRowsOfPass = 6 * kLanes;  // as many as stay in a near cache from
     __builtin_prefetch(from, 0, 2);
 }
 
+// Many rows of blocks of ggml's types: a piece of one or two blocks is unpacked, and multiplied by
+// all rows of a pass.
+void linear_of_blocks(const PackedLinear& weight, const Activations& x, int rows, float* out,
+                      std::size_t out_stride, int first_block, int last_block,
+                      const Finish& finish) {
+  constexpr int kBlocks = 2;
+  UnpackedSlab pieces[kBlocks][kPieceSlabs];
+  Floats16 totals[kBlocks][kRowsOfPass];
+  for (int start = 0; start < rows; start += kRowsOfPass) {
+    const int count = std::min(rows - start, kRowsOfPass);
+    for (int block = first_block; block < last_block; block += kBlocks) {
+      const int blocks = std::min(kBlocks, last_block - block);
+      // Blocks of two kinds are multiplied one by one.
+      const bool are_alike =
+          blocks == 2 && placed(weight, block).weight.kind == placed(weight, block + 1).weight.kind;
+      const int together = are_alike ? kMostBlocks : 1;
+      const std::uint8_t* next[kBlocks] = {};
+      for (int b = 0; b < blocks; ++b)
+        std::fill_n(totals[b], count, Floats16{});
+      for (int slab = 0; slab < weight.slabs(); slab += kPieceSlabs) {
+        const int slabs = std::min(kPieceSlabs, weight.slabs() - slab);
+        for (int b = 0; b < blocks; ++b) {
+          const PlacedBlock at = placed(weight, block + b);
+          next[b] = unpack_piece(at.weight, at.block, slab, slabs, pieces[b]);
+        }
+        for (int b = 0; b < blocks; b += together) {
+          const PackedLinear& of_piece = placed(weight, block + b).weight;
+          const BlockForm form = form_of(of_piece.kind);
+          const auto& tiles = unpacked_tiles(form)[together - 1];
+          const std::uint8_t* const end =
+              std::min(next[b] + kPieceSlabs / form.record_slabs() * form.record_bytes(),
+                       of_piece.data + of_piece.blocks() * of_piece.block_bytes());
+          const int shares = (count + kMostRows - 1) / kMostRows;
+          for (int i = 0, row = 0; i < shares; ++i) {
+            const int of_tile = (count - row) / (shares - i);  // of nearly equal size
+            fetch_share(next[b], end, i, shares);
+            tiles[of_tile - 1](pieces + b, slabs, x, start + row, slab, weight.slabs(), form.zero,
+                               row, totals + b);
+            row += of_tile;
+          }
+        }
+      }
+      for (int r = 0; r < count; ++r) {
+        float* out_of_row = out + (start + r) * out_stride;
+        if (finish.gated) {
+          finish_block(weight, block, totals[0][r], &totals[1][r], start + r, out_of_row, finish);
+          continue;
+        }
+        for (int b = 0; b < blocks; ++b)
+          finish_block(weight, block + b, totals[b][r], nullptr, start + r, out_of_row, finish);
+      }
+    }
+  }
+}
+
 void linear(const PackedLinear& weight, const Activations& x, int rows, float* out,
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
   const bool are_few = rows <= kFewRows;
+  if (is_of_blocks(weight.kind) && !(kReadsPlanes && are_few))
+    return linear_of_blocks(weight, x, rows, out, out_stride, first_block, last_block, finish);
   const int most_blocks = finish.gated ? 2 : are_few ? 1 : kMostBlocks;
 #if defined(__AVX512BF16__)
   const AmxProducts* const amx = are_few || !suits_amx(weight) ? nullptr : amx_products();
@@ -374,7 +410,7 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
   }
 }
 
-constexpr int kSlabParts = kSlabInputs / kLanes;
+constexpr int kSlabParts = kSlabInputs / kLanes, kQuarters = 4;
 constexpr std::int32_t kInfinityBits = 0x7F800000;  // as bits, sizes that are no numbers are larger
 
 // Signed whole numbers that fit into 8 bits.
@@ -404,17 +440,19 @@ float quantize_slab(const float* x, std::int8_t* integers, float* sums) {
   const float top = std::bit_cast<float>(top_bits);
   const bool is_empty = !(top > 1e-30F) || top_bits >= kInfinityBits;
   const float inverse = is_empty ? 0.0F : 127.0F / top;
-  Integers totals[2] = {};
+  Integers totals[kQuarters] = {};
 #pragma GCC unroll 16
   for (int i = 0; i < kSlabParts; ++i) {
     const Floats v = is_empty ? Floats{} : values[i] * inverse;
     const Floats shifted = v + 12582912.0F;  // rounds to the nearest whole number
     const Integers whole = std::bit_cast<Integers>(shifted) - std::int32_t{0x4B400000};
-    totals[i / (kSlabParts / 2)] += whole;
+    totals[i / (kSlabParts / kQuarters)] += whole;
     store_narrow(integers + i * kLanes, whole);
   }
-  sums[1] = static_cast<float>(sum(totals[0]));
-  sums[2] = static_cast<float>(sum(totals[1]));
+  for (int i = 0; i < kQuarters; ++i)
+    sums[3 + i] = static_cast<float>(sum(totals[i]));
+  sums[1] = sums[3] + sums[4];
+  sums[2] = sums[5] + sums[6];
   sums[0] = sums[1] + sums[2];
   if (top_bits >= kInfinityBits) return std::numeric_limits<float>::quiet_NaN();
   return is_empty ? 0.0F : top / 127.0F;
@@ -433,6 +471,15 @@ void quantize(const float* x, int inputs, std::int8_t* integers, float* scales, 
 }
 
 void embed(const PackedLinear& weight, std::int64_t entry, float factor, float* out) {
+  if (is_of_blocks(weight.kind)) {
+    const PlacedBlock at = placed(weight, static_cast<int>(entry / kBlockOutputs));
+    read_block_row(at.weight.kind, at.weight.data,
+                   std::int64_t{at.block} * kBlockOutputs + entry % kBlockOutputs, weight.inputs,
+                   out);
+    for (int input = 0; input < weight.inputs; ++input)
+      out[input] *= factor;
+    return;
+  }
   const auto block = static_cast<std::size_t>(entry / kBlockOutputs);
   const auto lane = static_cast<std::size_t>(entry % kBlockOutputs);
   const std::uint8_t* data = weight.data + block * weight.block_bytes();
@@ -468,6 +515,8 @@ void embed(const PackedLinear& weight, std::int64_t entry, float factor, float* 
                 half_to_float(static_cast<const std::uint16_t*>(weight.scales)[group]);
         break;
       }
+      default:
+        break;
     }
     out[input] = value * factor;
   }

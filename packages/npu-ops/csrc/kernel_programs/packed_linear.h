@@ -6,18 +6,17 @@
 // zero point per output (128 without) and a float32 scale per output. int4: slabs of 64 inputs: 8
 // vectors of 64 bytes, each 16 outputs x 4 inputs in the low nibbles, and the inputs 32 further on
 // in the high ones; unsigned, with a zero point (8 without) and a float16 scale for each group of
-// 32, 64 or 128 inputs, (block, group, 16).
+// 32, 64 or 128 inputs, (block, group, 16). Other kinds have blocks of ggml's types, see
+// block_forms.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "kernel_programs/block_forms.h"
 
 namespace npu::ops::kernel_programs {
-
-inline constexpr int kBlockOutputs = 16;
-inline constexpr int kSlabInputs = 64;
-
-enum class Kind { float32, bfloat16, float16, int8, int4 };
 
 struct PackedLinear {
   Kind kind = Kind::float32;
@@ -26,11 +25,15 @@ struct PackedLinear {
   const std::uint8_t* data = nullptr;
   const void* scales = nullptr;         // float32 (outputs,) or float16 (blocks, groups, 16)
   const std::uint8_t* zeros = nullptr;  // of the scales' shape, or null
+  // Of kind `mixed`: weights of other kinds of blocks, of whole blocks of outputs but for the last.
+  // One after the other, or two whose blocks alternate, as those of a gate and its partner do.
+  std::vector<PackedLinear> parts = {};
+  bool do_alternate = false;
 
   int blocks() const { return (outputs + kBlockOutputs - 1) / kBlockOutputs; }
   int slabs() const { return (inputs + kSlabInputs - 1) / kSlabInputs; }
   int groups() const { return (inputs + group - 1) / group; }
-  bool has_integers() const { return kind == Kind::int8 || kind == Kind::int4; }
+  bool has_integers() const { return kind >= Kind::int8; }
 
   std::size_t block_bytes() const {
     switch (kind) {
@@ -43,9 +46,27 @@ struct PackedLinear {
         return std::size_t(slabs()) * kSlabInputs * kBlockOutputs;
       case Kind::int4:
         return std::size_t(slabs()) * kSlabInputs * kBlockOutputs / 2;
+      case Kind::mixed:
+        return 0;
+      default:
+        return form_of(kind).block_bytes(inputs);
     }
-    return 0;
   }
 };
+
+// A block of outputs in the part that has it.
+struct PlacedBlock {
+  const PackedLinear& weight;
+  int block;
+};
+
+inline PlacedBlock placed(const PackedLinear& weight, int block) {
+  if (weight.kind != Kind::mixed) return {weight, block};
+  if (weight.do_alternate) return {weight.parts[block % 2], block / 2};
+  std::size_t part = 0;
+  while (block >= weight.parts[part].blocks())
+    block -= weight.parts[part++].blocks();
+  return {weight.parts[part], block};
+}
 
 }  // namespace npu::ops::kernel_programs

@@ -3,6 +3,7 @@
 // Weights are unsigned, rows signed. Sums have 32 bits and are exact; they come in as 0.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -11,6 +12,7 @@
 #endif
 
 #include "kernel_programs/block_vectors.h"
+#include "kernel_programs/linear.h"
 
 namespace npu::ops::kernel_programs::NPU_SET {
 
@@ -28,6 +30,28 @@ inline std::int32_t quad(const std::int8_t* x) {
   std::memcpy(&bits, x, sizeof bits);
   return bits;
 }
+
+// Rows of integers from `row` on, slab by slab.
+template <int R>
+struct Slabs {
+  const Activations& x;
+  int row, slabs;
+
+  std::size_t place(int r, int slab) const { return std::size_t(row + r) * slabs + slab; }
+  float scale(int r, int slab) const { return x.scales[place(r, slab)]; }
+  const float* sums(int r, int slab) const { return x.sums + kSumsOfSlab * place(r, slab); }
+  float sum(int r, int slab) const { return sums(r, slab)[0]; }
+  // The integers of a slab. With few rows, those of the next are fetched: the processor foresees no
+  // rows this short. Many rows wait for their products, and each fetch takes the place of a load.
+  std::array<const std::int8_t*, R> rows(int slab) const {
+    std::array<const std::int8_t*, R> of_row;
+    for (int r = 0; r < R; ++r) {
+      of_row[r] = x.integers + place(r, slab) * kSlabInputs;
+      if constexpr (R <= kFewRows) __builtin_prefetch(of_row[r] + kSlabInputs);
+    }
+    return of_row;
+  }
+};
 
 // kOffset8 is what the products take from weights of 8 bits. A product is of up to kMostBlocks
 // blocks, `block_bytes` apart; sums are (blocks, rows).

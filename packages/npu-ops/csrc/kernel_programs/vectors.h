@@ -73,7 +73,10 @@ inline Integers widened(const std::uint16_t* from) {
 }
 
 inline Integers widened(const std::uint8_t* from) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return std::bit_cast<Integers>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
+#elif defined(__AVX2__)
   return std::bit_cast<Integers>(
       _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #else

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from npu_ops.kernel_programs.execution import kernel_sets
 from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram, Linear, Rows
@@ -73,6 +74,52 @@ def in_levels(x):
     padded = torch.nn.functional.pad(x, (0, -x.shape[1] % 64)).view(len(x), -1, 64)
     levels = (padded / padded.abs().amax(-1, keepdim=True).clamp(min=1e-9) * 127).round()
     return levels.flatten(1)[:, : x.shape[1]] / 64
+
+
+# The float16 numbers of each type's block, by their places; MXFP4 has a byte of its own.
+_HALVES = {
+    "q4_0": [0],
+    "q4_1": [0, 2],
+    "q5_0": [0],
+    "q5_1": [0, 2],
+    "q8_0": [0],
+    "q2_k": [80, 82],
+    "q3_k": [108],
+    "q4_k": [0, 2],
+    "q5_k": [0, 2],
+    "q6_k": [208],
+    "iq4_nl": [0],
+    "iq4_xs": [0],
+    "mxfp4": [],
+}
+
+
+def random_blocks(kind, rows, inputs, generator, scales=None):
+    """Blocks (rows, bytes) of ggml's type whose other bits are random.
+
+    Scales are those given in turn, or else such that a row has a length of about 1.
+    """
+    size, bytes_of = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
+    shape = (rows, inputs // size, bytes_of)
+    blocks = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    if scales is None:
+        many = {"q3_k": 1e-4, "q6_k": 1e-5, "iq4_xs": 1e-5}.get(kind, 1e-3 if size == 32 else 1e-4)
+        exponents = torch.randint(112, 120, shape[:2], generator=generator)
+        scales = exponents if kind == "mxfp4" else torch.rand(shape[:2], generator=generator) * many
+    else:
+        scales = scales[torch.arange(rows * shape[1]) % len(scales)].view(shape[:2])
+    return set_scales(kind, blocks.view(rows, -1), scales)
+
+
+def set_scales(kind, blocks, scales):
+    """Writes the floats of each block, all minimums too; MXFP4's are exponents. Returns blocks."""
+    bytes_of = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]][1]
+    parts = blocks.view(len(blocks), -1, bytes_of)
+    for place in _HALVES[kind]:
+        parts[..., place : place + 2] = scales.half()[..., None].view(torch.uint8)
+    if kind == "mxfp4":
+        parts[..., 0] = scales.to(torch.uint8)
+    return blocks
 
 
 def at_the_end_of_memory(tensor):

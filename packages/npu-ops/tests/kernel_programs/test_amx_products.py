@@ -29,6 +29,7 @@ def build(tmp_path_factory):
         linear = SOURCES / "kernel_programs" / "linear_kernels.cpp"
         parts = {
             "linear": [linear, "-mavx512bf16", "-ffp-contract=fast"],
+            "forms": [SOURCES / "kernel_programs" / "block_forms.cpp"],
             "main": [HERE / "amx_linear.cpp"],
             name: [
                 SOURCES / "kernel_programs" / "amx_products.cpp",

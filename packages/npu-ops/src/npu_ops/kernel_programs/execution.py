@@ -32,6 +32,7 @@ __all__ = [
 
 # As traces write arrays: "f32[35,576]".
 _WEIGHT_KINDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "int4": "u4"}
+_LEVEL_BITS = {"q2": 2, "q3": 3, "q4": 4, "q5": 5, "q6": 6, "q8": 8}  # of others 4
 _SHORT_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.uint8: "u8"}
 
 
@@ -122,17 +123,22 @@ class _Stage:
 
 
 def _kind(weight: PackedLinear | torch.Tensor) -> str:
-    return (
-        _WEIGHT_KINDS[weight.kind]
-        if isinstance(weight, PackedLinear)
-        else _SHORT_DTYPES[weight.dtype]
-    )
+    if isinstance(weight, torch.Tensor):
+        return _SHORT_DTYPES[weight.dtype]
+    # Blocks are multiplied by inputs of 8 bits.
+    return _WEIGHT_KINDS.get(weight.kind, f"{weight.kind}_i8")
 
 
 def _arrays(weight: PackedLinear | torch.Tensor) -> str:
     """Returns a weight as arrays: its elements, then scales and zeros as one dimension each."""
     if isinstance(weight, torch.Tensor):
         return f"{_kind(weight)}[{','.join(map(str, weight.shape))}]"
+    if weight.kind == "mixed":
+        return " ".join(map(_arrays, weight.parts))
+    if weight.kind not in _WEIGHT_KINDS:
+        bits = _LEVEL_BITS.get(weight.kind[:2], 4)
+        rest = weight.nbytes - weight.outputs * weight.inputs * bits // 8
+        return f"u{bits}[{weight.outputs},{weight.inputs}] u8[{rest}]"
     beside = [part for part in (weight.scales, weight.zeros) if part is not None]
     parts = [f"{_SHORT_DTYPES[part.dtype]}[{part.numel()}]" for part in beside]
     return " ".join([f"{_kind(weight)}[{weight.outputs},{weight.inputs}]", *parts])

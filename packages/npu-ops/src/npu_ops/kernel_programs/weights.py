@@ -3,27 +3,34 @@
 Outputs lie in blocks of 16, which are the lanes of a product. Floats: one vector of 16 outputs for
 each input. int8: slabs of 64 inputs, each 16 vectors of 16 outputs x 4 inputs. int4: slabs of 64
 inputs, each 8 vectors with 4 inputs in the low nibbles and those 32 further on in the high ones.
+Kinds named after ggml's types keep a GGUF file's values exactly; csrc/kernel_programs/block_forms.h
+has their layout.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 import torch
 
+from npu_ops import _C
 from npu_ops.errors import DamagedFileError, OperatorInputError
 
 __all__ = [
+    "BLOCK_KINDS",
     "BLOCK_OUTPUTS",
+    "BlockKind",
     "PackedKind",
     "PackedLinear",
     "interleave",
+    "mix",
     "pack",
+    "pack_blocks",
     "pack_integers",
     "read_weights",
     "unpack",
@@ -31,7 +38,23 @@ __all__ = [
 ]
 
 
-PackedKind = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+BlockKind = Literal[
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "iq4_xs",
+    "mxfp4",
+]
+BLOCK_KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
+PackedKind = Literal["float32", "bfloat16", "float16", "int8", "int4", BlockKind, "mixed"]
 BLOCK_OUTPUTS = 16
 _SLAB_INPUTS = 64
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,10 +69,13 @@ class PackedLinear:
         kind: what its elements are.
         outputs: how many rows of products it gives.
         inputs: how long these products are.
-        data: uint8, the elements.
+        data: uint8, the elements; empty for "mixed".
         scales: int8: (outputs,) float32; int4: (blocks, groups, 16) float16; None for floats.
         zeros: uint8 of the scales' shape; None where all are 128 or 8.
         group: how many inputs share a scale, for int4; else 0.
+        parts: of kind "mixed": weights of other kinds of blocks, of which each has some outputs.
+        alternating: whether blocks of 16 outputs of two parts alternate, as `interleave` has rows;
+            else parts follow one another.
     """
 
     kind: PackedKind
@@ -59,12 +85,15 @@ class PackedLinear:
     scales: torch.Tensor | None = None
     zeros: torch.Tensor | None = None
     group: int = 0
+    parts: tuple[PackedLinear, ...] = ()
+    alternating: bool = False
 
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
-        parts = (self.data, self.scales, self.zeros)
-        return sum(part.nbytes for part in parts if part is not None)
+        tensors = (self.data, self.scales, self.zeros)
+        own = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        return own + sum(part.nbytes for part in self.parts)
 
 
 def pack(weight: torch.Tensor, kind: PackedKind) -> PackedLinear:
@@ -148,6 +177,79 @@ def pack_integers(
     )
 
 
+def pack_blocks(
+    kind: str,
+    blocks: torch.Tensor,
+    *,
+    inputs: int,
+    order: torch.Tensor | None = None,
+) -> PackedLinear:
+    """Packs a matrix of a GGUF file as it is: no weight is rounded.
+
+    Args:
+        kind: one of BLOCK_KINDS, ggml's name of the type in lower case.
+        blocks: (rows, ...) uint8, the bytes of each row.
+        inputs: how many weights a row has: a multiple of 32, or of 256 for "q2_k" to "q6_k" and
+            "iq4_xs".
+        order: (outputs,) int64, which row each output is; None for all rows in their order.
+
+    Raises:
+        OperatorInputError: [weight-shape] for another kind or size, or an `order` of rows that are
+            not there; [weight-values] for a scale that is infinite or NaN.
+    """
+    if kind not in BLOCK_KINDS:
+        raise OperatorInputError(
+            f"pack_blocks: `kind` must be one of {', '.join(BLOCK_KINDS)}, got {kind!r}. "
+            "Dequantize other types.",
+            code="weight-shape",
+        )
+    flat = blocks.contiguous().view(-1)
+    try:
+        data = _C.pack_blocks(kind, flat, inputs, None if order is None else order.contiguous())
+    except ValueError as failure:
+        is_value = "finite" in str(failure)
+        raise OperatorInputError(
+            f"pack_blocks: {kind} weights {failure}. "
+            + ("Read the file again." if is_value else "Pass whole rows of the type's blocks."),
+            code="weight-values" if is_value else "weight-shape",
+        ) from failure
+    outputs = len(blocks) if order is None else len(order)
+    return PackedLinear(kind, outputs, inputs, data)
+
+
+def mix(parts: Sequence[PackedLinear], *, alternating: bool = False) -> PackedLinear:
+    """Returns one weight whose outputs are those of several kinds of blocks.
+
+    Args:
+        parts: weights of BLOCK_KINDS with the same inputs. All but the last have a multiple of 16
+            outputs.
+        alternating: whether 16 outputs of the first part and 16 of the second take turns. These
+            have equally many outputs, a multiple of 16.
+
+    Raises:
+        OperatorInputError: [weight-shape] for other parts.
+    """
+    sizes = [part.outputs for part in parts]
+    if (
+        len({part.inputs for part in parts}) != 1
+        or any(part.kind not in BLOCK_KINDS for part in parts)
+        or any(size % BLOCK_OUTPUTS for size in (sizes if alternating else sizes[:-1]))
+        or (alternating and (len(sizes) != 2 or sizes[0] != sizes[1]))
+    ):
+        raise OperatorInputError(
+            "mix: `parts` must be weights in blocks with the same inputs and a multiple of 16 "
+            f"outputs, got {[(part.kind, part.outputs, part.inputs) for part in parts]}. Pack them "
+            "in a common kind.",
+            code="weight-shape",
+        )
+    if len(parts) == 1:
+        return parts[0]
+    empty = torch.empty(0, dtype=torch.uint8)
+    return PackedLinear(
+        "mixed", sum(sizes), parts[0].inputs, empty, parts=tuple(parts), alternating=alternating
+    )
+
+
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Returns a tensor whose rows are 16 of gate, 16 of up, and so on.
 
@@ -168,9 +270,29 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.stack(pairs, 1).reshape(-1, *gate.shape[1:])
 
 
-def unpack(weight: PackedLinear) -> torch.Tensor:
-    """Returns the float32 matrix (outputs, inputs) that a packed weight stands for."""
+def unpack(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Returns the float32 matrix that a packed weight stands for.
+
+    Blocks of a GGUF file give the values of gguf's `quants.dequantize`, bit for bit.
+
+    Args:
+        weight: of any kind.
+        rows: (count,) int64, which outputs; None for all.
+
+    Returns:
+        (count, inputs).
+    """
+    if weight.kind in BLOCK_KINDS:
+        return _C.unpack_blocks(weight.kind, weight.data, weight.outputs, weight.inputs, rows)
+    values = _unpacked(weight)
+    return values if rows is None else values[rows]
+
+
+def _unpacked(weight: PackedLinear) -> torch.Tensor:
     outputs, inputs = weight.outputs, weight.inputs
+    if weight.kind == "mixed":
+        parts = [unpack(part) for part in weight.parts]
+        return interleave(*parts) if weight.alternating else torch.cat(parts)
     if weight.kind in _FLOATS:
         elements = weight.data.view(_FLOATS[weight.kind]).view(-1, inputs, BLOCK_OUTPUTS)
         return elements.transpose(1, 2).reshape(-1, inputs)[:outputs].float()
@@ -222,7 +344,36 @@ _DTYPES = {
     "I64": torch.int64,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_PARTS = ("data", "scales", "zeros")
+_TENSORS = ("data", "scales", "zeros")
+
+
+def _described(item: PackedLinear) -> list[Any]:
+    """Returns what the header says about a weight."""
+    own = [item.kind, item.outputs, item.inputs, item.group]
+    if item.kind != "mixed":
+        return own
+    return [*own, item.alternating, [_described(part) for part in item.parts]]
+
+
+def _plain_parts(name: str, item: PackedLinear) -> list[tuple[str, PackedLinear]]:
+    """Returns the weights that have tensors, and their names in a file."""
+    if item.kind != "mixed":
+        return [(name, item)]
+    return [(f"{name}.{number}", part) for number, part in enumerate(item.parts)]
+
+
+def _read_packed(name: str, described: list[Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
+    """Returns a weight, whose tensors are taken out of the others."""
+    kind, outputs, inputs, group, *rest = described
+    if kind == "mixed":
+        alternating, of_parts = rest
+        parts = [
+            _read_packed(f"{name}.{number}", part, tensors) for number, part in enumerate(of_parts)
+        ]
+        return mix(parts, alternating=bool(alternating))
+    data = tensors.pop(f"{name}.data")
+    scales, zeros = (tensors.pop(f"{name}.{field}", None) for field in _TENSORS[1:])
+    return PackedLinear(kind, outputs, inputs, data, scales, zeros, group=group)
 
 
 @dataclass
@@ -273,11 +424,12 @@ def write_weights(path: Path, items: Iterable[tuple[str, PackedLinear | torch.Te
                 if isinstance(item, torch.Tensor):
                     writer.write(name, item)
                     continue
-                packed[name] = [item.kind, item.outputs, item.inputs, item.group]
-                for part in _PARTS:
-                    tensor = getattr(item, part)
-                    if tensor is not None:
-                        writer.write(f"{name}.{part}", tensor)
+                packed[name] = _described(item)
+                for key, part in _plain_parts(name, item):
+                    for field in _TENSORS:
+                        tensor = getattr(part, field)
+                        if tensor is not None:
+                            writer.write(f"{key}.{field}", tensor)
         metadata = {"version": str(_VERSION), "layout": _LAYOUT, "packed": json.dumps(packed)}
         header = json.dumps({"__metadata__": metadata, **writer.header}).encode()
         header += b" " * (-(len(header) + 8) % _ALIGNMENT)
@@ -326,16 +478,8 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
             if not name.endswith(".padding")
         }
         result: dict[str, PackedLinear | torch.Tensor] = {}
-        for name, (kind, outputs, inputs, group) in packed.items():
-            result[name] = PackedLinear(
-                kind,
-                outputs,
-                inputs,
-                tensors.pop(f"{name}.data"),
-                tensors.pop(f"{name}.scales", None),
-                tensors.pop(f"{name}.zeros", None),
-                group=group,
-            )
+        for name, described in packed.items():
+            result[name] = _read_packed(name, described, tensors)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as failure:
         raise _damaged(path, "its tensors do not lie in it") from failure
     return {**result, **tensors}
