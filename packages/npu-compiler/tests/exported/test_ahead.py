@@ -24,7 +24,7 @@ from npu_compiler.lowering import registry
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.readiness import check_folder
 from npu_compiler.target_compiler import TargetReport, find_target
-from npu_compiler.target_compiler.parallel import TargetJob
+from npu_compiler.target_compiler.compile import TargetJob
 from npu_runtime import info
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,8 +15,16 @@ import pytest
 from npu_compiler.errors import OptionError, TargetError
 from npu_compiler.programs import ProgramCache
 from npu_compiler.target_compiler import TargetCompiler, target_compiler
-from npu_compiler.target_compiler.compile import _named_operation
+from npu_compiler.target_compiler import compile as compiling
+from npu_compiler.target_compiler.compile import (
+    TargetJob,
+    _named_operation,
+    compile_jobs,
+    worker_count,
+    write_ir,
+)
 from npu_compiler.target_compiler.sources import CompilerSource
+from npu_compiler.target_compiler.targets import TARGETS
 from npu_compiler.target_compiler.vcl_process import Limits
 
 
@@ -151,3 +161,54 @@ def test_operation_is_found_in_the_compilers_words(reason, operation):
     second.set_friendly_name("add_1/Add")
     model = ov.Model([first, second], [x], "names")
     assert _named_operation(reason, model) == operation
+
+
+@pytest.fixture
+def path(tmp_path, model):
+    ov.save_model(model, tmp_path / "little.xml")
+    return tmp_path / "little.xml"
+
+
+def test_each_job_has_its_report(installed, path):
+    jobs = [TargetJob("little", path, target) for target in TARGETS]
+    found = {job.target.number: report for job, report in compile_jobs(jobs)}
+    assert {number: report.target for number, report in found.items()} == {
+        target.number: target.number for target in TARGETS
+    }
+    assert all(report.is_accepted for report in found.values())
+
+
+def test_caller_that_stops_ends_compilers_and_keeps_no_verdict_on_what_ran(installed, path):
+    hanging = [TargetJob("little", path, target, {"FAKE": "hang"}) for target in TARGETS[:2]]
+    quick = TargetJob("little", path, TARGETS[2])
+    reports = compile_jobs([quick, *hanging])
+    assert next(reports)[0] is quick
+    time.sleep(0.2)  # the others have started, or start now
+    started = time.monotonic()
+    reports.close()
+    assert time.monotonic() - started < 10
+    assert len([*ProgramCache().entries()]) == 1
+
+
+@pytest.mark.parametrize(
+    "available_gb, cores, workers", [(100, 2, 2), (100, 8, 3), (2.5, 8, 2), (0.1, 8, 1)]
+)
+def test_workers_are_as_many_as_cores_memory_and_jobs_allow(
+    path, monkeypatch, available_gb, cores, workers
+):
+    monkeypatch.setattr(compiling, "available_bytes", lambda: int(available_gb * 1e9))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert worker_count([TargetJob("little", path, target) for target in TARGETS[:3]]) == workers
+
+
+def test_ir_begins_with_the_compilers_format(tmp_path):
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    model = ov.Model([ops.result(ops.relu(x))], [x], "model")
+    digests = {write_ir(model, tmp_path / form, form) for form in ("7.26", "8.4")}
+    assert len(digests) == 2
+    for form in ("7.26", "8.4"):
+        major, minor, parts, size = struct.unpack_from("<HHIQ", (tmp_path / form).read_bytes())
+        assert f"{major}.{minor}" == form
+        assert parts == 2
+        assert (tmp_path / form).read_bytes()[16:].startswith(b"<?xml")
+        assert size < (tmp_path / form).stat().st_size

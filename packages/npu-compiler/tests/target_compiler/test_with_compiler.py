@@ -21,7 +21,7 @@ from npu_compiler.exported.manifest import read_manifest
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.target_compiler import TargetCompiler, find_target
 from npu_compiler.target_compiler.install import LATEST
-from npu_compiler.target_compiler.refused_beginning import find_beginning
+from npu_compiler.target_compiler.installed import find_beginning
 from npu_compiler.target_compiler.sources import find_source
 from npu_compiler.target_compiler.vcl_process import Limits
 

@@ -17,7 +17,7 @@ from npu_compiler.npu_rules.rewriting import REWRITTEN, rewrite_for_npu
 from npu_compiler.npu_rules.source_rules import GENERATIONS
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs.blobs import BLOB_FOLDER, AheadBlob, fingerprint
-from npu_compiler.target_compiler.parallel import TargetJob, compile_jobs, worker_count
+from npu_compiler.target_compiler.compile import TargetJob, compile_jobs, worker_count
 from npu_compiler.target_compiler.report import ESTIMATE_NOTE, TargetReport
 from npu_compiler.target_compiler.targets import Target, find_target
 

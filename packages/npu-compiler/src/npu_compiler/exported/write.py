@@ -41,7 +41,7 @@ from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.blobs import fingerprint
 from npu_compiler.programs.load import write_model
-from npu_compiler.target_compiler.parallel import TargetJob
+from npu_compiler.target_compiler.compile import TargetJob
 from npu_compiler.target_compiler.sources import find_source
 from npu_compiler.target_compiler.targets import Target
 from npu_runtime import device_info

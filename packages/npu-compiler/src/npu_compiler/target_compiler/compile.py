@@ -1,26 +1,32 @@
-"""Compiles a model for a target and keeps the report and the blob by content."""
+"""Compiles models for targets, one or many at a time, and keeps reports and blobs by content."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import queue
 import re
 import shutil
+import struct
 import tempfile
 import threading
-from collections.abc import Mapping
-from concurrent.futures import CancelledError
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import openvino as ov
 
+from npu_command.host_memory import available_bytes
 from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
 from npu_compiler.graph.kept_origins import kept_origins
+from npu_compiler.openvino_core import openvino_core
 from npu_compiler.programs.kept_files import KeptFiles
 from npu_compiler.target_compiler.report import (
     UNEXPLAINED,
@@ -28,14 +34,22 @@ from npu_compiler.target_compiler.report import (
     TargetReport,
     read_estimate,
     read_reason,
+    read_schedule,
 )
-from npu_compiler.target_compiler.schedule import read_schedule
 from npu_compiler.target_compiler.sources import CompilerSource, find_source
 from npu_compiler.target_compiler.targets import Target, find_target
 from npu_compiler.target_compiler.vcl_process import Answer, CompilerProcess, Limits
-from npu_compiler.target_compiler.vcl_request import flags_of, write_ir
 
-__all__ = ["TargetCompiler", "target_compiler"]
+__all__ = [
+    "Content",
+    "TargetCompiler",
+    "TargetJob",
+    "compile_jobs",
+    "flags_of",
+    "target_compiler",
+    "worker_count",
+    "write_ir",
+]
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
 _FORMAT = 3
@@ -249,3 +263,137 @@ def _named_operation(reason: str, model: ov.Model) -> str:
         if found:
             return found
     return ""
+
+
+# Memory of one compilation: Wine and the compiler, and some copies of the weights.
+_LEAST_BYTES = 1 << 30
+_COPIES = 6
+
+
+@dataclass(frozen=True)
+class TargetJob:
+    """A program's .xml file (weights next to it), the target to compile it for, and options."""
+
+    program: str
+    model: Path
+    target: Target
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def compile_jobs(
+    jobs: Sequence[TargetJob], *, source: CompilerSource | None = None
+) -> Iterator[tuple[TargetJob, TargetReport]]:
+    """Yields each job's report when it is done; raises as target_compiler.
+
+    When the caller stops, running compilers are ended. Reports so far stay in the cache.
+    """
+    source = source or find_source()
+    workers = worker_count(jobs)
+    limits = replace(Limits(), memory_bytes=Limits().memory_bytes // workers)
+    idle: queue.SimpleQueue[TargetCompiler] = queue.SimpleQueue()
+
+    def run(job: TargetJob) -> TargetReport:
+        compiler = idle.get()
+        try:
+            model = openvino_core().read_model(job.model)
+            return compiler.compile(model, job.target, job.options)
+        finally:
+            idle.put(compiler)
+
+    with contextlib.ExitStack() as owned:
+        compilers = [
+            owned.enter_context(TargetCompiler(source, limits=limits)) for _ in range(workers)
+        ]
+        for compiler in compilers:
+            idle.put(compiler)
+        pool = owned.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="npu-target"))
+        futures = {pool.submit(run, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            for compiler in compilers:
+                compiler.stop()
+
+
+def worker_count(jobs: Sequence[TargetJob]) -> int:
+    """Returns how many compilers run at a time: one for each core, as long as memory lasts."""
+    largest = max((_bytes_of(job.model) for job in jobs), default=0)
+    fitting = available_bytes() // (_LEAST_BYTES + _COPIES * largest)
+    return max(1, min(len(jobs), len(os.sched_getaffinity(0)), fitting))
+
+
+def _bytes_of(model: Path) -> int:
+    files = (model, model.with_suffix(".bin"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+Content = str  # a digest of an IR
+
+_PARTS = 2  # the graph and the weights
+_LAYOUTS = {0: "C", 1: "C", 2: "NC", 3: "CHW", 4: "NCHW", 5: "NCDHW"}
+_TYPES = {"F32": "FP32", "F16": "FP16", "F64": "FP64", "BOOLEAN": "BOOL"}
+_CHUNK = 1 << 22
+
+
+def write_ir(model: ov.Model, path: Path, model_format: str) -> Content:
+    """Writes a model as the compiler reads it.
+
+    Args:
+        model: stays as it is.
+        path: of the file to write; its folder gets twice the model's size for a moment.
+        model_format: the compiler's, such as "8.4".
+
+    Returns:
+        A digest of the file.
+    """
+    model = model.clone()
+    model.set_rt_info(True, "is_new_api")
+    model.set_rt_info(True, "use_indices_for_io_metadata")
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, path.open("wb") as file:
+
+        def put(part: bytes) -> None:
+            digest.update(part)
+            file.write(part)
+
+        graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
+        ov.serialize(model, str(graph), str(weights))
+        put(struct.pack("<HHI", *map(int, model_format.split(".")), _PARTS))
+        for source in (graph, weights):
+            put(struct.pack("<Q", source.stat().st_size))
+            with source.open("rb") as content:
+                while part := content.read(_CHUNK):
+                    put(part)
+    return digest.hexdigest()
+
+
+def flags_of(model: ov.Model, platform: str, options: Mapping[str, str]) -> str:
+    """Returns the compiler's flags: types and layouts of the ports, and its options."""
+    config = {
+        "NPU_PLATFORM": platform,
+        "PERFORMANCE_HINT": "LATENCY",
+        "LOG_LEVEL": "LOG_INFO",
+        "NPU_COMPILATION_MODE_PARAMS": "enable-schedule-trace=true",
+        **options,
+    }
+    ports = {"inputs": model.inputs, "outputs": model.outputs}
+    described = [
+        f'--{side}_{kind}="{" ".join(f"{i}:{show(port)}" for i, port in enumerate(found))}"'
+        for side, found in ports.items()
+        for kind, show in (("precisions", _type), ("layouts", _layout))
+    ]
+    return " ".join(
+        [*described, "--config", *(f'{name}="{value}"' for name, value in config.items())]
+    )
+
+
+def _type(port: Any) -> str:
+    name = str(port.get_element_type().get_type_name()).upper()
+    return _TYPES.get(name, name)
+
+
+def _layout(port: Any) -> str:
+    return _LAYOUTS.get(len(port.get_partial_shape()), "NCDHW")

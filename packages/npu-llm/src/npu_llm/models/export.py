@@ -181,7 +181,7 @@ def _write_blobs(
 ) -> tuple[AheadBlob, ...]:
     """Compiles the static programs of an entry that is being written, for each target."""
     from npu_compiler.exported.ahead import write_blobs
-    from npu_compiler.target_compiler.parallel import TargetJob
+    from npu_compiler.target_compiler.compile import TargetJob
 
     layout = entry.static_layout
     assert layout is not None, "an entry of the static pipeline has its layout"

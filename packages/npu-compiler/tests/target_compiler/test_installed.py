@@ -7,7 +7,7 @@ import openvino.opset15 as ops
 import pytest
 
 from npu_compiler.target_compiler import compile_if_installed, find_target, target_compiler
-from npu_compiler.target_compiler import refused_beginning as module
+from npu_compiler.target_compiler import installed as module
 from npu_compiler.target_compiler.sources import CompilerSource
 
 TARGET = find_target("4000")
