@@ -125,7 +125,7 @@ SOURCES = {
     "npu-profiler estimate": [f"{PROFILER}/commands/summary.py:_document"],
     "npu-profiler compare": [
         f"{PROFILER}/commands/compare.py:_document",
-        f"{PROFILER}/comparison/differences.py:Difference",
+        f"{PROFILER}/comparison.py:Difference",
     ],
     "npu-profiler memory": [
         f"{PROFILER}/commands/memory.py:_record",

@@ -12,7 +12,7 @@ from typing import Any
 from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_profiler.commands.options import add_top, check_top
-from npu_profiler.comparison.differences import (
+from npu_profiler.comparison import (
     Difference,
     Samples,
     are_exact,
