@@ -15,31 +15,27 @@ __all__ = ["Settings", "read_settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """What the environment says."""
 
-    Attributes:
-        cache_dir: where programs are kept (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG
-            cache directory).
-        cache_size_bytes: bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with
-            0 compiled models are not kept.
-        debug_dir: where each compilation writes what it did (NPU_COMPILE_DEBUG); None for nowhere.
-        temporary_dir: where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default
-            the system's).
-        target: what programs are made for where CompilerConfig(target=...) does not say
-            (NPU_COMPILE_TARGET: "openvino", "kernels" or "NPU"); None to choose.
-        device: which of OpenVINO's devices runs exported models in a process without torch
-            (NPU_DEVICE, as npu-runtime reads it; by default the NPU where there is one).
-        target_compiler: library of an NPU's compiler (NPU_TARGET_COMPILER); None to search for one.
-        library_folders: where the linker finds libraries before the system's (LD_LIBRARY_PATH).
-    """
-
+    # Where programs are kept (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG cache
+    # directory).
     cache_dir: Path
+    # Bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with 0 compiled models are
+    # not kept.
     cache_size_bytes: int
+    # Where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default the system's).
     temporary_dir: Path | None
+    # Where each compilation writes what it did (NPU_COMPILE_DEBUG); None for nowhere.
     debug_dir: Path | None
+    # What programs are made for where CompilerConfig(target=...) does not say (NPU_COMPILE_TARGET:
+    # "openvino", "kernels" or "NPU"); None to choose.
     target: str | None = None
+    # Which of OpenVINO's devices runs exported models in a process without torch (NPU_DEVICE, as
+    # npu-runtime reads it; by default the NPU where there is one).
     device: str | None = None
+    # Library of an NPU's compiler (NPU_TARGET_COMPILER); None to search for one.
     target_compiler: Path | None = None
+    # Where the linker finds libraries before the system's (LD_LIBRARY_PATH).
     library_folders: tuple[Path, ...] = ()
 
 

@@ -54,20 +54,14 @@ _WIDE = frozenset(
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """One call as a model, and how its ports answer to the op's arguments and results.
+    """One call as a model, and how its ports answer to the op's arguments and results."""
 
-    Attributes:
-        model: the OpenVINO model.
-        dtype: what it computes in: the widest floating dtype of the tensors.
-        inputs: see OpProgram; so are results and output_orders.
-        keep_alive: tensors whose memory the model's constants read; hold them until it is compiled.
-    """
-
-    model: Any
-    dtype: torch.dtype
-    inputs: tuple[int, ...]
+    model: Any  # the OpenVINO model
+    dtype: torch.dtype  # what it computes in: the widest floating dtype of the tensors
+    inputs: tuple[int, ...]  # see OpProgram; so are results and output_orders
     results: tuple[int, ...]
     output_orders: tuple[tuple[int, ...], ...]
+    # Tensors whose memory the model's constants read; hold them until it is compiled.
     keep_alive: tuple[torch.Tensor, ...]
 
 

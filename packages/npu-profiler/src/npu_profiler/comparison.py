@@ -61,19 +61,14 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a trace gives to compare.
+    """What a trace gives to compare."""
 
-    Attributes:
-        totals: of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
-        steps: those of each kind, by their start.
-        calls: by table ("program", "layer", "op") and name; the time of an op is its own.
-        is_exact: whether the times are estimates, which have no noise.
-    """
-
+    # Of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
     totals: Mapping[str, int]
-    steps: Mapping[str, Sequence[Step]]
+    steps: Mapping[str, Sequence[Step]]  # those of each kind, by their start
+    # By table ("program", "layer", "op") and name; the time of an op is its own.
     calls: Mapping[str, Mapping[str, Calls]]
-    is_exact: bool
+    is_exact: bool  # whether the times are estimates, which have no noise
 
 
 def take_samples(trace: Trace) -> Samples:

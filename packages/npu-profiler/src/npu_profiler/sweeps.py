@@ -35,18 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A function with its inputs.
+    """A function with its inputs."""
 
-    Attributes:
-        function: to be called with them.
-        inputs: on the device.
-        flops: of one call, a multiply-add counted as two.
-        size_bytes: of what a call reads and writes at least: inputs, weights and result, once each.
-    """
-
-    function: Callable[..., torch.Tensor]
-    inputs: Sequence[torch.Tensor]
-    flops: int
+    function: Callable[..., torch.Tensor]  # to be called with them
+    inputs: Sequence[torch.Tensor]  # on the device
+    flops: int  # of one call, a multiply-add counted as two
+    # Of what a call reads and writes at least: inputs, weights and result, once each.
     size_bytes: int
 
 

@@ -23,21 +23,13 @@ _ID_LENGTH = 8
 
 @dataclass(frozen=True)
 class KeptEntry:
-    """One folder of a cache.
+    """One folder of a cache."""
 
-    Attributes:
-        folder: where it is.
-        name: of the model or graph in it.
-        details: what tells it from others of that name, such as ("int8", "kernels").
-        size_bytes: of its files.
-        used: when it was last used, in seconds since 1970.
-    """
-
-    folder: Path
-    name: str
-    details: tuple[str, ...]
-    size_bytes: int
-    used: float
+    folder: Path  # where it is
+    name: str  # of the model or graph in it
+    details: tuple[str, ...]  # what tells it from others of that name, such as ("int8", "kernels")
+    size_bytes: int  # of its files
+    used: float  # when it was last used, in seconds since 1970
 
     @property
     def id(self) -> str:

@@ -58,30 +58,21 @@ _GAP = 0.55  # between groups, in rows
 
 @dataclass(frozen=True)
 class Panel:
-    """Bars under one heading.
+    """Bars under one heading."""
 
-    Attributes:
-        title: what the bars have in common, with their unit.
-        groups: group -> series -> value; a series that a group lacks gets no bar.
-    """
-
-    title: str
+    title: str  # what the bars have in common, with their unit
+    # Group -> series -> value; a series that a group lacks gets no bar.
     groups: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure that is ready to be written.
+    """A figure that is ready to be written."""
 
-    Attributes:
-        figure: by make_figure.
-        title: for those who do not see it.
-        hints: texts that show in an SVG when a pointer rests on the artist whose gid is
-            `hint-0`, `hint-1` and so on.
-    """
-
-    figure: Figure
-    title: str
+    figure: Figure  # by make_figure
+    title: str  # for those who do not see it
+    # Texts that show in an SVG when a pointer rests on the artist whose gid is `hint-0`, `hint-1`
+    # and so on.
     hints: Sequence[str] = ()
 
     def svg(self) -> str:

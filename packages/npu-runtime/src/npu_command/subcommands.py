@@ -85,42 +85,30 @@ _EXPLAINED: dict[ErrorPolicy, tuple[type[BaseException], ...]] = {
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A subcommand.
+    """A subcommand."""
 
-    Attributes:
-        module: name of a module with `main(arguments) -> exit code`, which reads them with a
-            CommandParser before it does anything else, and imports no torch at its top.
-        summary: what it does, for the list of subcommands.
-        errors: how its errors are reported.
-        help_imports: whether its parser needs the packages around its module.
-        is_bare: whether it runs without the code of the packages, or calls start_packages itself
-            where it needs that.
-    """
-
+    # Name of a module with `main(arguments) -> exit code`, which reads them with a CommandParser
+    # before it does anything else, and imports no torch at its top.
     module: str
-    summary: str
-    errors: ErrorPolicy = ErrorPolicy.OURS
-    help_imports: bool = False
+    summary: str  # what it does, for the list of subcommands
+    errors: ErrorPolicy = ErrorPolicy.OURS  # how its errors are reported
+    help_imports: bool = False  # whether its parser needs the packages around its module
+    # Whether it runs without the code of the packages, or calls start_packages itself where it
+    # needs that.
     is_bare: bool = False
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command."""
 
-    Attributes:
-        name: the command's and its distribution's, such as "npu-ops".
-        summary: what it is for, in a sentence.
-        subcommands: by name; `completion` is added to them.
-        refusal: `module:function` that gives the error that keeps all of them from running, or
-            None; called when a subcommand has read its arguments. It imports no torch.
-        hides_warnings: whether Python's warnings are ignored, unless the user asked for some.
-    """
-
-    name: str
-    summary: str
-    subcommands: Mapping[str, Subcommand]
+    name: str  # the command's and its distribution's, such as "npu-ops"
+    summary: str  # what it is for, in a sentence
+    subcommands: Mapping[str, Subcommand]  # by name; `completion` is added to them
+    # `module:function` that gives the error that keeps all of them from running, or None; called
+    # when a subcommand has read its arguments. It imports no torch.
     refusal: str | None = None
+    # Whether Python's warnings are ignored, unless the user asked for some.
     hides_warnings: bool = False
 
 

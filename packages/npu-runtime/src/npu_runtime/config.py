@@ -16,40 +16,35 @@ __all__ = ["RuntimeConfig", "config", "problem", "variables"]
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Settings that hold for the life of the process.
+    """Settings that hold for the life of the process."""
 
-    Attributes:
-        device: the driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``,
-            ``GPU``, ``CPU`` of OpenVINO); empty for the driver's choice.
-        driver: name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for
-            vendors' drivers in turn, then openvino.
-        openvino_library: OpenVINO's C library for the driver openvino (``NPU_OPENVINO_LIBRARY``);
-            empty for that of the installed ``openvino``.
-        launch_blocking: whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``).
-        sanitizer: whether cross-stream races are looked for (``NPU_SANITIZER=1``).
-        memory_check: whether device memory still held at exit is reported, with the Python stacks
-            that allocated it (``NPU_MEMORY_CHECK=1``).
-        oom_snapshot: file that a memory snapshot is written to when memory runs out
-            (``NPU_OOM_SNAPSHOT``); empty for none.
-        profile_layers: whether programs are loaded so that they can tell the times of their layers
-            (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
-        attach: whether observers of other wheels are installed, so that ``npu-profiler attach``
-            finds this process (``NPU_ATTACH=1``).
-        hugging_face: whether Hugging Face's libraries are told of npu (``NPU_HUGGINGFACE=0``: no).
-        auto: whether those libraries take npu where a program names no device (``NPU_AUTO``);
-            None where that depends on what serves.
-    """
-
+    # The driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``, ``GPU``,
+    # ``CPU`` of OpenVINO); empty for the driver's choice.
     device: str = ""
+    # Name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for vendors'
+    # drivers in turn, then openvino.
     driver: str = ""
+    # OpenVINO's C library for the driver openvino (``NPU_OPENVINO_LIBRARY``); empty for that of the
+    # installed ``openvino``.
     openvino_library: str = ""
-    launch_blocking: bool = False
-    sanitizer: bool = False
+    launch_blocking: bool = False  # whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``)
+    sanitizer: bool = False  # whether cross-stream races are looked for (``NPU_SANITIZER=1``)
+    # Whether device memory still held at exit is reported, with the Python stacks that allocated it
+    # (``NPU_MEMORY_CHECK=1``).
     memory_check: bool = False
+    # File that a memory snapshot is written to when memory runs out (``NPU_OOM_SNAPSHOT``); empty
+    # for none.
     oom_snapshot: str = ""
+    # Whether programs are loaded so that they can tell the times of their layers
+    # (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
     profile_layers: bool = False
+    # Whether observers of other wheels are installed, so that ``npu-profiler attach`` finds this
+    # process (``NPU_ATTACH=1``).
     attach: bool = False
+    # Whether Hugging Face's libraries are told of npu (``NPU_HUGGINGFACE=0``: no).
     hugging_face: bool = True
+    # Whether those libraries take npu where a program names no device (``NPU_AUTO``); None where
+    # that depends on what serves.
     auto: bool | None = None
 
     @classmethod

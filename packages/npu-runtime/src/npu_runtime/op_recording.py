@@ -21,22 +21,15 @@ class OpTotal(NamedTuple):
 
 
 class OpPiece(NamedTuple):
-    """What was recorded since the piece before.
+    """What was recorded since the piece before."""
 
-    Attributes:
-        text: events as Chrome trace JSON, each after a comma and a line break: ops and annotations
-            as complete events, arrows from forward ops to their backward as flows.
-        totals: of ops; annotations and autograd's own brackets are not among them.
-        thread_ids: the operating system's ids of the threads in it.
-        events: how many ops and annotations it has.
-        dropped: how many did not fit, because nobody took pieces for too long.
-    """
-
+    # Events as Chrome trace JSON, each after a comma and a line break: ops and annotations as
+    # complete events, arrows from forward ops to their backward as flows.
     text: bytes
-    totals: list[OpTotal]
-    thread_ids: list[int]
-    events: int
-    dropped: int
+    totals: list[OpTotal]  # of ops; annotations and autograd's own brackets are not among them
+    thread_ids: list[int]  # the operating system's ids of the threads in it
+    events: int  # how many ops and annotations it has
+    dropped: int  # how many did not fit, because nobody took pieces for too long
 
 
 class OpRecording:

@@ -267,15 +267,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """Where the true values of an op's result are.
+    """Where the true values of an op's result are."""
 
-    Attributes:
-        function: returns the result's dims, and may replace arguments before; or a Written.
-        sizes: arguments that only say how large the result is.
-    """
-
+    # Returns the result's dims, and may replace arguments before; or a Written.
     function: Callable[[Call], Any]
-    sizes: frozenset[str]
+    sizes: frozenset[str]  # arguments that only say how large the result is
 
     def apply(self, call: Call) -> tuple[fx.Node, Any]:
         """Writes a call and returns it with its dims; CannotPad if padding would reach values."""

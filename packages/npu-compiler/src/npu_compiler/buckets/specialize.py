@@ -40,22 +40,16 @@ __all__ = ["StaticGraph", "specialize"]
 
 @dataclass(frozen=True)
 class StaticGraph:
-    """A graph for one bucket.
+    """A graph for one bucket."""
 
-    Attributes:
-        module: the graph; behind its own inputs come the true sizes that its masks read.
-        counts: these sizes.
-        inputs: position -> dims of an input that is to be padded.
-        outputs: per output its dims; a number or expression where the output is a size, None
-            where the output is an input as it is.
-        returned: output -> the input that it is.
-    """
-
+    # The graph; behind its own inputs come the true sizes that its masks read.
     module: fx.GraphModule
-    counts: tuple[Expr, ...]
-    inputs: Mapping[int, Dims]
+    counts: tuple[Expr, ...]  # these sizes
+    inputs: Mapping[int, Dims]  # position -> dims of an input that is to be padded
+    # Per output its dims; a number or expression where the output is a size, None where the output
+    # is an input as it is.
     outputs: tuple[Any, ...]
-    returned: Mapping[int, int]
+    returned: Mapping[int, int]  # output -> the input that it is
 
 
 def specialize(

@@ -123,23 +123,16 @@ _NOT_HERE = ("write_in_place", "separate_output_views")
 
 @dataclass(frozen=True)
 class Captured:
-    """A captured module.
+    """A captured module."""
 
-    Attributes:
-        program: torch's own form: graph, signature and structure of the result.
-        constants: placeholder name -> parameter, buffer or constant of the module.
-        inputs: placeholder names of the tensors that a call gives, in order.
-        signature: of the module's forward.
-        order: names of forward's parameters in the order in which their values became inputs.
-        original: the graph before any pass, to compare with; None for one that cannot be computed
-            twice.
-    """
-
-    program: ExportedProgram
+    program: ExportedProgram  # torch's own form: graph, signature and structure of the result
+    # Placeholder name -> parameter, buffer or constant of the module.
     constants: Mapping[str, torch.Tensor]
-    inputs: tuple[str, ...]
-    signature: inspect.Signature
+    inputs: tuple[str, ...]  # placeholder names of the tensors that a call gives, in order
+    signature: inspect.Signature  # of the module's forward
+    # Names of forward's parameters in the order in which their values became inputs.
     order: tuple[str, ...]
+    # The graph before any pass, to compare with; None for one that cannot be computed twice.
     original: fx.GraphModule | None
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

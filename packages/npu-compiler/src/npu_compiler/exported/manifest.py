@@ -23,58 +23,41 @@ PROGRAM = "model"  # the folder's only program, as its blobs' records name it
 
 @dataclass(frozen=True)
 class PortSpec:
-    """An input or an output.
+    """An input or an output."""
 
-    Attributes:
-        name: of the parameter of the model's forward; outputs are numbered.
-        dtype: torch's name, as float32.
-        shape: a number per dimension, or the name of a size that may vary; equal names are equal
-            sizes. None stands for one that follows from others.
-        port: index among the inputs of the IR; None for an input that the model does not read.
-    """
-
-    name: str
-    dtype: str
+    name: str  # of the parameter of the model's forward; outputs are numbered
+    dtype: str  # torch's name, as float32
+    # A number per dimension, or the name of a size that may vary; equal names are equal sizes. None
+    # stands for one that follows from others.
     shape: tuple[int | str | None, ...]
+    # Index among the inputs of the IR; None for an input that the model does not read.
     port: int | None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of an exported model.
+    """All that is known of an exported model."""
 
-    Attributes:
-        name: class of the module.
-        precision: in which the program computes.
-        compression: int8 or int4 where weights were compressed, else None.
-        inputs, outputs: in order.
-        structure: of the result: {"tensor": index of the output}, {"value": a plain value},
-            {"list": [...]}, {"tuple": [...]} or {"dict": {...}}.
-        sizes: name of a varying size -> least and greatest value, None for no bound.
-        versions: package -> version that wrote it.
-        files: file name -> size and checksum.
-        index_checks: what each run looks at, with ports of the IR; see
-            npu_compiler.programs.index_checks.
-        device_options: of OpenVINO's CPU plugin, without which the model is wrong.
-        blobs: the program compiled ahead of time for NPUs.
-        verified: "yes" where it gave torch's results when it was exported, else why not.
-        format: of this file.
-    """
-
-    name: str
-    precision: str
-    compression: str | None
+    name: str  # class of the module
+    precision: str  # in which the program computes
+    compression: str | None  # int8 or int4 where weights were compressed, else None
+    # inputs, outputs: in order
     inputs: tuple[PortSpec, ...]
     outputs: tuple[PortSpec, ...]
+    # Of the result: {"tensor": index of the output}, {"value": a plain value}, {"list": [...]},
+    # {"tuple": [...]} or {"dict": {...}}.
     structure: Mapping[str, Any]
+    # Name of a varying size -> least and greatest value, None for no bound.
     sizes: Mapping[str, tuple[int, int | None]]
-    versions: Mapping[str, str]
-    files: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]  # package -> version that wrote it
+    files: Mapping[str, Mapping[str, Any]]  # file name -> size and checksum
+    # What each run looks at, with ports of the IR; see npu_compiler.programs.index_checks.
     index_checks: tuple[Mapping[str, Any], ...] = ()
+    # Of OpenVINO's CPU plugin, without which the model is wrong.
     device_options: Mapping[str, str] = field(default_factory=dict)
-    blobs: tuple[AheadBlob, ...] = ()
-    verified: str = "no"
-    format: int = FORMAT
+    blobs: tuple[AheadBlob, ...] = ()  # the program compiled ahead of time for NPUs
+    verified: str = "no"  # "yes" where it gave torch's results when it was exported, else why not
+    format: int = FORMAT  # of this file
 
     def write(self, folder: Path) -> None:
         """Writes the manifest into a folder."""

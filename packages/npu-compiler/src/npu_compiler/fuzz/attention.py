@@ -16,21 +16,13 @@ __all__ = ["FORMS", "Sizes", "Writer"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The dimensions of one attention; any of them may be equal.
+    """The dimensions of one attention; any of them may be equal."""
 
-    Attributes:
-        batch: sequences.
-        tokens: queries of a sequence.
-        others: keys of a sequence, where these come from elsewhere.
-        heads: of the queries.
-        size: of one head.
-    """
-
-    batch: int
-    tokens: int
-    others: int
+    batch: int  # sequences
+    tokens: int  # queries of a sequence
+    others: int  # keys of a sequence, where these come from elsewhere
     heads: int
-    size: int
+    size: int  # of one head
 
     @property
     def width(self) -> int:

@@ -237,26 +237,19 @@ _OTHER_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a graph ended.
+    """How a graph ended."""
 
-    Attributes:
-        kind: "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
-            "invalid", for a graph that eager refuses, or whose index it does not refuse, or that
-            torch cannot capture.
-        detail: what differs, or the error.
-        programs: how many it became.
-        nodes, lowered: calls, and those in programs.
-        calls: how often results were compared, sizes that vary included.
-        from_cache: programs that were neither lowered nor compiled.
-    """
-
+    # "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
+    # "invalid", for a graph that eager refuses, or whose index it does not refuse, or that torch
+    # cannot capture.
     kind: str = "equal"
-    detail: str = ""
-    programs: int = 0
+    detail: str = ""  # what differs, or the error
+    programs: int = 0  # how many it became
+    # nodes, lowered: calls, and those in programs
     nodes: int = 0
     lowered: int = 0
-    calls: int = 0
-    from_cache: int = 0
+    calls: int = 0  # how often results were compared, sizes that vary included
+    from_cache: int = 0  # programs that were neither lowered nor compiled
 
 
 def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:

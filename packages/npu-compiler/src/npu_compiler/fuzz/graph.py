@@ -45,32 +45,24 @@ LAYOUTS = ("sliced", "strided", "interleaved", "expanded", "offset")
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A tensor given to the graph.
-
-    Attributes:
-        shape: its sizes.
-        dtype: for example "float32".
-        fill: "quarters" (multiples of 1/4 from -8 to 8, which each dtype holds exactly), "normal",
-            "small" (a fifth of that), "ones", "indices" (below `bound`), "outside" (likewise, with
-            one that is not), a key of FLOAT_EDGES (quarters, with those between), or "extreme"
-            (integers at the ends of 32 and 64 bits).
-        seed: of its content.
-        frozen: whether it is a buffer of the module, which may become a constant of the program.
-        order: axes in the order in which they lie in memory; empty for the usual one.
-        layout: empty, or a member of LAYOUTS.
-        bound: of indices.
-        names: a letter per axis whose size varies together with others of that letter, "-" for one
-            that keeps its size; empty for none.
-    """
+    """A tensor given to the graph."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    # "quarters" (multiples of 1/4 from -8 to 8, which each dtype holds exactly), "normal", "small"
+    # (a fifth of that), "ones", "indices" (below `bound`), "outside" (likewise, with one that is
+    # not), a key of FLOAT_EDGES (quarters, with those between), or "extreme" (integers at the ends
+    # of 32 and 64 bits).
     fill: str = "quarters"
     seed: int = 0
+    # Whether it is a buffer of the module, which may become a constant of the program.
     frozen: bool = False
+    # Axes in the order in which they lie in memory; empty for the usual one.
     order: tuple[int, ...] = ()
-    layout: str = ""
+    layout: str = ""  # empty, or a member of LAYOUTS
     bound: int = 2
+    # A letter per axis whose size varies together with others of that letter, "-" for one that
+    # keeps its size; empty for none.
     names: str = ""
 
 
@@ -159,29 +151,18 @@ class Ref:
 
 @dataclass(frozen=True)
 class Mark:
-    """An argument that plain data has no name for.
+    """An argument that plain data has no name for."""
 
-    Attributes:
-        kind: "dtype", "slice", "rest" (an ellipsis), or "size" (of a value, along an axis).
-        content: a dtype's name; a slice's three numbers; None; the two numbers.
-    """
-
-    kind: str
-    content: Any
+    kind: str  # "dtype", "slice", "rest" (an ellipsis), or "size" (of a value, along an axis)
+    content: Any  # a dtype's name; a slice's three numbers; None; the two numbers
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call.
+    """One call."""
 
-    Attributes:
-        target: such as "torch.add", "F.relu", "operator.getitem", or "method.add_".
-        arguments: plain values, `Ref` and `Mark`, in lists or alone.
-        keywords: likewise.
-    """
-
-    target: str
-    arguments: tuple[Any, ...]
+    target: str  # such as "torch.add", "F.relu", "operator.getitem", or "method.add_"
+    arguments: tuple[Any, ...]  # plain values, `Ref` and `Mark`, in lists or alone
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -28,32 +28,20 @@ _BUCKETS: tuple[tuple[int, ...] | str, ...] = (POWERS_OF_TWO, (4, 8, 16), (3, 12
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to compile a graph.
+    """One way to compile a graph."""
 
-    Attributes:
-        way: "recorded", "traced", "aot" or "dynamo"; see npu_compiler.fuzz
-            .capturing.
-        sizes: "static", "dynamic" or "buckets".
-        buckets: with the last of these, as in CompilerConfig.
-        start: "fresh", or "cache": compiled once before, and then loaded.
-        precision: in which programs compute; empty for the graph's own.
-        properties: of the device's compiler.
-        verify: as in CompilerConfig. "off" judges what the device's compiler makes.
-        nan: likewise.
-        device: where tensors live, "cpu" or "npu".
-        target: as in CompilerConfig.
-    """
-
+    # "recorded", "traced", "aot" or "dynamo"; see npu_compiler.fuzz.capturing.
     way: str = "recorded"
-    sizes: str = "static"
-    buckets: tuple[int, ...] | str | None = None
-    start: str = "fresh"
-    precision: str = ""
+    sizes: str = "static"  # "static", "dynamic" or "buckets"
+    buckets: tuple[int, ...] | str | None = None  # with the last of these, as in CompilerConfig
+    start: str = "fresh"  # "fresh", or "cache": compiled once before, and then loaded
+    precision: str = ""  # in which programs compute; empty for the graph's own
+    # Of the device's compiler.
     properties: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    verify: str = "off"
+    verify: str = "off"  # as in CompilerConfig. "off" judges what the device's compiler makes
     nan: str | None = None
-    device: str = "cpu"
-    target: str = "openvino"
+    device: str = "cpu"  # where tensors live, "cpu" or "npu"
+    target: str = "openvino"  # as in CompilerConfig
 
     def config(self, cache_dir: Path | None) -> CompilerConfig:
         """The compiler's options for it."""

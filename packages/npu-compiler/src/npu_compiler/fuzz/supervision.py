@@ -77,27 +77,16 @@ def _needed(mode: Mode) -> list[str]:
 
 @dataclass
 class Ledger:
-    """Counts of a run.
-
-    Attributes:
-        seed: of the run.
-        verify: as asked for all graphs; empty for a mixture.
-        target: likewise.
-        graphs: compared.
-        counts: of all that is counted, by its label.
-        defects: findings by what they have in common.
-        next_first: the first number that no chunk has taken.
-        open_chunks: first number -> the next one to run, and the chunk's end, while these differ.
-        seconds: that the run has taken.
-    """
+    """Counts of a run."""
 
     seed: int
-    verify: str = ""
+    verify: str = ""  # as asked for all graphs; empty for a mixture
     target: str = ""
     graphs: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    defects: Counter[str] = field(default_factory=Counter)
-    next_first: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # of all that is counted, by its label
+    defects: Counter[str] = field(default_factory=Counter)  # findings by what they have in common
+    next_first: int = 0  # the first number that no chunk has taken
+    # First number -> the next one to run, and the chunk's end, while these differ.
     open_chunks: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -178,21 +167,13 @@ _FIGURES = ("programs", "nodes", "lowered", "calls", "from_cache")
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends, and what it may spend.
+    """When a run ends, and what it may spend."""
 
-    Attributes:
-        count: of graphs, those of earlier parts of the run included.
-        seconds: of this part; None for no bound.
-        jobs: children at a time.
-        timeout_s: of one graph.
-        shrink_s: of making one finding smaller.
-    """
-
-    count: int
-    seconds: float | None = None
-    jobs: int = 1
-    timeout_s: float = 120.0
-    shrink_s: float = 40.0
+    count: int  # of graphs, those of earlier parts of the run included
+    seconds: float | None = None  # of this part; None for no bound
+    jobs: int = 1  # children at a time
+    timeout_s: float = 120.0  # of one graph
+    shrink_s: float = 40.0  # of making one finding smaller
 
 
 def run(

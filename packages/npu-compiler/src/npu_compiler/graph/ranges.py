@@ -44,16 +44,11 @@ _INDICES = (torch.int32, torch.int64)
 
 @dataclass(frozen=True)
 class Interval:
-    """Bounds of integers, both inclusive.
+    """Bounds of integers, both inclusive."""
 
-    Attributes:
-        low: no value is less.
-        high: no value is greater.
-        below: an expression in symbolic sizes that is greater than every value; None for none.
-    """
-
-    low: int
-    high: int
+    low: int  # no value is less
+    high: int  # no value is greater
+    # An expression in symbolic sizes that is greater than every value; None for none.
     below: sympy.Expr | None = None
 
     def is_within(self, low: int, high: int) -> bool:

@@ -38,17 +38,11 @@ _NAME = "GraphBuilder"
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a run that was compared.
+    """What came of a run that was compared."""
 
-    Attributes:
-        results: that are right, on the host.
-        program: for the next runs; another than before where that one was mended.
-        eager: for the next runs in the program's place, where it is wrong.
-    """
-
-    results: list[torch.Tensor]
-    program: npu_runtime.Program
-    eager: Replay | None
+    results: list[torch.Tensor]  # that are right, on the host
+    program: npu_runtime.Program  # for the next runs; another than before where that one was mended
+    eager: Replay | None  # for the next runs in the program's place, where it is wrong
 
 
 class GraphTrial:

@@ -35,23 +35,16 @@ __all__ = ["Assembled", "Ports", "assemble"]
 
 @dataclass(frozen=True)
 class Assembled:
-    """A graph ready to run.
+    """A graph ready to run."""
 
-    Attributes:
-        run: takes the graph's inputs, returns its outputs.
-        programs: what was compiled.
-        constant_inputs: placeholder names that became constants of at least one program.
-        built: the programs.
-        ports: how the graph calls its one program; None if it does anything else.
-        shortcut: of one kernel program: given what says whether inputs are current, returns what
-            runs the graph without Python; see npu_compiler.programs.execution.
-    """
-
-    run: Callable[..., Any]
-    programs: tuple[ProgramRecord, ...]
+    run: Callable[..., Any]  # takes the graph's inputs, returns its outputs
+    programs: tuple[ProgramRecord, ...]  # what was compiled
+    # Placeholder names that became constants of at least one program.
     constant_inputs: frozenset[str]
-    built: tuple[BuiltProgram, ...] = ()
-    ports: Ports | None = None
+    built: tuple[BuiltProgram, ...] = ()  # the programs
+    ports: Ports | None = None  # how the graph calls its one program; None if it does anything else
+    # Of one kernel program: given what says whether inputs are current, returns what runs the graph
+    # without Python; see npu_compiler.programs.execution.
     shortcut: Callable[[Any], Callable[..., Any] | None] | None = None
 
 

@@ -86,28 +86,22 @@ class Piece:
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """A program ready to call.
+    """A program ready to call."""
 
-    Attributes:
-        call: of it.
-        record: what is to be told about it.
-        content: what it is made of; None where that cannot be said, or nothing is kept.
-        input_orders: per input the axes in the order their bytes lie, None for their own.
-        output_orders: per output the permutation that makes the graph's result of the port's.
-        home: device type of the results.
-        device_options: properties of the device's compiler beside those of the precision.
-        index_checks: what each run looks at; see npu_compiler.programs.index_checks.
-        trial: judges its first run; None where that was done before, or is not wanted.
-    """
-
-    call: ProgramCall | KernelCall
-    record: ProgramRecord
+    call: ProgramCall | KernelCall  # of it
+    record: ProgramRecord  # what is to be told about it
+    # What it is made of; None where that cannot be said, or nothing is kept.
     content: ProgramContent | None
+    # Per input the axes in the order their bytes lie, None for their own.
     input_orders: tuple[tuple[int, ...] | None, ...]
+    # Per output the permutation that makes the graph's result of the port's.
     output_orders: tuple[tuple[int, ...] | None, ...]
-    home: str
+    home: str  # device type of the results
+    # Properties of the device's compiler beside those of the precision.
     device_options: Mapping[str, str]
+    # What each run looks at; see npu_compiler.programs.index_checks.
     index_checks: tuple[Mapping[str, Any], ...] = ()
+    # Judges its first run; None where that was done before, or is not wanted.
     trial: ProgramTrial | None = None
 
 

@@ -33,17 +33,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a graph is cut.
+    """How a graph is cut."""
 
-    Attributes:
-        segments: the programs to be, by rising level.
-        eager: node -> why it runs eagerly, without symbolic numbers.
-        levels: level of each call.
-    """
-
-    segments: tuple[Segment, ...]
-    eager: Mapping[fx.Node, str]
-    levels: Mapping[fx.Node, int]
+    segments: tuple[Segment, ...]  # the programs to be, by rising level
+    eager: Mapping[fx.Node, str]  # node -> why it runs eagerly, without symbolic numbers
+    levels: Mapping[fx.Node, int]  # level of each call
 
 
 def make_plan(

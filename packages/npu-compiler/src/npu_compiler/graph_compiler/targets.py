@@ -43,22 +43,14 @@ _MOST_MULTIPLICATIONS_ALONE = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFacts:
-    """What the choice is made by.
+    """What the choice is made by."""
 
-    Attributes:
-        device: OpenVINO's name for the device.
-        kind: of the graph: inference, forward or backward.
-        precision: in which the program is to compute.
-        rows: of its tensors; None where sizes vary.
-        multiplications: of its products.
-        refusal: why kernels are out of question for this graph; None if they are not.
-    """
-
-    device: str
-    kind: str
-    precision: str
-    rows: int | None
-    multiplications: int
+    device: str  # OpenVINO's name for the device
+    kind: str  # of the graph: inference, forward or backward
+    precision: str  # in which the program is to compute
+    rows: int | None  # of its tensors; None where sizes vary
+    multiplications: int  # of its products
+    # Why kernels are out of question for this graph; None if they are not.
     refusal: str | None = None
 
 
@@ -126,27 +118,16 @@ _THREADS = 2
 
 @dataclass(frozen=True)
 class ProgramContent:
-    """All that a program is made of but its weights; JSON-like.
+    """All that a program is made of but its weights; JSON-like."""
 
-    Attributes:
-        graph: hash of the graph's text.
-        attributes: name -> hash, of tensors that belong to the graph.
-        weights: placeholder names of the weights, sorted.
-        orders: of the axes of inputs and outputs.
-        compression: what weights are compressed to.
-        ops: names of the ops in it.
-        nan: which forms pass NaN on; see npu_compiler.lowering.nan.
-        check_indices: whether it tells indices that may be out of range.
-    """
-
-    graph: str
-    attributes: Mapping[str, str]
-    weights: tuple[str, ...]
-    orders: Any
-    compression: tuple[Any, ...]
-    ops: tuple[str, ...]
-    nan: str | None = None
-    check_indices: bool = True
+    graph: str  # hash of the graph's text
+    attributes: Mapping[str, str]  # name -> hash, of tensors that belong to the graph
+    weights: tuple[str, ...]  # placeholder names of the weights, sorted
+    orders: Any  # of the axes of inputs and outputs
+    compression: tuple[Any, ...]  # what weights are compressed to
+    ops: tuple[str, ...]  # names of the ops in it
+    nan: str | None = None  # which forms pass NaN on; see npu_compiler.lowering.nan
+    check_indices: bool = True  # whether it tells indices that may be out of range
     is_for_npu: bool = False
 
     def key(self, weights: Mapping[str, torch.Tensor], *, options: Mapping[str, str]) -> str:

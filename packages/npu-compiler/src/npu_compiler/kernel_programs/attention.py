@@ -33,32 +33,21 @@ _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """softmax(cap(scale * queries keys^T) + mask) values, for heads of a batch.
+    """softmax(cap(scale * queries keys^T) + mask) values, for heads of a batch."""
 
-    Attributes:
-        queries: (batch, heads, tokens, key size).
-        keys: (batch, heads, all, key size); transposed in its last two dimensions if `is_turned`.
-        values: (batch, heads, all, value size).
-        mask: None for none.
-        scale: of the scores.
-        soft_cap: None for none.
-        sinks: a parameter (heads,); None for none.
-        is_turned: see keys.
-        scores: what softmax is taken of, if only computing it tells mask, scale and soft_cap, which
-            are None, 0.0 and None then; None otherwise.
-        product: the queries times the keys, with `scores`.
-    """
-
-    queries: fx.Node
+    queries: fx.Node  # (batch, heads, tokens, key size)
+    # (batch, heads, all, key size); transposed in its last two dimensions if `is_turned`.
     keys: fx.Node
-    values: fx.Node
+    values: fx.Node  # (batch, heads, all, value size)
     mask: fx.Node | None
     scale: float
     soft_cap: float | None = None
-    sinks: fx.Node | None = None
-    is_turned: bool = False
+    sinks: fx.Node | None = None  # a parameter (heads,); None for none
+    is_turned: bool = False  # see keys
+    # What softmax is taken of, if only computing it tells mask, scale and soft_cap, which are None,
+    # 0.0 and None then; None otherwise.
     scores: fx.Node | None = None
-    product: fx.Node | None = None
+    product: fx.Node | None = None  # the queries times the keys, with `scores`
 
 
 @dataclass(frozen=True)
@@ -252,30 +241,20 @@ _HIDDEN = -1e30
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """What a token sees: itself and what lies before it in its sequence, and no padding.
+    """What a token sees: itself and what lies before it in its sequence, and no padding."""
 
-    Attributes:
-        window: how many tokens it sees, itself included; None for all.
-        slopes: (heads,) float32: slope * (slot - own slot) is added to the scores; None.
-    """
-
-    window: int | None
+    window: int | None  # how many tokens it sees, itself included; None for all
+    # (heads,) float32: slope * (slot - own slot) is added to the scores; None.
     slopes: torch.Tensor | None
 
 
 @dataclass(frozen=True)
 class ScoreFacts:
-    """Scores are cap(scale * queries keys^T) with a mask.
+    """Scores are cap(scale * queries keys^T) with a mask."""
 
-    Attributes:
-        scale: of the product.
-        soft_cap: c of c tanh(scale * product / c); None for none.
-        mask: what is seen, and slopes.
-    """
-
-    scale: float
-    soft_cap: float | None
-    mask: MaskFacts
+    scale: float  # of the product
+    soft_cap: float | None  # c of c tanh(scale * product / c); None for none
+    mask: MaskFacts  # what is seen, and slopes
 
 
 def read_scores(

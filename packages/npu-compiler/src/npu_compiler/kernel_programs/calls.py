@@ -317,21 +317,13 @@ def _matrix(node: Any) -> tuple[str, bool] | None:
 
 @dataclass(frozen=True)
 class NormCall:
-    """A normalization over the last dimension.
+    """A normalization over the last dimension."""
 
-    Attributes:
-        kind: "rms" or "layer".
-        x: what is normalized.
-        eps: added before the root.
-        weight: its node, and what is added to it; None for ones.
-        bias: its node; None for zeros.
-    """
-
-    kind: Literal["rms", "layer"]
-    x: fx.Node
-    eps: float
-    weight: tuple[fx.Node, float] | None = None
-    bias: fx.Node | None = None
+    kind: Literal["rms", "layer"]  # "rms" or "layer"
+    x: fx.Node  # what is normalized
+    eps: float  # added before the root
+    weight: tuple[fx.Node, float] | None = None  # its node, and what is added to it; None for ones
+    bias: fx.Node | None = None  # its node; None for zeros
 
 
 def norm_call(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:

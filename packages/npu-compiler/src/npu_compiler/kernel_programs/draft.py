@@ -37,22 +37,15 @@ class Part:
 
 @dataclass(eq=False)
 class Line:
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-        kind: which; "select" are columns in an order of their own, which no instruction gives;
-            "join" copies the parts that it reads side by side, each by an instruction.
-        out: the value that it writes; -1 for none, also of a "rotate" that changes what it reads.
-        reads: the parts that it reads, by name.
-        fields: its other fields.
-        module: the module that it comes from.
-    """
-
+    # Which; "select" are columns in an order of their own, which no instruction gives; "join"
+    # copies the parts that it reads side by side, each by an instruction.
     kind: LineKind
-    out: int
-    reads: dict[str, Part]
-    fields: dict[str, Any] = field(default_factory=dict)
-    module: str = ""
+    out: int  # the value that it writes; -1 for none, also of a "rotate" that changes what it reads
+    reads: dict[str, Part]  # the parts that it reads, by name
+    fields: dict[str, Any] = field(default_factory=dict)  # its other fields
+    module: str = ""  # the module that it comes from
 
     @property
     def activation(self) -> Activation | None:
@@ -63,23 +56,14 @@ class Line:
 
 @dataclass
 class Draft:
-    """Lines in their order, and what they name.
+    """Lines in their order, and what they name."""
 
-    Attributes:
-        lines: the instructions.
-        widths: of each value.
-        weights: how each weight is made.
-        names: of these, by how they are made.
-        results: values that are read after the last line.
-        logits: the columns with the result.
-    """
-
-    lines: list[Line] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
-    weights: dict[str, Recipe] = field(default_factory=dict)
-    names: dict[Recipe, str] = field(default_factory=dict)
-    results: set[int] = field(default_factory=set)
-    logits: Part = Part(-1, 0, 0)
+    lines: list[Line] = field(default_factory=list)  # the instructions
+    widths: list[int] = field(default_factory=list)  # of each value
+    weights: dict[str, Recipe] = field(default_factory=dict)  # how each weight is made
+    names: dict[Recipe, str] = field(default_factory=dict)  # of these, by how they are made
+    results: set[int] = field(default_factory=set)  # values that are read after the last line
+    logits: Part = Part(-1, 0, 0)  # the columns with the result
 
     def value(self, width: int) -> int:
         """Returns a new value."""

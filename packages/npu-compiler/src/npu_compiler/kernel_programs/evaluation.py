@@ -57,21 +57,13 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Step:
-    """The placeholders of a captured step.
+    """The placeholders of a captured step."""
 
-    Attributes:
-        tokens: input_ids (batch, tokens).
-        mask: attention_mask (batch, past + tokens).
-        positions: position_ids (batch, tokens); None if the model counts them itself.
-        kept: logits_to_keep (kept,).
-        caches: key and value of each layer (batch, heads, past, size).
-    """
-
-    tokens: fx.Node
-    mask: fx.Node
-    positions: fx.Node | None
-    kept: fx.Node
-    caches: tuple[fx.Node, ...]
+    tokens: fx.Node  # input_ids (batch, tokens)
+    mask: fx.Node  # attention_mask (batch, past + tokens)
+    positions: fx.Node | None  # position_ids (batch, tokens); None if the model counts them itself
+    kept: fx.Node  # logits_to_keep (kept,)
+    caches: tuple[fx.Node, ...]  # key and value of each layer (batch, heads, past, size)
 
     @classmethod
     def of(cls, graph: fx.Graph, inputs: Sequence[str]) -> Step:
@@ -139,22 +131,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes and inputs of a step.
+    """Sizes and inputs of a step."""
 
-    Attributes:
-        batch: how many sequences.
-        tokens: how many new tokens each has.
-        past: how many each has in the cache.
-        kept: how many tokens have logits.
-        mask: (batch, past + tokens) int64; None for no padding.
-        positions: (batch, tokens) int64; None to count what is not padding.
-    """
-
-    batch: int = 2
-    tokens: int = 3
-    past: int = 4
-    kept: int = 2
-    mask: torch.Tensor | None = None
+    batch: int = 2  # how many sequences
+    tokens: int = 3  # how many new tokens each has
+    past: int = 4  # how many each has in the cache
+    kept: int = 2  # how many tokens have logits
+    mask: torch.Tensor | None = None  # (batch, past + tokens) int64; None for no padding
+    # (batch, tokens) int64; None to count what is not padding.
     positions: torch.Tensor | None = None
 
     @property

@@ -40,46 +40,27 @@ ShareKind = Literal["softmax", "softmax_normalized", "sigmoid"]
 
 @dataclass(frozen=True)
 class ChosenProduct:
-    """Rows times the weights of the expert that each has chosen, and its bias.
+    """Rows times the weights of the expert that each has chosen, and its bias."""
 
-    Attributes:
-        result: the node: (rows * chosen, outputs) apart from dimensions of 1.
-        rows: the node with the rows.
-        weight: the parameter (experts, outputs, inputs).
-        is_transposed: whether it is (experts, inputs, outputs).
-        bias: the parameter (experts, outputs); None for none.
-        choice: the node with the experts' numbers (rows * chosen,).
-        top: the call that chooses.
-    """
-
-    result: fx.Node
-    rows: fx.Node
-    weight: fx.Node
-    is_transposed: bool
-    bias: fx.Node | None
-    choice: fx.Node
-    top: fx.Node
+    result: fx.Node  # the node: (rows * chosen, outputs) apart from dimensions of 1
+    rows: fx.Node  # the node with the rows
+    weight: fx.Node  # the parameter (experts, outputs, inputs)
+    is_transposed: bool  # whether it is (experts, inputs, outputs)
+    bias: fx.Node | None  # the parameter (experts, outputs); None for none
+    choice: fx.Node  # the node with the experts' numbers (rows * chosen,)
+    top: fx.Node  # the call that chooses
 
 
 @dataclass(frozen=True)
 class ExpertsCall:
-    """The sum over chosen experts of share * (down gate(gate_up x)).
+    """The sum over chosen experts of share * (down gate(gate_up x))."""
 
-    Attributes:
-        x: the rows (rows, inputs).
-        scores: the router's (rows, experts), before they are made shares.
-        shares: the node with the shares (rows * chosen,) apart from dimensions of 1.
-        gate_up: the first product.
-        opened: what `down` multiplies.
-        down: the second product.
-    """
-
-    x: fx.Node
-    scores: fx.Node
-    shares: fx.Node
-    gate_up: ChosenProduct
-    opened: fx.Node
-    down: ChosenProduct
+    x: fx.Node  # the rows (rows, inputs)
+    scores: fx.Node  # the router's (rows, experts), before they are made shares
+    shares: fx.Node  # the node with the shares (rows * chosen,) apart from dimensions of 1
+    gate_up: ChosenProduct  # the first product
+    opened: fx.Node  # what `down` multiplies
+    down: ChosenProduct  # the second product
 
     @property
     def experts(self) -> int:
@@ -99,16 +80,11 @@ class ExpertsCall:
 
 @dataclass(frozen=True)
 class Gate:
-    """What an expert does between its products.
+    """What an expert does between its products."""
 
-    Attributes:
-        activation: of the gate.
-        limit: see npu_ops.kernel_programs.program.Experts.
-        order: (2 * inner,): which outputs of the first product are gates, then what they open.
-    """
-
-    activation: Activation
-    limit: float | None
+    activation: Activation  # of the gate
+    limit: float | None  # see npu_ops.kernel_programs.program.Experts
+    # (2 * inner,): which outputs of the first product are gates, then what they open.
     order: torch.Tensor
 
 

@@ -40,17 +40,12 @@ _BY_EXPERT = ("gate_up", "down", "gate_up_bias", "down_bias")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel program, and what its weights are made of.
-
-    Attributes:
-        program: the program.
-        tables: weights that the compiler computed, by the names that recipes of tables and orders
-            use.
-        sources: the model's parameters by the names that other recipes use.
-    """
+    """A kernel program, and what its weights are made of."""
 
     program: KernelProgram
+    # Weights that the compiler computed, by the names that recipes of tables and orders use.
     tables: Mapping[str, torch.Tensor]
+    # The model's parameters by the names that other recipes use.
     sources: Mapping[str, torch.Tensor]
 
 

@@ -68,22 +68,15 @@ _BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.
 
 @dataclass(frozen=True)
 class IndexRecord:
-    """One check as it is kept with a program, JSON-like; see npu_runtime.IndexCheck.
+    """One check as it is kept with a program, JSON-like; see npu_runtime.IndexCheck."""
 
-    Attributes:
-        node: FX node whose index it is.
-        op: its op.
-        line: of Python outside of torch, as file:line; None when nothing tells it.
-        source: name of an input that does not hold the index itself, but what it is computed from;
-            its values must fit the 32 bits that programs compute in. None for an index itself.
-        port: this and the rest are those of npu_runtime.IndexCheck.
-    """
-
-    node: str
-    op: str
-    line: str | None
+    node: str  # FX node whose index it is
+    op: str  # its op
+    line: str | None  # of Python outside of torch, as file:line; None when nothing tells it
+    # Name of an input that does not hold the index itself, but what it is computed from; its values
+    # must fit the 32 bits that programs compute in. None for an index itself.
     source: str | None
-    port: int
+    port: int  # this and the rest are those of npu_runtime.IndexCheck
     is_output: bool = False
     size: int | None = None
     size_port: int = 0

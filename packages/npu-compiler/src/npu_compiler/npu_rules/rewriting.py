@@ -84,19 +84,12 @@ REWRITTEN = ("npu_compiler", "rewritten")
 
 @dataclass(frozen=True)
 class Rewriting:
-    """An operation that was replaced, since a rule refused it.
+    """An operation that was replaced, since a rule refused it."""
 
-    Attributes:
-        operation: type and version, such as "IsNaN (opset10)".
-        node: the name that the operation has in the model.
-        into: what stands in its place.
-        source: file, line and commit of the rule.
-    """
-
-    operation: str
-    node: str
-    into: str
-    source: str
+    operation: str  # type and version, such as "IsNaN (opset10)"
+    node: str  # the name that the operation has in the model
+    into: str  # what stands in its place
+    source: str  # file, line and commit of the rule
 
     def __str__(self) -> str:
         return f"{self.operation} of {self.node}: {self.into} [{self.source}]"

@@ -222,14 +222,10 @@ def _merge(graph: fx.Graph, nodes: list[fx.Node]) -> None:
 
 @dataclass(frozen=True)
 class BatchMatmuls(GraphPass):
-    """mm(a, b), mm(c, d), ... -> parts of bmm([a, c], [b, d]).
+    """mm(a, b), mm(c, d), ... -> parts of bmm([a, c], [b, d])."""
 
-    Attributes:
-        min_count: fewer products stay as they are.
-        max_elements: of one left factor; a large one is worth its own call, and copying it is not.
-    """
-
-    min_count: int = 3
+    min_count: int = 3  # fewer products stay as they are
+    # Of one left factor; a large one is worth its own call, and copying it is not.
     max_elements: int = 1 << 14
 
     name = "batch_matmuls"

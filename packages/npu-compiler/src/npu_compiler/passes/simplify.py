@@ -89,12 +89,9 @@ _PREFIX = "_folded_"
 
 @dataclass(frozen=True)
 class FoldConstants(GraphPass):
-    """Replaces calls without inputs by their values.
+    """Replaces calls without inputs by their values."""
 
-    Attributes:
-        max_bytes: larger values stay calls; a range of a million is cheaper made than kept.
-    """
-
+    # Larger values stay calls; a range of a million is cheaper made than kept.
     max_bytes: int = 1 << 20
 
     name = "fold_constants"

@@ -104,26 +104,16 @@ _MOST_REASON = 300
 
 @dataclass(frozen=True)
 class AheadBlob:
-    """One program compiled for one target.
+    """One program compiled for one target."""
 
-    Attributes:
-        target: the NPU's platform number, such as "4000".
-        program: name of the program in its folder.
-        compiler: version of the target's compiler.
-        model: fingerprint of the .xml file that was compiled.
-        file: path in the folder; "" if the compiler refused the program.
-        blob: fingerprint of that file.
-        refused: the compiler's reason; "" if it took the program.
-        estimate: the compiler's estimate, not a measurement; with its fields and that note.
-    """
-
-    target: str
-    program: str
-    compiler: str
-    model: dict[str, Any]
-    file: str = ""
-    blob: dict[str, Any] = field(default_factory=dict)
-    refused: str = ""
+    target: str  # the NPU's platform number, such as "4000"
+    program: str  # name of the program in its folder
+    compiler: str  # version of the target's compiler
+    model: dict[str, Any]  # fingerprint of the .xml file that was compiled
+    file: str = ""  # path in the folder; "" if the compiler refused the program
+    blob: dict[str, Any] = field(default_factory=dict)  # fingerprint of that file
+    refused: str = ""  # the compiler's reason; "" if it took the program
+    # The compiler's estimate, not a measurement; with its fields and that note.
     estimate: dict[str, Any] | None = None
 
     def __str__(self) -> str:

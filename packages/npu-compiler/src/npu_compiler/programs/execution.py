@@ -102,23 +102,15 @@ def _contiguous(value: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelForm:
-    """A kernel program and the tensors that it is for.
-
-    Attributes:
-        program: the program.
-        rows: how many the tensors have.
-        inputs: their shapes, in the order in which the program loads them.
-        results: their shapes.
-        home: device type of the results.
-        is_alone: whether the calling thread runs it alone.
-    """
+    """A kernel program and the tensors that it is for."""
 
     program: KernelProgram
-    rows: int
+    rows: int  # how many the tensors have
+    # Their shapes, in the order in which the program loads them.
     inputs: tuple[tuple[int, ...], ...]
-    results: tuple[tuple[int, ...], ...]
-    home: str
-    is_alone: bool
+    results: tuple[tuple[int, ...], ...]  # their shapes
+    home: str  # device type of the results
+    is_alone: bool  # whether the calling thread runs it alone
 
     def as_json(self) -> dict[str, Any]:
         """Returns what from_json reads."""

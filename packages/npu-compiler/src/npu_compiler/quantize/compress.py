@@ -152,21 +152,13 @@ def compress_weights(
 
 @dataclass(frozen=True)
 class WeightUses:
-    """A constant and the nodes that read it in one layout.
+    """A constant and the nodes that read it in one layout."""
 
-    Attributes:
-        constant: a matrix of floats.
-        products: those whose second factor it is, in the order of the model.
-        gathers: those that read rows of it.
-        is_transposed: whether it stands as (output channels, inputs).
-        read: see compress_weights.
-    """
-
-    constant: ov.Node
-    products: tuple[ov.Node, ...]
-    gathers: tuple[ov.Node, ...]
-    is_transposed: bool
-    read: Callable[[torch.Tensor], torch.Tensor] | None = None
+    constant: ov.Node  # a matrix of floats
+    products: tuple[ov.Node, ...]  # those whose second factor it is, in the order of the model
+    gathers: tuple[ov.Node, ...]  # those that read rows of it
+    is_transposed: bool  # whether it stands as (output channels, inputs)
+    read: Callable[[torch.Tensor], torch.Tensor] | None = None  # see compress_weights
 
     @property
     def name(self) -> str:

@@ -28,40 +28,24 @@ __all__ = ["BOUND_NOTE", "Figure", "Generation", "TimeBound", "bound_model", "ge
 
 @dataclass(frozen=True)
 class Figure:
-    """One published number.
+    """One published number."""
 
-    Attributes:
-        value: in the unit of its name.
-        source: file and commit, slide, or address.
-        date: of publication, as far as it is known.
-    """
-
-    value: float
-    source: str
-    date: str
+    value: float  # in the unit of its name
+    source: str  # file and commit, slide, or address
+    date: str  # of publication, as far as it is known
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What bounds a generation's speed: its fastest model with its fastest memory.
+    """What bounds a generation's speed: its fastest model with its fastest memory."""
 
-    Attributes:
-        name: such as "4000".
-        chip: the processors that have it.
-        tiles: how many there are.
-        macs_per_tile: products of 8 bits that one tile adds up in a cycle.
-        half_ratio: how many times slower products of float16 are.
-        frequency_mhz: the highest of the array.
-        bandwidth_gbps: of the memory, in 1e9 bytes a second.
-    """
-
-    name: str
-    chip: str
-    tiles: Figure
-    macs_per_tile: Figure
-    half_ratio: Figure
-    frequency_mhz: Figure
-    bandwidth_gbps: Figure
+    name: str  # such as "4000"
+    chip: str  # the processors that have it
+    tiles: Figure  # how many there are
+    macs_per_tile: Figure  # products of 8 bits that one tile adds up in a cycle
+    half_ratio: Figure  # how many times slower products of float16 are
+    frequency_mhz: Figure  # the highest of the array
+    bandwidth_gbps: Figure  # of the memory, in 1e9 bytes a second
 
     @property
     def narrow_macs_per_s(self) -> float:

@@ -22,20 +22,14 @@ _NARROW = frozenset(
 
 @dataclass(frozen=True)
 class Products:
-    """The products of one operation.
+    """The products of one operation."""
 
-    Attributes:
-        node: its name in the model.
-        operation: its type.
-        count: multiplications with an addition each; what falls on padding or behind a causal
-            mask is not counted.
-        is_narrow: whether an operand has 8 bits or fewer, so that they may go at that rate.
-    """
-
-    node: str
-    operation: str
+    node: str  # its name in the model
+    operation: str  # its type
+    # Multiplications with an addition each; what falls on padding or behind a causal mask is not
+    # counted.
     count: int
-    is_narrow: bool
+    is_narrow: bool  # whether an operand has 8 bits or fewer, so that they may go at that rate
 
 
 def count_products(node: Any) -> Products | None:
@@ -140,17 +134,11 @@ _WIDEST_WEIGHT_BITS = 16
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one run.
+    """Bytes of one run."""
 
-    Attributes:
-        weight_bytes: of the constants, packed as they are stored, floats as float16.
-        input_bytes: of the inputs.
-        output_bytes: of the outputs.
-    """
-
-    weight_bytes: int
-    input_bytes: int
-    output_bytes: int
+    weight_bytes: int  # of the constants, packed as they are stored, floats as float16
+    input_bytes: int  # of the inputs
+    output_bytes: int  # of the outputs
 
     @property
     def total_bytes(self) -> int:

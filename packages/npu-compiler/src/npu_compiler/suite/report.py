@@ -129,21 +129,13 @@ _WHAT = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page says of the run that it is made from.
+    """What a page says of the run that it is made from."""
 
-    Attributes:
-        date: of the run, as in ``2026-11-20``.
-        command: as it was typed.
-        versions: one line.
-        driver: that of the runtime, and its device.
-        note: what a reader must know of this run beside the rest.
-    """
-
-    date: str
-    command: str
-    versions: str
-    driver: str
-    note: str = ""
+    date: str  # of the run, as in ``2026-11-20``
+    command: str  # as it was typed
+    versions: str  # one line
+    driver: str  # that of the runtime, and its device
+    note: str = ""  # what a reader must know of this run beside the rest
 
     @classmethod
     def of_this_machine(cls, arguments: Sequence[str]) -> Facts:

@@ -154,19 +154,12 @@ _SHAPE = re.compile(r"\[([\dx]+)xui8\]")
 
 @dataclass(frozen=True)
 class Layer:
-    """An operation of the model.
+    """An operation of the model."""
 
-    Attributes:
-        name: friendly name of the operation.
-        type: OpenVINO's type, such as "MatMul".
-        module: path of the torch module that it comes from; "" if it is not known.
-        line: "file.py:123", its Python line; "" if it is not known.
-    """
-
-    name: str
-    type: str
-    module: str
-    line: str
+    name: str  # friendly name of the operation
+    type: str  # OpenVINO's type, such as "MatMul"
+    module: str  # path of the torch module that it comes from; "" if it is not known
+    line: str  # "file.py:123", its Python line; "" if it is not known
 
 
 @dataclass(frozen=True)
@@ -175,24 +168,15 @@ class Task:
 
     A task that runs on several clusters at once, or on several SHAVEs of them, is one task from
     the first start to the last end.
-
-    Attributes:
-        row: "DPU", "SHAVE", or a channel of the DMA engine, such as "DMA 0 DDR".
-        name: the compiler's name, without the numbers of clusters and SHAVEs.
-        layer: index of the layer; None for work of the program as a whole.
-        start_ns: from the start of the run.
-        duration_ns: estimated by the compiler.
-        parts: number of clusters or SHAVEs that share it.
-        moved_bytes: bytes that a DMA task reads; None for other engines.
     """
 
-    row: str
-    name: str
-    layer: int | None
-    start_ns: int
-    duration_ns: int
-    parts: int = 1
-    moved_bytes: int | None = None
+    row: str  # "DPU", "SHAVE", or a channel of the DMA engine, such as "DMA 0 DDR"
+    name: str  # the compiler's name, without the numbers of clusters and SHAVEs
+    layer: int | None  # index of the layer; None for work of the program as a whole
+    start_ns: int  # from the start of the run
+    duration_ns: int  # estimated by the compiler
+    parts: int = 1  # number of clusters or SHAVEs that share it
+    moved_bytes: int | None = None  # bytes that a DMA task reads; None for other engines
 
     @property
     def end_ns(self) -> int:

@@ -41,18 +41,13 @@ _WINE_ENVIRONMENT = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml,wi
 
 @dataclass(frozen=True)
 class CompilerSource:
-    """One version of the compiler that can be started here.
+    """One version of the compiler that can be started here."""
 
-    Attributes:
-        kind: "setting" for a library that the user named, "driver" or "openvino" for one that this
-            system has, "wine" for one that `npu-compiler target install` fetched.
-        library: the compiler, a .so or .dll.
-        release: of the OpenVINO wheel that it came with; "" for another source.
-    """
-
+    # "setting" for a library that the user named, "driver" or "openvino" for one that this system
+    # has, "wine" for one that `npu-compiler target install` fetched.
     kind: str
-    library: Path
-    release: str = ""
+    library: Path  # the compiler, a .so or .dll
+    release: str = ""  # of the OpenVINO wheel that it came with; "" for another source
 
     @property
     def is_windows(self) -> bool:

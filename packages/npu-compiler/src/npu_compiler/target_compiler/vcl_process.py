@@ -42,25 +42,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one request.
+    """The answer to one request."""
 
-    Attributes:
-        code: the compiler's result; 0 is success; None if its process ended.
-        ended: how the process ended; "" if it did not.
-        is_limited: whether it was ended at a limit, or from outside, as Linux does without memory.
-        log: all that the compiler printed.
-        blob: the file, if the code is 0.
-        schedule: Chrome trace of the engines; None if the compiler wrote none.
-        duration_s: seconds from request to answer.
-    """
-
-    code: int | None
-    ended: str
+    code: int | None  # the compiler's result; 0 is success; None if its process ended
+    ended: str  # how the process ended; "" if it did not
+    # Whether it was ended at a limit, or from outside, as Linux does without memory.
     is_limited: bool
-    log: str
-    blob: Path
-    schedule: Path | None
-    duration_s: float
+    log: str  # all that the compiler printed
+    blob: Path  # the file, if the code is 0
+    schedule: Path | None  # Chrome trace of the engines; None if the compiler wrote none
+    duration_s: float  # seconds from request to answer
 
     @property
     def is_deadlocked(self) -> bool:

@@ -16,24 +16,15 @@ __all__ = ["CANDIDATES", "Candidate", "configured", "find_candidate", "recorded_
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to compile a graph.
+    """A way to compile a graph."""
 
-    Attributes:
-        name: in records and reports; it must not change its meaning.
-        enabled_passes: run beside those of the configuration.
-        disabled_passes: left out beside those of the configuration.
-        device_options: properties of the device's compiler.
-        precision: to compute in; tried only where the configuration leaves it open.
-        on_host: every op by its own kernel, no program.
-        target: what programs are made for; tried only where the configuration leaves it open.
-    """
-
-    name: str
-    enabled_passes: tuple[str, ...] = ()
-    disabled_passes: tuple[str, ...] = ()
-    device_options: tuple[tuple[str, str], ...] = ()
-    precision: str | None = None
-    on_host: bool = False
+    name: str  # in records and reports; it must not change its meaning
+    enabled_passes: tuple[str, ...] = ()  # run beside those of the configuration
+    disabled_passes: tuple[str, ...] = ()  # left out beside those of the configuration
+    device_options: tuple[tuple[str, str], ...] = ()  # properties of the device's compiler
+    precision: str | None = None  # to compute in; tried only where the configuration leaves it open
+    on_host: bool = False  # every op by its own kernel, no program
+    # What programs are made for; tried only where the configuration leaves it open.
     target: str | None = None
 
     @property

@@ -116,29 +116,21 @@ WORKAROUNDS: tuple[Mapping[str, str], ...] = ({"SNIPPETS_MODE": "DISABLE"},)
 
 @dataclass(frozen=True)
 class Subject:
-    """What is needed to judge a program.
+    """What is needed to judge a program."""
 
-    Attributes:
-        name: of the program.
-        module: its graph; the placeholders stand for the program's inputs and weights.
-        weights: returns placeholder name -> weight that is a part of the program, as it computes
-            with it, or why that is not known.
-        precision: in which it computes.
-        drops_nan: whether it was compiled to forms that lose NaN.
-        with_options: compiles and loads it with further options of the device's compiler; raises
-            npu_runtime.ProgramError where the device refuses.
-        build_part: compiles a part of the graph: given the part, and the weights among its inputs.
-        keep: called with the verdict.
-    """
-
-    name: str
-    module: fx.GraphModule
+    name: str  # of the program
+    module: fx.GraphModule  # its graph; the placeholders stand for the program's inputs and weights
+    # Returns placeholder name -> weight that is a part of the program, as it computes with it, or
+    # why that is not known.
     weights: Callable[[], Mapping[str, torch.Tensor] | str]
-    precision: str
-    drops_nan: bool
+    precision: str  # in which it computes
+    drops_nan: bool  # whether it was compiled to forms that lose NaN
+    # Compiles and loads it with further options of the device's compiler; raises
+    # npu_runtime.ProgramError where the device refuses.
     with_options: Callable[[Mapping[str, str]], npu_runtime.Program]
+    # Compiles a part of the graph: given the part, and the weights among its inputs.
     build_part: Callable[[fx.GraphModule, Mapping[str, torch.Tensor]], ProgramCall]
-    keep: Callable[[Verdict], None]
+    keep: Callable[[Verdict], None]  # called with the verdict
 
 
 class ProgramTrial:

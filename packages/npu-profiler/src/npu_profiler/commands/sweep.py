@@ -25,21 +25,13 @@ __all__ = ["SweepCommand", "add_outputs", "run_sweep"]
 
 
 class SweepCommand(NamedTuple):
-    """What sets one sweep apart from another.
+    """What sets one sweep apart from another."""
 
-    Attributes:
-        name: of the subcommand, and of the function in `npu_profiler.sweeps`.
-        description: for its help.
-        sizes: names of the sizes: "M", "K", "N".
-        default: of --sizes.
-        is_square: whether one number stands for all sizes.
-    """
-
-    name: str
-    description: str
-    sizes: Sequence[str]
-    default: str
-    is_square: bool
+    name: str  # of the subcommand, and of the function in `npu_profiler.sweeps`
+    description: str  # for its help
+    sizes: Sequence[str]  # names of the sizes: "M", "K", "N"
+    default: str  # of --sizes
+    is_square: bool  # whether one number stands for all sizes
 
 
 def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:

@@ -29,23 +29,14 @@ _hook_ids: list[int] = []
 
 
 class ModuleCall(NamedTuple):
-    """One call of a module.
+    """One call of a module."""
 
-    Attributes:
-        thread_id: the operating system's.
-        path: of the module in its root model; the class of the root itself.
-        class_name: of the module.
-        root_name: class of the root model.
-        start_ns: unix epoch.
-        end_ns: unix epoch; when it raised, then.
-    """
-
-    thread_id: int
-    path: str
-    class_name: str
-    root_name: str
-    start_ns: int
-    end_ns: int
+    thread_id: int  # the operating system's
+    path: str  # of the module in its root model; the class of the root itself
+    class_name: str  # of the module
+    root_name: str  # class of the root model
+    start_ns: int  # unix epoch
+    end_ns: int  # unix epoch; when it raised, then
 
 
 class _Name(NamedTuple):

@@ -13,21 +13,14 @@ __all__ = ["OpRow", "fallback_totals", "is_op_number", "op_rows"]
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """All calls of one op.
-
-    Attributes:
-        self_ns: host time without the ops that it called.
-        total_ns: host time with them; a recursive call is counted once.
-        device_ns: time of the programs that were launched within it.
-        fallbacks: how many of its calls a CPU kernel computed.
-    """
+    """All calls of one op."""
 
     name: str
     calls: int
-    self_ns: int
-    total_ns: int
-    device_ns: int
-    fallbacks: int
+    self_ns: int  # host time without the ops that it called
+    total_ns: int  # host time with them; a recursive call is counted once
+    device_ns: int  # time of the programs that were launched within it
+    fallbacks: int  # how many of its calls a CPU kernel computed
 
 
 def op_rows(trace: Trace, launched: Iterable[Launch]) -> list[OpRow]:

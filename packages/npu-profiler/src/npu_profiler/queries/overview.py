@@ -23,22 +23,14 @@ __all__ = ["CopyTotal", "DeviceTime", "Overview", "ThreadTime", "overview"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """How busy a device was.
-
-    Attributes:
-        runs: of programs.
-        program_ns: time of all runs together; more than `busy_ns` where runs overlap.
-        busy_ns: time in which at least one program ran.
-        active_ns: from the begin of its first program to the end of its last.
-        gaps: how many times it ran nothing in between.
-    """
+    """How busy a device was."""
 
     device: int
-    runs: int
-    program_ns: int
-    busy_ns: int
-    active_ns: int
-    gaps: int
+    runs: int  # of programs
+    program_ns: int  # time of all runs together; more than `busy_ns` where runs overlap
+    busy_ns: int  # time in which at least one program ran
+    active_ns: int  # from the begin of its first program to the end of its last
+    gaps: int  # how many times it ran nothing in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +53,18 @@ class CopyTotal:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What one wants to know of a trace first.
+    """What one wants to know of a trace first."""
 
-    Attributes:
-        wall_ns: from the begin of its first slice to the end of its last.
-        devices: those that ran programs.
-        gaps: the longest of all devices.
-        threads: those that ran ops, the longest first.
-        compile_ns: time of compile phases, of all threads together, without overlaps on a thread.
-        fallbacks: by op: how often, and host time; the longest first.
-        copies: by direction.
-        flops: of the recorded runs of layers, as far as they are known; None if none is.
-        moved_bytes: read and written by the recorded runs of layers; None if none is known.
-    """
-
-    wall_ns: int
-    devices: tuple[DeviceTime, ...]
-    gaps: tuple[Gap, ...]
-    threads: tuple[ThreadTime, ...]
-    compile_ns: int
-    fallbacks: dict[str, tuple[int, int]]
-    copies: tuple[CopyTotal, ...]
+    wall_ns: int  # from the begin of its first slice to the end of its last
+    devices: tuple[DeviceTime, ...]  # those that ran programs
+    gaps: tuple[Gap, ...]  # the longest of all devices
+    threads: tuple[ThreadTime, ...]  # those that ran ops, the longest first
+    compile_ns: int  # time of compile phases, of all threads together, without overlaps on a thread
+    fallbacks: dict[str, tuple[int, int]]  # by op: how often, and host time; the longest first
+    copies: tuple[CopyTotal, ...]  # by direction
     steps: tuple[Step, ...]
-    flops: float | None
+    flops: float | None  # of the recorded runs of layers, as far as they are known; None if none is
+    # Read and written by the recorded runs of layers; None if none is known.
     moved_bytes: float | None
 
 

@@ -34,13 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """All runs of one program on one device.
-
-    Attributes:
-        layered: how many of its runs told their layers.
-        layered_ns: the time of those runs.
-        layer_ns: the time of their layers.
-    """
+    """All runs of one program on one device."""
 
     name: str
     device: int
@@ -48,9 +42,9 @@ class ProgramRow:
     total_ns: int
     least_ns: int
     most_ns: int
-    layered: int
-    layered_ns: int
-    layer_ns: int
+    layered: int  # how many of its runs told their layers
+    layered_ns: int  # the time of those runs
+    layer_ns: int  # the time of their layers
 
     @property
     def mean_ns(self) -> float:
@@ -95,34 +89,22 @@ def layer_ns(layer: SliceRef) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """All recorded runs of one layer, or of all layers of one kind.
+    """All recorded runs of one layer, or of all layers of one kind."""
 
-    Attributes:
-        name: of the layer; empty for a kind.
-        program: whose layer it is; empty for a kind.
-        module: path of the torch module that it comes from; empty where that is not known.
-        kind: OpenVINO's type of it: "FullyConnected".
-        implementation: which kernel of the device computes it.
-        layers: how many different layers these are.
-        flops: of those of its runs whose operations are known; None if there are none.
-        moved_bytes: read and written in those of its runs whose shapes are known; None without.
-        line: Python line that it comes from; empty where that is not known.
-        engine_ns: time of each of `ENGINES`, of an estimate; empty without.
-    """
-
-    name: str
-    program: str
-    module: str
-    kind: str
+    name: str  # of the layer; empty for a kind
+    program: str  # whose layer it is; empty for a kind
+    module: str  # path of the torch module that it comes from; empty where that is not known
+    kind: str  # OpenVINO's type of it: "FullyConnected"
     precision: str
-    implementation: str
-    layers: int
+    implementation: str  # which kernel of the device computes it
+    layers: int  # how many different layers these are
     calls: int
     total_ns: int
-    flops: float | None
+    flops: float | None  # of those of its runs whose operations are known; None if there are none
+    # Read and written in those of its runs whose shapes are known; None without.
     moved_bytes: float | None
-    line: str
-    engine_ns: Mapping[str, int]
+    line: str  # Python line that it comes from; empty where that is not known
+    engine_ns: Mapping[str, int]  # time of each of `ENGINES`, of an estimate; empty without
 
 
 def layer_rows(trace: Trace) -> list[LayerRow]:
@@ -203,27 +185,17 @@ _OWN_LINE = re.compile(r".+\(\d+\): .+")
 
 @dataclass(frozen=True, slots=True)
 class OriginRow:
-    """All that came from one module or one line.
+    """All that came from one module or one line."""
 
-    Attributes:
-        name: path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
-        kind: the module's class, where it is known.
-        calls: on the host.
-        self_ns: host time without calls of the same sort within.
-        total_ns: host time with them.
-        device_ns: time of programs that were launched within the calls.
-        layers: recorded runs of layers that come from it.
-        layer_ns: their time.
-    """
-
+    # Path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
     name: str
-    kind: str
-    calls: int
-    self_ns: int
-    total_ns: int
-    device_ns: int
-    layers: int
-    layer_ns: int
+    kind: str  # the module's class, where it is known
+    calls: int  # on the host
+    self_ns: int  # host time without calls of the same sort within
+    total_ns: int  # host time with them
+    device_ns: int  # time of programs that were launched within the calls
+    layers: int  # recorded runs of layers that come from it
+    layer_ns: int  # their time
 
 
 def module_rows(trace: Trace, launched: Iterable[Launch]) -> list[OriginRow]:

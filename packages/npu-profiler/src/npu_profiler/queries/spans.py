@@ -64,18 +64,13 @@ NOTHING_RECORDED = "(no op: Python, or waiting)"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which a device ran nothing, between two programs.
-
-    Attributes:
-        before: the program that ended it.
-        host: what the thread that launched that program did meanwhile: name and nanoseconds, most
-            first.
-    """
+    """A time in which a device ran nothing, between two programs."""
 
     device: int
     start_ns: int
     end_ns: int
-    before: str
+    before: str  # the program that ended it
+    # What the thread that launched that program did meanwhile: name and nanoseconds, most first.
     host: tuple[tuple[str, int], ...]
 
     @property

@@ -57,31 +57,21 @@ _current_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How to record.
+    """How to record."""
 
-    Attributes:
-        stacks: record Python calls as well; several times the cost, and ops and calls are written
-            at the end only.
-        modules: record calls of torch modules, each with its path in its model.
-        layers: record the device's layers of some runs of each program, of programs that are
-            loaded while it runs or with NPU_PROFILE_LAYERS=1.
-        layers_first: how many runs of each program at the start.
-        layers_every: after those each run of this distance; 0 for none.
-        memory: record how much memory the process has, twenty times a second.
-        warmup: steps that are not recorded at the start (`steps.py` says what a step is).
-        steps: how many steps are recorded then; 0 for all.
-        program: what the process is called in the trace; the script's name if empty.
-    """
-
+    # Record Python calls as well; several times the cost, and ops and calls are written at the end
+    # only.
     stacks: bool = False
-    modules: bool = False
+    modules: bool = False  # record calls of torch modules, each with its path in its model
+    # Record the device's layers of some runs of each program, of programs that are loaded while it
+    # runs or with NPU_PROFILE_LAYERS=1.
     layers: bool = False
-    layers_first: int = 3
-    layers_every: int = 100
-    memory: bool = False
-    warmup: int = 0
-    steps: int = 0
-    program: str = ""
+    layers_first: int = 3  # how many runs of each program at the start
+    layers_every: int = 100  # after those each run of this distance; 0 for none
+    memory: bool = False  # record how much memory the process has, twenty times a second
+    warmup: int = 0  # steps that are not recorded at the start (`steps.py` says what a step is)
+    steps: int = 0  # how many steps are recorded then; 0 for all
+    program: str = ""  # what the process is called in the trace; the script's name if empty
 
     def __post_init__(self) -> None:
         """Raises [trace-option] for a wrong count, and for what is neither yes nor no."""

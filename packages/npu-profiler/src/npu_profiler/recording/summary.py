@@ -37,31 +37,18 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What one reads first of a recording.
+    """What one reads first of a recording."""
 
-    Attributes:
-        events: slices, marks, samples and arrows.
-        op_calls: how many ops ran.
-        programs: runs of device programs.
-        program_ns: their time together.
-        layered_programs: how many of them told their layers.
-        layered_ns: the time of those.
-        layer_ns: the time of their layers.
-        top_ops: by self time, the longest first.
-        fallbacks: how often each op fell back, the most frequent first.
-        facts: what else a reader should know: versions, problems, clocks.
-    """
-
-    events: int
-    op_calls: int
-    programs: int
-    program_ns: int
-    layered_programs: int
-    layered_ns: int
-    layer_ns: int
-    top_ops: tuple[OpTime, ...]
-    fallbacks: tuple[tuple[str, int], ...]
-    facts: Mapping[str, Any]
+    events: int  # slices, marks, samples and arrows
+    op_calls: int  # how many ops ran
+    programs: int  # runs of device programs
+    program_ns: int  # their time together
+    layered_programs: int  # how many of them told their layers
+    layered_ns: int  # the time of those
+    layer_ns: int  # the time of their layers
+    top_ops: tuple[OpTime, ...]  # by self time, the longest first
+    fallbacks: tuple[tuple[str, int], ...]  # how often each op fell back, the most frequent first
+    facts: Mapping[str, Any]  # what else a reader should know: versions, problems, clocks
 
     def lines(self) -> list[str]:
         """The text for a terminal, line by line."""

@@ -21,17 +21,11 @@ _UNIT_BITS = {"boolean": 8}
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """What a layer reads or writes.
+    """What a layer reads or writes."""
 
-    Attributes:
-        dtype: as OpenVINO prints it: "f32", "bf16", "u4", "boolean".
-        shape: its sizes; None when one of them is not known.
-        bits: of one element; None for a dtype without a size.
-    """
-
-    dtype: str
-    shape: tuple[int, ...] | None
-    bits: int | None
+    dtype: str  # as OpenVINO prints it: "f32", "bf16", "u4", "boolean"
+    shape: tuple[int, ...] | None  # its sizes; None when one of them is not known
+    bits: int | None  # of one element; None for a dtype without a size
 
     @property
     def size(self) -> int | None:
@@ -53,15 +47,10 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of a layer takes at least.
+    """What one run of a layer takes at least."""
 
-    Attributes:
-        flops: Floating-point operations; None when the type is not known.
-        size_bytes: read and written, each array once; None when a shape is not known.
-    """
-
-    flops: float | None
-    size_bytes: float | None
+    flops: float | None  # Floating-point operations; None when the type is not known
+    size_bytes: float | None  # read and written, each array once; None when a shape is not known
 
 
 def parse_arrays(text: str) -> tuple[Array, ...]:

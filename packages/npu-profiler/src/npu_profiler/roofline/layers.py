@@ -18,50 +18,30 @@ _SPELLINGS = {"fp32": "f32", "fp16": "f16"}
 
 @dataclass(slots=True)
 class LayerRuns:
-    """The runs of one layer that were recorded.
+    """The runs of one layer that were recorded."""
 
-    Attributes:
-        program: whose layer it is.
-        step: "prefill" or "decode" when it ran within one; otherwise empty.
-        name: the layer's.
-        module: path of the torch module that it comes from; empty where that is not known.
-        kind: its type: "FullyConnected".
-        precision: what it computes in: "bf16"; empty when nothing tells.
-        times_ns: of each run.
-        flops: of each run; None where unknown.
-        sizes_bytes: of each run; None where unknown.
-    """
-
-    program: str
-    step: str
-    name: str
-    kind: str
-    precision: str
-    module: str = ""
-    times_ns: list[int] = field(default_factory=list)
-    flops: list[float | None] = field(default_factory=list)
-    sizes_bytes: list[float | None] = field(default_factory=list)
+    program: str  # whose layer it is
+    step: str  # "prefill" or "decode" when it ran within one; otherwise empty
+    name: str  # the layer's
+    kind: str  # its type: "FullyConnected"
+    precision: str  # what it computes in: "bf16"; empty when nothing tells
+    module: str = ""  # path of the torch module that it comes from; empty where that is not known
+    times_ns: list[int] = field(default_factory=list)  # of each run
+    flops: list[float | None] = field(default_factory=list)  # of each run; None where unknown
+    sizes_bytes: list[float | None] = field(default_factory=list)  # of each run; None where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """A layer under its roof; amounts are those of one run.
+    """A layer under its roof; amounts are those of one run."""
 
-    Attributes:
-        layer: its runs.
-        time_ns: the median.
-        flops: the mean; None when they are not known.
-        size_bytes: the mean; None when they are not known.
-        compute_ns: what the arithmetic takes at the peak of its precision; None when not known.
-        memory_ns: what the bytes take at the peak of the memory; None when not known.
-    """
-
-    layer: LayerRuns
-    time_ns: float
-    flops: float | None
-    size_bytes: float | None
+    layer: LayerRuns  # its runs
+    time_ns: float  # the median
+    flops: float | None  # the mean; None when they are not known
+    size_bytes: float | None  # the mean; None when they are not known
+    # What the arithmetic takes at the peak of its precision; None when not known.
     compute_ns: float | None
-    memory_ns: float | None
+    memory_ns: float | None  # what the bytes take at the peak of the memory; None when not known
 
     @property
     def roof_ns(self) -> float | None:
@@ -95,25 +75,15 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class RoofTotal:
-    """Several layers together; amounts are those of one run.
+    """Several layers together; amounts are those of one run."""
 
-    Attributes:
-        layers: how many.
-        time_ns: of all of them.
-        flops: of those whose operations are known.
-        size_bytes: of those whose bytes are known.
-        roofed_ns: time of those that have a roof.
-        roof_ns: the sum of their roofs.
-        memory_ns: time of those whose roof is the memory's.
-    """
-
-    layers: int
-    time_ns: float
-    flops: float
-    size_bytes: float
-    roofed_ns: float
-    roof_ns: float
-    memory_ns: float
+    layers: int  # how many
+    time_ns: float  # of all of them
+    flops: float  # of those whose operations are known
+    size_bytes: float  # of those whose bytes are known
+    roofed_ns: float  # time of those that have a roof
+    roof_ns: float  # the sum of their roofs
+    memory_ns: float  # time of those whose roof is the memory's
 
     @property
     def share(self) -> float | None:

@@ -108,17 +108,11 @@ _QUIET_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of one device.
+    """Peaks of one device."""
 
-    Attributes:
-        device: what was measured: product, driver version, threads.
-        bytes_per_s: of its memory.
-        flops_per_s: by precision: "f32", "bf16", "f16".
-    """
-
-    device: str
-    bytes_per_s: float
-    flops_per_s: Mapping[str, float]
+    device: str  # what was measured: product, driver version, threads
+    bytes_per_s: float  # of its memory
+    flops_per_s: Mapping[str, float]  # by precision: "f32", "bf16", "f16"
 
     def lines(self) -> list[str]:
         """The text for a terminal."""

@@ -34,17 +34,11 @@ class ClockMark:
 
 @dataclass(frozen=True, slots=True)
 class ClockAlignment:
-    """What to subtract from torch's times, and how wrong that may be.
+    """What to subtract from torch's times, and how wrong that may be."""
 
-    Attributes:
-        offset_ns: Torch's clock minus the system clock; 0 when the marks do not contradict that.
-        error_ns: the true offset is at most this far away; None when there were no marks.
-        marks: how many marks that rests on.
-    """
-
-    offset_ns: int
-    error_ns: int | None
-    marks: int
+    offset_ns: int  # Torch's clock minus the system clock; 0 when the marks do not contradict that
+    error_ns: int | None  # the true offset is at most this far away; None when there were no marks
+    marks: int  # how many marks that rests on
 
 
 def align(marks: Sequence[ClockMark]) -> ClockAlignment:
@@ -98,16 +92,11 @@ _THREAD_NAME = re.compile(r"^thread \d+ \((.*)\)$")
 
 @dataclass(frozen=True, slots=True)
 class TorchSlice:
-    """An op, an annotation or a Python call, on the torch clock (Unix epoch ns).
+    """An op, an annotation or a Python call, on the torch clock (Unix epoch ns)."""
 
-    Attributes:
-        category: Kineto's: "cpu_op", "user_annotation", "python_function".
-        thread_id: the OS id of the thread.
-    """
-
-    category: str
+    category: str  # Kineto's: "cpu_op", "user_annotation", "python_function"
     name: str
-    thread_id: int
+    thread_id: int  # the OS id of the thread
     start_ns: int
     duration_ns: int
     args: dict[str, Any] | None
@@ -125,17 +114,12 @@ class TorchFlow:
 
 @dataclass(frozen=True, slots=True)
 class KinetoFile:
-    """All that one window of torch's profiler recorded.
-
-    Attributes:
-        thread_names: the OS's name of each thread, by its OS id.
-        unreadable: how many events the file holds that are no JSON.
-    """
+    """All that one window of torch's profiler recorded."""
 
     slices: list[TorchSlice]
     flows: list[TorchFlow]
-    thread_names: dict[int, str]
-    unreadable: int
+    thread_names: dict[int, str]  # the OS's name of each thread, by its OS id
+    unreadable: int  # how many events the file holds that are no JSON
 
 
 def read_kineto_file(path: Path) -> KinetoFile:

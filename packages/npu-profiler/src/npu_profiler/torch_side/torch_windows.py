@@ -74,21 +74,13 @@ RESERVE_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class OpWindow:
-    """One uninterrupted recording of ops.
+    """One uninterrupted recording of ops."""
 
-    Attributes:
-        start_ns: system clock when it began.
-        end_ns: system clock when it ended.
-        end_reason: why, where it is not the recording's end.
-        recorded: what torch recorded, without our clock marks.
-        marks: the clock marks at both edges.
-    """
-
-    start_ns: int
-    end_ns: int
-    end_reason: str
-    recorded: KinetoFile
-    marks: list[ClockMark]
+    start_ns: int  # system clock when it began
+    end_ns: int  # system clock when it ended
+    end_reason: str  # why, where it is not the recording's end
+    recorded: KinetoFile  # what torch recorded, without our clock marks
+    marks: list[ClockMark]  # the clock marks at both edges
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,73 +47,45 @@ PACKAGES = ("intel-fw-npu", "intel-level-zero-npu", "intel-driver-compiler-npu")
 
 @dataclass(frozen=True)
 class Chip:
-    """An NPU on the PCI bus.
+    """An NPU on the PCI bus."""
 
-    Attributes:
-        slot: where it is, for example ``0000:00:0b.0``.
-        product: the processors that have it, for example ``Meteor Lake``.
-        generation: which firmware it takes, for example ``37xx``.
-        driver: the kernel driver that has it; empty when none has.
-        pci_id: of the device, for example ``0x7d1d``.
-        oldest_driver: release of Intel's driver that first supports it; empty for any.
-    """
-
-    slot: str
-    product: str
-    generation: str
-    driver: str
-    pci_id: str = ""
-    oldest_driver: str = ""
+    slot: str  # where it is, for example ``0000:00:0b.0``
+    product: str  # the processors that have it, for example ``Meteor Lake``
+    generation: str  # which firmware it takes, for example ``37xx``
+    driver: str  # the kernel driver that has it; empty when none has
+    pci_id: str = ""  # of the device, for example ``0x7d1d``
+    oldest_driver: str = ""  # release of Intel's driver that first supports it; empty for any
 
 
 @dataclass(frozen=True)
 class AccelNode:
-    """A device node of the kernel's accelerator subsystem.
+    """A device node of the kernel's accelerator subsystem."""
 
-    Attributes:
-        path: for example ``/dev/accel/accel0``.
-        driver: the kernel driver behind it; empty when the kernel does not tell.
-        group: name of the group that owns it, or its number.
-        mode: permission bits, for example ``0o660``.
-        is_usable: whether this process may read and write it.
-    """
-
-    path: str
-    driver: str
-    group: str
-    mode: int
-    is_usable: bool
+    path: str  # for example ``/dev/accel/accel0``
+    driver: str  # the kernel driver behind it; empty when the kernel does not tell
+    group: str  # name of the group that owns it, or its number
+    mode: int  # permission bits, for example ``0o660``
+    is_usable: bool  # whether this process may read and write it
 
 
 @dataclass(frozen=True)
 class User:
-    """Who runs this process.
+    """Who runs this process."""
 
-    Attributes:
-        name: the login name.
-        is_root: whether it is the superuser, whom no permission stops.
-        groups: names of the groups that the process has.
-        enrolled: names of the groups that the system has it in; a new one is the process's after
-            the next login.
-    """
-
-    name: str
-    is_root: bool
-    groups: frozenset[str]
+    name: str  # the login name
+    is_root: bool  # whether it is the superuser, whom no permission stops
+    groups: frozenset[str]  # names of the groups that the process has
+    # Names of the groups that the system has it in; a new one is the process's after the next
+    # login.
     enrolled: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library on the loader's path.
+    """A shared library on the loader's path."""
 
-    Attributes:
-        path: where it is.
-        version: what its file name says, for example ``1.24.1``; empty when nothing.
-    """
-
-    path: str
-    version: str
+    path: str  # where it is
+    version: str  # what its file name says, for example ``1.24.1``; empty when nothing
 
 
 @dataclass(frozen=True)
@@ -135,52 +107,35 @@ class Serving:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything the checks look at.
+    """Everything the checks look at."""
 
-    Attributes:
-        kernel: release of the kernel, for example ``6.8.0-45-generic``.
-        is_wsl: whether it is Windows' kernel for Linux.
-        container: kind of the container this process is in; empty outside of one.
-        chips: NPUs on the PCI bus.
-        has_module: whether intel_vpu is in the kernel now.
-        has_module_file: whether the kernel's modules include it.
-        kernel_devices: accelerators that the kernel made with intel_vpu, for example ``accel0``.
-        nodes: device nodes that this process sees.
-        user: who runs it.
-        firmware: names of the firmware files for NPUs.
-        libraries: of the libraries that matter, those on the loader's path, by name.
-        driver_compilers: names of compiler libraries that the installed driver asks for.
-        packages: versions of the driver's packages, where the system's package manager tells.
-        openvino: version of the openvino wheel; empty when it is missing.
-        openvino_libraries: names of the libraries in that wheel.
-        requested_device: what ``NPU_DEVICE`` asks for; empty when it is not set.
-        serving: what serves now.
-        unknown_accelerators: Intel's accelerators on the PCI bus that are no known NPU.
-        module_ids: PCI ids that the kernel's intel_vpu takes; empty where the kernel does not tell.
-        parameters: of the loaded intel_vpu.
-        log: the kernel's messages of intel_vpu, as far as this user may read them.
-    """
-
-    kernel: str
-    is_wsl: bool
-    container: str
-    chips: tuple[Chip, ...]
-    has_module: bool
-    has_module_file: bool
+    kernel: str  # release of the kernel, for example ``6.8.0-45-generic``
+    is_wsl: bool  # whether it is Windows' kernel for Linux
+    container: str  # kind of the container this process is in; empty outside of one
+    chips: tuple[Chip, ...]  # NPUs on the PCI bus
+    has_module: bool  # whether intel_vpu is in the kernel now
+    has_module_file: bool  # whether the kernel's modules include it
+    # Accelerators that the kernel made with intel_vpu, for example ``accel0``.
     kernel_devices: tuple[str, ...]
-    nodes: tuple[AccelNode, ...]
-    user: User
-    firmware: tuple[str, ...]
+    nodes: tuple[AccelNode, ...]  # device nodes that this process sees
+    user: User  # who runs it
+    firmware: tuple[str, ...]  # names of the firmware files for NPUs
+    # Of the libraries that matter, those on the loader's path, by name.
     libraries: Mapping[str, Library]
+    # Names of compiler libraries that the installed driver asks for.
     driver_compilers: tuple[str, ...]
+    # Versions of the driver's packages, where the system's package manager tells.
     packages: Mapping[str, str] = field(default_factory=dict)
-    openvino: str = ""
-    openvino_libraries: tuple[str, ...] = ()
-    requested_device: str = ""
-    serving: Serving = Serving("", "", "")
+    openvino: str = ""  # version of the openvino wheel; empty when it is missing
+    openvino_libraries: tuple[str, ...] = ()  # names of the libraries in that wheel
+    requested_device: str = ""  # what ``NPU_DEVICE`` asks for; empty when it is not set
+    serving: Serving = Serving("", "", "")  # what serves now
+    # Intel's accelerators on the PCI bus that are no known NPU.
     unknown_accelerators: tuple[str, ...] = ()
+    # PCI ids that the kernel's intel_vpu takes; empty where the kernel does not tell.
     module_ids: frozenset[str] = frozenset()
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of the loaded intel_vpu
+    # The kernel's messages of intel_vpu, as far as this user may read them.
     log: tuple[str, ...] = ()
 
     @property
@@ -191,53 +146,32 @@ class Machine:
 
 @dataclass(frozen=True)
 class KnownChip:
-    """An NPU by its PCI id.
+    """An NPU by its PCI id."""
 
-    Attributes:
-        product: the processors that have it.
-        generation: which firmware it takes, for example ``37xx``.
-        oldest_driver: the release that first supports it; empty for any, or where none does yet.
-        source: where that was read.
-    """
-
-    product: str
-    generation: str
-    oldest_driver: str
-    source: str
+    product: str  # the processors that have it
+    generation: str  # which firmware it takes, for example ``37xx``
+    oldest_driver: str  # the release that first supports it; empty for any, or where none does yet
+    source: str  # where that was read
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of Intel's driver.
+    """A release of Intel's driver."""
 
-    Attributes:
-        version: for example ``1.32.0``.
-        date: when it was made.
-        openvino: the release of OpenVINO that it was made with; empty where that was none.
-        source: where that was read.
-    """
-
-    version: str
-    date: str
-    openvino: str
-    source: str
+    version: str  # for example ``1.32.0``
+    date: str  # when it was made
+    openvino: str  # the release of OpenVINO that it was made with; empty where that was none
+    source: str  # where that was read
 
 
 @dataclass(frozen=True)
 class LogFault:
-    """A message of the kernel that tells why the NPU does not run.
+    """A message of the kernel that tells why the NPU does not run."""
 
-    Attributes:
-        pattern: a regular expression of it.
-        meaning: as a clause.
-        fix: what to do.
-        source: where the message was read.
-    """
-
-    pattern: str
-    meaning: str
-    fix: str
-    source: str
+    pattern: str  # a regular expression of it
+    meaning: str  # as a clause
+    fix: str  # what to do
+    source: str  # where the message was read
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

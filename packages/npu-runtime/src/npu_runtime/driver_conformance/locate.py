@@ -23,24 +23,17 @@ __all__ = ["DriverUnderTest", "find_driver"]
 
 @dataclass(frozen=True)
 class DriverUnderTest:
-    """What the test needs of a driver.
+    """What the test needs of a driver."""
 
-    Attributes:
-        name: what ``NPU_DRIVER`` calls it.
-        table_address: gives the address of its ``npu_driver``; loads the library, so it is called
-            in a child process.
-        vendor_library: what ``open`` gets as ``vendor_library``.
-        device: what ``open`` gets as ``requested_device``.
-        programs: what the checks of programs and requests run; None if there are none.
-        no_programs: why there are none.
-    """
-
-    name: str
+    name: str  # what ``NPU_DRIVER`` calls it
+    # Gives the address of its ``npu_driver``; loads the library, so it is called in a child
+    # process.
     table_address: Callable[[], int]
-    vendor_library: str | None = None
-    device: str | None = None
+    vendor_library: str | None = None  # what ``open`` gets as ``vendor_library``
+    device: str | None = None  # what ``open`` gets as ``requested_device``
+    # What the checks of programs and requests run; None if there are none.
     programs: ProgramSet | None = None
-    no_programs: str = ""
+    no_programs: str = ""  # why there are none
 
 
 def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:

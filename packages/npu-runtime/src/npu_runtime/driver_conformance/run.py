@@ -34,19 +34,12 @@ UNSUPPORTED = "unsupported"
 
 @dataclass(frozen=True)
 class Result:
-    """How one check ended.
+    """How one check ended."""
 
-    Attributes:
-        field: the field of the table that was checked.
-        check: what was checked.
-        outcome: ``pass``, ``fail``, ``blocked`` or ``unsupported``.
-        reason: why, where it did not pass.
-    """
-
-    field: str
-    check: str
-    outcome: str
-    reason: str
+    field: str  # the field of the table that was checked
+    check: str  # what was checked
+    outcome: str  # ``pass``, ``fail``, ``blocked`` or ``unsupported``
+    reason: str  # why, where it did not pass
 
 
 def select_checks(pattern: str | None = None) -> list[Check]:

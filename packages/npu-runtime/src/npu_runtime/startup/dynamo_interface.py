@@ -18,13 +18,9 @@ __all__ = ["NpuInterface", "TracedProperties"]
 
 @dataclasses.dataclass(frozen=True)
 class TracedProperties(DeviceProperties):
-    """What is known of a device, and what Inductor wants to know.
+    """What is known of a device, and what Inductor wants to know."""
 
-    Attributes:
-        multi_processor_count: threads that run Inductor's loops, which are on the host.
-    """
-
-    multi_processor_count: int
+    multi_processor_count: int  # threads that run Inductor's loops, which are on the host
 
 
 def _properties(device: Any) -> TracedProperties:

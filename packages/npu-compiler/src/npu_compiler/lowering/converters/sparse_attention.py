@@ -31,28 +31,19 @@ _MOST_ROWS = 1 << 24
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the rows of a query stand, and what they see; all int32.
+    """Where the rows of a query stand, and what they see; all int32."""
 
-    Attributes:
-        count: of the rows.
-        capacity: most positions that a sequence may have.
-        sequence: (rows,), clamped for padding.
-        visible: (rows,), how many positions each row sees; 0 for padding.
-        key_starts: (sequences,), where the keys of each begin among the flat rows of the cache.
-        table: (sequences * pages,), or None where caches have no pages.
-        page_size, pages: of a paged cache; pages of one sequence.
-        cache_rows: flat rows of the cache.
-    """
-
-    count: int
-    capacity: int
-    sequence: ov.Output
-    visible: ov.Output
+    count: int  # of the rows
+    capacity: int  # most positions that a sequence may have
+    sequence: ov.Output  # (rows,), clamped for padding
+    visible: ov.Output  # (rows,), how many positions each row sees; 0 for padding
+    # (sequences,), where the keys of each begin among the flat rows of the cache.
     key_starts: ov.Output
-    table: ov.Output | None
+    table: ov.Output | None  # (sequences * pages,), or None where caches have no pages
+    # page_size, pages: of a paged cache; pages of one sequence
     page_size: int
     pages: int
-    cache_rows: int
+    cache_rows: int  # flat rows of the cache
 
     def flat(self, ctx: Context, positions: ov.Output) -> ov.Output:
         """Flat rows of the cache for (rows, n) logical positions; any row where there is none."""

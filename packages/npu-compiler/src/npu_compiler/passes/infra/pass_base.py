@@ -24,21 +24,16 @@ ALL_KINDS = frozenset({"inference", "forward", "backward"})
 
 @dataclass(frozen=True)
 class Facts:
-    """What passes may know beside the graph.
+    """What passes may know beside the graph."""
 
-    Attributes:
-        kind: inference, forward or backward.
-        constants: placeholders that become constants of the program.
-        kept_ops: ops, as in "aten.gelu.default", that no pass may take into another.
-        for_device: whether programs are made for the device's compiler even of calls for which the
-            host's cores have a kernel.
-        functional_forms: ops that write to an argument -> those that a program has for them.
-    """
-
-    kind: str = "inference"
-    constants: frozenset[str] = frozenset()
+    kind: str = "inference"  # inference, forward or backward
+    constants: frozenset[str] = frozenset()  # placeholders that become constants of the program
+    # Ops, as in "aten.gelu.default", that no pass may take into another.
     kept_ops: frozenset[str] = frozenset()
+    # Whether programs are made for the device's compiler even of calls for which the host's cores
+    # have a kernel.
     for_device: bool = False
+    # Ops that write to an argument -> those that a program has for them.
     functional_forms: Mapping[Any, torch._ops.OpOverload] = field(default_factory=dict)
 
     def is_kept(self, node: fx.Node) -> bool:

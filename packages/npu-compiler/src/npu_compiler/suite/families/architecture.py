@@ -71,23 +71,14 @@ Inputs = Callable[[], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model's inputs.
+    """Sizes of a model's inputs."""
 
-    Attributes:
-        batch: rows.
-        heads: of an attention with 64 channels, where a configuration gives it 4.
-        length: tokens of a text.
-        answer: tokens of an answer.
-        image: height and width of an image in pixels; patches are 16.
-        samples: of a waveform; 105 and 40 more for each frame after the first.
-    """
-
-    batch: int = 2
-    heads: int = 4
-    length: int = 16
-    answer: int = 7
-    image: int = IMAGE
-    samples: int = 4000
+    batch: int = 2  # rows
+    heads: int = 4  # of an attention with 64 channels, where a configuration gives it 4
+    length: int = 16  # tokens of a text
+    answer: int = 7  # tokens of an answer
+    image: int = IMAGE  # height and width of an image in pixels; patches are 16
+    samples: int = 4000  # of a waveform; 105 and 40 more for each frame after the first
 
 
 USUAL = Sizes()
@@ -120,20 +111,15 @@ def coinciding(seed: int) -> Sizes:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One row of the suite.
+    """One row of the suite."""
 
-    Attributes:
-        name: as transformers' `model_type`, with what tells two forms apart behind it; or as
-            timm's variant.
-        family: one of npu_compiler.suite.table.FAMILIES, or timm.
-        build: makes the model, with weights drawn from torch's generator.
-        inputs: makes its keyword arguments, on the CPU, from the same generator.
-    """
-
+    # As transformers' `model_type`, with what tells two forms apart behind it; or as timm's
+    # variant.
     name: str
-    family: str
+    family: str  # one of npu_compiler.suite.table.FAMILIES, or timm
+    # Makes the model, with weights drawn from torch's generator.
     build: Callable[[], torch.nn.Module]
-    inputs: Inputs
+    inputs: Inputs  # makes its keyword arguments, on the CPU, from the same generator
 
 
 def make(
