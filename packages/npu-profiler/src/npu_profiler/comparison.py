@@ -121,24 +121,17 @@ _PARTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one op, layer, program or figure differs.
-
-    Attributes:
-        base_calls: in one step, or in one trace where traces have no steps in common.
-        base_ns: time of a call; None where it does not appear.
-        noise_ns: the times of a call may differ by so much though nothing changed; None if unknown.
-        total_ns: how much more time all its calls take, in a step or trace.
-        base_total_ns: the time of all its calls, in a step or trace.
-    """
+    """How one op, layer, program or figure differs."""
 
     name: str
-    base_calls: float
+    base_calls: float  # in one step, or in one trace where traces have no steps in common
     new_calls: float
-    base_ns: float | None
+    base_ns: float | None  # time of a call; None where it does not appear
     new_ns: float | None
+    # The times of a call may differ by so much though nothing changed; None if unknown.
     noise_ns: float | None
-    base_total_ns: float
-    total_ns: float
+    base_total_ns: float  # the time of all its calls, in a step or trace
+    total_ns: float  # how much more time all its calls take, in a step or trace
     verdict: Verdict
 
     @property

@@ -102,27 +102,16 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One row of a sweep.
+    """One row of a sweep."""
 
-    Attributes:
-        sizes: of the workload.
-        dtype: "float32".
-        mode: "eager" or "compiled".
-        time_ns: the median of the calls; None when it did not run.
-        runs: how many calls counted.
-        flops: of one call.
-        size_bytes: of one call.
-        problem: why it did not run; empty when it did.
-    """
-
-    sizes: tuple[int, ...]
-    dtype: str
-    mode: str
-    time_ns: float | None
-    runs: int
-    flops: int
-    size_bytes: int
-    problem: str = ""
+    sizes: tuple[int, ...]  # of the workload
+    dtype: str  # "float32"
+    mode: str  # "eager" or "compiled"
+    time_ns: float | None  # the median of the calls; None when it did not run
+    runs: int  # how many calls counted
+    flops: int  # of one call
+    size_bytes: int  # of one call
+    problem: str = ""  # why it did not run; empty when it did
 
     @property
     def size(self) -> str:

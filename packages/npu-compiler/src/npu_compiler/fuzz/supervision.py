@@ -29,23 +29,16 @@ __all__ = ["Finding", "Ledger", "Limits", "replay", "run", "signature"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph that did not end as eager does.
+    """A graph that did not end as eager does."""
 
-    Attributes:
-        number: of the graph, in the run's seed.
-        kind: what the graph is for, as draw_graph says.
-        end: "differs", "silent", "raises", "killed" or "hangs".
-        detail: what differs, the error, or the signal.
-        graph, mode: as drawn.
-        smaller, simpler: as shrunk; empty where there was no time, or the process ended.
-    """
-
-    number: int
-    kind: str
-    end: str
-    detail: str
+    number: int  # of the graph, in the run's seed
+    kind: str  # what the graph is for, as draw_graph says
+    end: str  # "differs", "silent", "raises", "killed" or "hangs"
+    detail: str  # what differs, the error, or the signal
+    # graph, mode: as drawn
     graph: str
     mode: str
+    # smaller, simpler: as shrunk; empty where there was no time, or the process ended
     smaller: str = ""
     simpler: str = ""
 

@@ -48,41 +48,30 @@ _SHOWN_REASONS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """What became of one architecture.
+    """What became of one architecture."""
 
-    Attributes:
-        name, family: of the architecture.
-        device: of the model, "npu" or "cpu".
-        graph_breaks: how often Python left the graph.
-        graphs: captured graphs.
-        programs: over all graphs.
-        nodes: calls over all graphs.
-        lowered: calls in programs.
-        error: see relative_error; infinite where a result is missing or of another dtype or shape.
-        compile_time_s: the first call, with capture, lowering and the device's compilation.
-        detail: why calls run eagerly, or how the run ended otherwise; empty when there is nothing.
-        finished: whether there are results to compare.
-        draw: of sizes that coincide; None for the usual ones.
-        rounding: eager's own error against eager in float64, where `error` is above BOUND; 0 where
-            it is not, or where the model does not run in float64.
-        false_alarm: what comparing programs with torch at their first run complained of although
-            the results are right; empty when it did not.
-    """
-
+    # name, family: of the architecture
     name: str
     family: str
-    device: str = ""
-    graph_breaks: int = 0
-    graphs: int = 0
-    programs: int = 0
-    nodes: int = 0
-    lowered: int = 0
+    device: str = ""  # of the model, "npu" or "cpu"
+    graph_breaks: int = 0  # how often Python left the graph
+    graphs: int = 0  # captured graphs
+    programs: int = 0  # over all graphs
+    nodes: int = 0  # calls over all graphs
+    lowered: int = 0  # calls in programs
+    # See relative_error; infinite where a result is missing or of another dtype or shape.
     error: float = float("inf")
+    # The first call, with capture, lowering and the device's compilation.
     compile_time_s: float = 0.0
+    # Why calls run eagerly, or how the run ended otherwise; empty when there is nothing.
     detail: str = ""
-    finished: bool = False
-    draw: int | None = None
+    finished: bool = False  # whether there are results to compare
+    draw: int | None = None  # of sizes that coincide; None for the usual ones
+    # What comparing programs with torch at their first run complained of although the results are
+    # right; empty when it did not.
     false_alarm: str = ""
+    # Eager's own error against eager in float64, where `error` is above BOUND; 0 where it is not,
+    # or where the model does not run in float64.
     rounding: float = 0.0
 
     @property

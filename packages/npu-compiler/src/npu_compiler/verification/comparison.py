@@ -33,25 +33,17 @@ _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 @dataclass(frozen=True)
 class Difference:
-    """How one result differs from torch's.
+    """How one result differs from torch's."""
 
-    Attributes:
-        output: which of the results, from 0.
-        problem: in words, such as "off by 0.28".
-        size: the largest difference by the largest value of torch's result; infinite where NaN or
-            an infinity stands in the wrong place, or dtype or shape differ.
-        count: elements that differ by more than rounding.
-        elements: of the result.
-        index: of the worst element.
-        found, expected: its two values.
-    """
-
-    output: int
-    problem: str
+    output: int  # which of the results, from 0
+    problem: str  # in words, such as "off by 0.28"
+    # The largest difference by the largest value of torch's result; infinite where NaN or an
+    # infinity stands in the wrong place, or dtype or shape differ.
     size: float
-    count: int = 0
-    elements: int = 0
-    index: tuple[int, ...] = ()
+    count: int = 0  # elements that differ by more than rounding
+    elements: int = 0  # of the result
+    index: tuple[int, ...] = ()  # of the worst element
+    # found, expected: its two values
     found: Any = None
     expected: Any = None
 

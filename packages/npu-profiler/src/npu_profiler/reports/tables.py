@@ -25,17 +25,11 @@ Unit = Literal["text", "count", "ns", "share", "change", "bytes", "number", "roo
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column."""
 
-    Attributes:
-        key: for programs, with the unit in it: "self_ns".
-        title: for people: "self ms".
-        unit: of its values: times are nanoseconds, shares, changes and parts of a
-            roof are parts of one.
-    """
-
-    key: str
-    title: str
+    key: str  # for programs, with the unit in it: "self_ns"
+    title: str  # for people: "self ms"
+    # Of its values: times are nanoseconds, shares, changes and parts of a roof are parts of one.
     unit: Unit = "text"
 
 

@@ -21,23 +21,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the picture: a thread of the program, or a queue of a device.
+    """A row of the picture: a thread of the program, or a queue of a device."""
 
-    Attributes:
-        pid: the process's id; a device has one above every id that Linux gives.
-        tid: the thread's OS id; unique within `pid`.
-        name: what the row is called.
-        process: what the group of rows is called.
-        order: rows of one process are shown by rising order.
-        process_order: groups are shown by rising process_order.
-    """
-
-    pid: int
-    tid: int
-    name: str
-    process: str
-    order: int = 0
-    process_order: int = 0
+    pid: int  # the process's id; a device has one above every id that Linux gives
+    tid: int  # the thread's OS id; unique within `pid`
+    name: str  # what the row is called
+    process: str  # what the group of rows is called
+    order: int = 0  # rows of one process are shown by rising order
+    process_order: int = 0  # groups are shown by rising process_order
 
 
 @dataclass(frozen=True, slots=True)

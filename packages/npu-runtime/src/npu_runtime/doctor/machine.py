@@ -90,19 +90,12 @@ class Library:
 
 @dataclass(frozen=True)
 class Serving:
-    """What serves as npu now.
+    """What serves as npu now."""
 
-    Attributes:
-        device: OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve.
-        product: what it is.
-        reason: why it serves, or why nothing does.
-        code: of the error that keeps it from serving; empty where it serves.
-    """
-
-    device: str
-    product: str
-    reason: str
-    code: str = ""
+    device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve
+    product: str  # what it is
+    reason: str  # why it serves, or why nothing does
+    code: str = ""  # of the error that keeps it from serving; empty where it serves
 
 
 @dataclass(frozen=True)

@@ -38,19 +38,12 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: what was looked at.
-        status: how it is.
-        found: what was found, as a clause.
-        fix: what to do, as a sentence; empty where nothing is to be done.
-    """
-
-    name: str
-    status: Status
-    found: str
-    fix: str = ""
+    name: str  # what was looked at
+    status: Status  # how it is
+    found: str  # what was found, as a clause
+    fix: str = ""  # what to do, as a sentence; empty where nothing is to be done
 
 
 # Results of each status, which `run_checks` names.
