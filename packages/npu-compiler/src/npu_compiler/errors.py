@@ -1,7 +1,4 @@
-"""The errors of this package, all under npu_runtime's NpuError.
-
-The codes are explained in docs/reference/errors.md; the base tree lives in npu_command.errors.
-"""
+"""The errors of this package, all under npu_runtime's NpuError."""
 
 from __future__ import annotations
 

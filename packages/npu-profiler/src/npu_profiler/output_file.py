@@ -1,7 +1,4 @@
-"""Files that users name for what is made: asked before the work whether they can be written.
-
-A trace, which grows while it is written, is npu_profiler.trace_format.trace_file.
-"""
+"""Files that users name for what is made: asked before the work whether they can be written."""
 
 import os
 import tempfile

@@ -1,7 +1,4 @@
-"""The platform's exceptions: one tree, each error with a stable code.
-
-What raises them is elsewhere; docs/reference/errors.md explains each code.
-"""
+"""The platform's exceptions: one tree, each error with a stable code."""
 
 __all__ = [
     "DeviceError",

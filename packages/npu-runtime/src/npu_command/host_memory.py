@@ -1,7 +1,4 @@
-"""Memory of the machine: how much a process may still take, and how much this one has.
-
-A device's memory is counted by npu_runtime.npu.memory.
-"""
+"""Memory of the machine: how much a process may still take, and how much this one has."""
 
 from __future__ import annotations
 

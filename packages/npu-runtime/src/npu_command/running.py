@@ -1,7 +1,4 @@
-"""Finds a script or module and runs it as `python` itself would, in the module `__main__`.
-
-It knows nothing of what a command does beside, such as recording.
-"""
+"""Finds a script or module and runs it as `python` itself would, in the module `__main__`."""
 
 import importlib.util
 import io

@@ -1,7 +1,4 @@
-"""The platform's exceptions, under the name by which programs import them.
-
-They are defined in npu_command.errors, which needs no torch.
-"""
+"""The platform's exceptions, under the name by which programs import them."""
 
 from npu_command.errors import (
     DeviceError,

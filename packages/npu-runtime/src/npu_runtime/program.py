@@ -1,7 +1,4 @@
-"""Programs: compiled OpenVINO models that run on tensors without copying them.
-
-Compiling and running is native (csrc/program).
-"""
+"""Programs: compiled OpenVINO models that run on tensors without copying them."""
 
 import os
 from collections.abc import Mapping, Sequence

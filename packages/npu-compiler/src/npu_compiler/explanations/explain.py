@@ -1,7 +1,4 @@
-"""What torch.compile(backend="npu") did with a model, as an object, a table and JSON.
-
-The records come from `npu_compiler.graph_compiler.records`; the public name is `explain`.
-"""
+"""What torch.compile(backend="npu") did with a model, as an object, a table and JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`npu-compiler show DIR`: what NPU_COMPILE_DEBUG wrote, as one HTML page that needs no network.
-
-The page's layout stands in `show.html`.
-"""
+"""`npu-compiler show DIR`: what NPU_COMPILE_DEBUG wrote, as one HTML page that needs no network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Attention written by hand, as models publish it: projections, heads, scores, softmax, values.
-
-Each form writes its calls into a graph being drawn.
-"""
+"""Attention written by hand, as models publish it: projections, heads, scores, softmax, values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The ops that random graphs are made of: for each, a call that fits values already there.
-
-A draft may still fail when it is made; npu_compiler.fuzz.drawing then takes another.
-"""
+"""The ops that random graphs are made of: for each, a call that fits values already there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Calls of a graph by the names of intel-npu-acceleration-library's NNFactory.
-
-Each is a short way to calls of torch, which the tensors of a graph take themselves.
-"""
+"""Calls of a graph by the names of intel-npu-acceleration-library's NNFactory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a compressed model lost: perplexity or output error beside the original, with a gate.
-
-Any callable will do, a module, a loaded model or a function.
-"""
+"""What a compressed model lost: perplexity or output error beside the original, with a gate."""
 
 from __future__ import annotations
 

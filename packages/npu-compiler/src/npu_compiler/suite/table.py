@@ -1,7 +1,4 @@
-"""All architectures of the suite, and their families, in the order in which they are shown.
-
-The rows themselves are in one file per family.
-"""
+"""All architectures of the suite, and their families, in the order in which they are shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`npu-profiler attach`: records a job that is running.
-
-How the command and the job meet is in `npu_profiler.attaching.attach`.
-"""
+"""`npu-profiler attach`: records a job that is running."""
 
 import argparse
 from collections.abc import Sequence

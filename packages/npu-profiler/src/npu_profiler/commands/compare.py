@@ -1,7 +1,4 @@
-"""`npu-profiler compare`: what became slower or faster from some traces to others.
-
-What differs and whether it is noise is answered by `npu_profiler.comparison`.
-"""
+"""`npu-profiler compare`: what became slower or faster from some traces to others."""
 
 import argparse
 import dataclasses

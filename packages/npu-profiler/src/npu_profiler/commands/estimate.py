@@ -1,7 +1,4 @@
-"""`npu-profiler estimate`: a vendor compiler's schedule of a model as a trace.
-
-The schedule comes from the `check` command of npu-compiler or npu-llm, which compiles the model.
-"""
+"""`npu-profiler estimate`: a vendor compiler's schedule of a model as a trace."""
 
 import argparse
 from collections.abc import Sequence

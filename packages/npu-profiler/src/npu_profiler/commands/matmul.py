@@ -1,7 +1,4 @@
-"""`npu-profiler matmul`: products over sizes and dtypes, eager and compiled.
-
-Options and output are in `commands/sweep.py`.
-"""
+"""`npu-profiler matmul`: products over sizes and dtypes, eager and compiled."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,4 @@
-"""`npu-profiler memory`: memory over time, its peak, and which ops hold that.
-
-Who holds what is answered by `npu_profiler.queries.memory`; the picture is drawn by
-`npu_profiler.reports.pictures`.
-"""
+"""`npu-profiler memory`: memory over time, its peak, and which ops hold that."""
 
 import argparse
 import dataclasses

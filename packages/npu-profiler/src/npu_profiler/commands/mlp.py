@@ -1,7 +1,4 @@
-"""`npu-profiler mlp`: the network of a decoder layer over its sizes and dtypes.
-
-Options and output are in `commands/sweep.py`.
-"""
+"""`npu-profiler mlp`: the network of a decoder layer over its sizes and dtypes."""
 
 from collections.abc import Sequence
 

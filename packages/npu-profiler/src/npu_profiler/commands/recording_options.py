@@ -1,7 +1,4 @@
-"""What the commands that record share: their options.
-
-What is recorded and how is in `npu_profiler.recording.recorder`.
-"""
+"""What the commands that record share: their options."""
 
 import argparse
 

@@ -1,8 +1,4 @@
-"""`npu-profiler roofline`: each layer of a trace against the device's memory and arithmetic.
-
-Counting and measuring are in `npu_profiler.roofline`, drawing is in
-`npu_profiler.reports.pictures`.
-"""
+"""`npu-profiler roofline`: each layer of a trace against the device's memory and arithmetic."""
 
 import argparse
 from collections.abc import Mapping, Sequence

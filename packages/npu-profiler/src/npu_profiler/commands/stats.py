@@ -1,7 +1,4 @@
-"""`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files.
-
-What the files hold is gathered by `npu_profiler.reports.stats`.
-"""
+"""`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""`npu-profiler summary`: what ran how long, by op, program, layer, module or line.
-
-The figures are computed in `npu_profiler.queries` and shown by `npu_profiler.reports.tables`.
-"""
+"""`npu-profiler summary`: what ran how long, by op, program, layer, module or line."""
 
 import argparse
 import dataclasses

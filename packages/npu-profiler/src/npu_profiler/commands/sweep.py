@@ -1,7 +1,4 @@
-"""What `npu-profiler matmul` and `npu-profiler mlp` share: options, measuring, table and picture.
-
-Timing is in `npu_profiler.sweeps`.
-"""
+"""Options, measuring, table and picture of `npu-profiler matmul` and `npu-profiler mlp`."""
 
 import argparse
 import math

@@ -1,8 +1,4 @@
-"""`npu-profiler trace`: runs a program unchanged and records it.
-
-What is recorded and how is in `npu_profiler.recording.recorder`; how a program is run unchanged is
-in `npu_command.running`.
-"""
+"""`npu-profiler trace`: runs a program unchanged and records it."""
 
 import argparse
 import atexit

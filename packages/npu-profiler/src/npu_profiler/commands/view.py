@@ -1,7 +1,4 @@
-"""`npu-profiler view`: a trace as a page in the browser, without network.
-
-What the page shows is decided in `npu_profiler.reports.page`.
-"""
+"""`npu-profiler view`: a trace as a page in the browser, without network."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Turns the events of the runtime into parts of the trace: rows, slices, marks, samples, arrows.
-
-Ops of torch do not pass here: npu_runtime.op_recording writes them as they come.
-"""
+"""Turns the events of the runtime into parts of the trace: rows, slices, marks, samples, arrows."""
 
 import dataclasses
 import math

@@ -1,7 +1,4 @@
-"""One recording from its start to its file: who listens when, and what is written when.
-
-Running a program under a recording is in npu_profiler.commands.trace.
-"""
+"""One recording from its start to its file: who listens when, and what is written when."""
 
 import contextlib
 import dataclasses

@@ -1,7 +1,4 @@
-"""Counts a recording while it runs: the few lines that one reads after it.
-
-Reads no file and draws nothing.
-"""
+"""Counts a recording while it runs: the few lines that one reads after it."""
 
 import re
 from collections import Counter, defaultdict

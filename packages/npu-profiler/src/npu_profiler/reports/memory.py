@@ -1,7 +1,4 @@
-"""Curves of memory: one panel each, the peak marked, and bars of who holds it.
-
-Who holds it is answered by `npu_profiler.queries.memory`.
-"""
+"""Curves of memory: one panel each, the peak marked, and bars of who holds it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The CSV tables of `npu-profiler stats`: calls of ops, runs of kernels, samples of memory, steps.
-
-Sums over calls are in `npu_profiler.queries`.
-"""
+"""The CSV tables of `npu-profiler stats`: calls of ops, kernels, memory samples, steps."""
 
 import csv
 from bisect import bisect_right

@@ -1,7 +1,4 @@
-"""The tables of a trace and the figures above them, for `npu-profiler summary` and the page.
-
-Their rows come from `npu_profiler.queries`.
-"""
+"""The tables of a trace and the figures above them, for `npu-profiler summary` and the page."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

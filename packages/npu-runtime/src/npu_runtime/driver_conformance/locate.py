@@ -1,7 +1,4 @@
-"""Finds the driver under test by name: its table, its library and its programs.
-
-Which driver serves a process is decided in csrc/driver/device_selection.cpp, not here.
-"""
+"""Finds the driver under test by name: its table, its library and its programs."""
 
 import ctypes
 import importlib

@@ -1,8 +1,4 @@
-"""Devices of ``torch.npu``: how many, which is current, what they are.
-
-Which hardware serves is the driver's choice (npu_runtime.device_info tells); memory, random numbers
-and streams are in the modules beside this one.
-"""
+"""Devices of ``torch.npu``: how many, which is current, what they are."""
 
 import operator
 from dataclasses import dataclass

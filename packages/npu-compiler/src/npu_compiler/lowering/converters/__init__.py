@@ -1,7 +1,4 @@
-"""The converters, one file per family of ops; importing this package fills the table.
-
-The table and its decorator live in npu_compiler.lowering.registry.
-"""
+"""The converters, one file per family of ops; importing this package fills the table."""
 
 from npu_compiler.lowering.converters import (  # noqa: F401
     attention,

@@ -1,7 +1,4 @@
-"""Scaled dot product attention, whole, in all the forms that torch traces it to.
-
-The products and the softmax on their own are in matmul.py and reductions.py.
-"""
+"""Scaled dot product attention, whole, in all the forms that torch traces it to."""
 
 from __future__ import annotations
 

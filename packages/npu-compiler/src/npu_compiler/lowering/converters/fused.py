@@ -1,7 +1,4 @@
-"""The ops of torch.ops.npu, each whole, in the form that plugins recognize as one operation.
-
-What the ops compute is said by npu_ops.fused; the aten ops beside them are in the other files.
-"""
+"""The ops of torch.ops.npu, each whole, in the form that plugins recognize as one operation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Gathers and scatters by index tensors, embeddings and their gradients.
-
-Slices and selections by plain numbers are in views.py, masks in elementwise.py.
-"""
+"""Gathers and scatters by index tensors, embeddings and their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Layer, group, batch and RMS norms, and dropout where it is the identity.
-
-The reductions they are made of are in reductions.py.
-"""
+"""Layer, group, batch and RMS norms, and dropout where it is the identity."""
 
 from __future__ import annotations
 

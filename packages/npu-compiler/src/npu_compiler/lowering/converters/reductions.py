@@ -1,7 +1,4 @@
-"""Reductions over axes, cumulative sums, sorting, and softmax with its gradients.
-
-Normalizations that reduce and scale are in normalization.py.
-"""
+"""Reductions over axes, cumulative sums, sorting, and softmax with its gradients."""
 
 from __future__ import annotations
 

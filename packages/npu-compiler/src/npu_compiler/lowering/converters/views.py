@@ -1,7 +1,4 @@
-"""Shapes: views, permutations, slices, splits, concatenation.
-
-Gathers by an index tensor are in indexing.py, padding in pooling.py, copies in creation.py.
-"""
+"""Shapes: views, permutations, slices, splits, concatenation."""
 
 from __future__ import annotations
 

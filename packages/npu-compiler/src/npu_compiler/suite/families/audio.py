@@ -1,7 +1,4 @@
-"""Audio: encoders of waveforms and spectrograms, and recognition of speech.
-
-Translation and summaries of text are in encoder_decoders.py.
-"""
+"""Audio: encoders of waveforms and spectrograms, and recognition of speech."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Encoder-decoders of text, and one that reads text from images.
-
-Recognition of speech is in audio.py.
-"""
+"""Encoder-decoders of text, and one that reads text from images."""
 
 from __future__ import annotations
 

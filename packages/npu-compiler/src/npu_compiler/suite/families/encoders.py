@@ -1,7 +1,4 @@
-"""Encoders of text, with and without a head.
-
-Encoders of other inputs are in vision.py and audio.py.
-"""
+"""Encoders of text, with and without a head."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mixture of experts: each token goes through a few of many feed-forward nets.
-
-Decoders without experts are in text_decoders.py.
-"""
+"""Mixture of experts: each token goes through a few of many feed-forward nets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Text and images together: two towers that are compared, and language models that see.
-
-Models of images alone are in vision.py.
-"""
+"""Text and images together: two towers that are compared, and language models that see."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""State space models and others with a recurrent state, alone and mixed with attention.
-
-Decoders with attention alone are in text_decoders.py.
-"""
+"""State space models and others with a recurrent state, alone and mixed with attention."""
 
 from __future__ import annotations
 

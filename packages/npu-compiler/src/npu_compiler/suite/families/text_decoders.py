@@ -1,7 +1,4 @@
-"""Decoders of text: causal language models without experts and without recurrent state.
-
-Those with experts are in mixture_of_experts.py, those with a recurrent state in state_space.py.
-"""
+"""Decoders of text: causal language models without experts and without recurrent state."""
 
 from __future__ import annotations
 

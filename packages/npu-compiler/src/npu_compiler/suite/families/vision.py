@@ -1,7 +1,4 @@
-"""Vision: convolutional nets, transformers over patches, and both together.
-
-Models that take text beside an image are in multimodal.py.
-"""
+"""Vision: convolutional nets, transformers over patches, and both together."""
 
 from __future__ import annotations
 
