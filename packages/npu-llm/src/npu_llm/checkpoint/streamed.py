@@ -1,28 +1,30 @@
 """Weights that stay in the checkpoint's files until each one is needed.
 
 A model is captured and lowered with float32 parameters that have addresses but no memory behind
-them. The values that they stand for are mapped from the files in the checkpoint's own dtype, and
-are read, converted and released one weight at a time, while weights are compressed or the program
-is written.
+them. The values that they stand for are mapped from the files in the checkpoint's own dtype, or
+computed from integers there, and are read, converted and released one weight at a time, while
+weights are compressed or the program is written.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from xml.etree import ElementTree
 
 import torch
 from torch import fx
 
 from npu_compiler.programs.load import write_model
+from npu_compiler.quantize import QuantizedWeight
 
-__all__ = ["StreamedWeights"]
+__all__ = ["StoredWeight", "StreamedWeights"]
 
 _PAGE_BYTES = mmap.PAGESIZE
 # Linux: no memory is reserved. Python has the name since 3.13.
@@ -35,15 +37,35 @@ _CHUNK = 1 << 22
 _DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
+class StoredWeight(Protocol):
+    """A weight that a file holds in a form that values are computed from."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the values."""
+
+    def values(self) -> torch.Tensor:
+        """Computes the values, in a float dtype."""
+
+    def integers(self) -> QuantizedWeight | None:
+        """Returns the integers whose products with scales are the values; None if there are none.
+
+        They are (outputs, groups, inputs / groups), of 8 bits in one group or of 4 bits in groups
+        of 32, 64 or 128.
+        """
+
+
 class StreamedWeights:
     """The weights of a model by the addresses of their placeholders; empty if all are in memory."""
 
     def __init__(self) -> None:
-        self._stored: dict[int, torch.Tensor] = {}
+        self._stored: dict[int, torch.Tensor | StoredWeight] = {}
         self._placeholders: dict[int, torch.Tensor] = {}
-        self._latest: torch.Tensor | None = None
+        self._latest: tuple[int, torch.Tensor] | None = None
 
-    def use_placeholders(self, model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
+    def use_placeholders(
+        self, model: torch.nn.Module, stored: Mapping[str, torch.Tensor | StoredWeight]
+    ) -> None:
         """Replaces a model's parameters by ones that take no memory until they are written to.
 
         Args:
@@ -60,13 +82,17 @@ class StreamedWeights:
                     made[id(parameter)] = self._placeholder(value)
                 module._parameters[name] = made[id(parameter)]
 
-    def _placeholder(self, value: torch.Tensor) -> torch.nn.Parameter:
-        value = value.detach().contiguous()
-        if value.dtype is torch.float32 or value.numel() < _SMALL:
-            return torch.nn.Parameter(value.float(), requires_grad=False)
+    def _placeholder(self, value: torch.Tensor | StoredWeight) -> torch.nn.Parameter:
+        elements = math.prod(value.shape)
+        if isinstance(value, torch.Tensor):
+            value = value.detach().contiguous()
+        if elements < _SMALL or (
+            isinstance(value, torch.Tensor) and value.dtype is torch.float32
+        ):
+            return torch.nn.Parameter(_values(value).float(), requires_grad=False)
         # Zeros, which the system shares until one is written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        memory = mmap.mmap(-1, value.numel() * 4, flags=flags)
+        memory = mmap.mmap(-1, elements * 4, flags=flags)
         placeholder = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
         self._stored[placeholder.data_ptr()] = value
         self._placeholders[placeholder.data_ptr()] = placeholder
@@ -81,18 +107,31 @@ class StreamedWeights:
         Returns:
             A tensor of the same shape, in the checkpoint's dtype; other tensors unchanged.
         """
-        stored = self._stored.get(tensor.data_ptr())
+        address = tensor.data_ptr()
+        stored = self._stored.get(address)
         if stored is None:
             return tensor
-        if self._latest is not stored:
+        if self._latest is None or self._latest[0] != address:
             self._let_go()
-        self._latest = stored
-        return stored.view(tensor.shape) if tensor.is_contiguous() else stored.t()
+            self._latest = address, _values(stored)
+        values = self._latest[1]
+        return values.view(tensor.shape) if tensor.is_contiguous() else values.t()
+
+    def integers(self, tensor: torch.Tensor) -> QuantizedWeight | None:
+        """Returns the integers that a file holds for a parameter; None if it holds none.
+
+        Args:
+            tensor: a parameter (outputs, inputs).
+        """
+        stored = self._stored.get(tensor.data_ptr())
+        if stored is None or isinstance(stored, torch.Tensor):
+            return None
+        return stored.integers()
 
     def values(self) -> Iterator[torch.Tensor]:
         """Yields each weight that is not in memory yet, in the checkpoint's dtype."""
         for stored in self._stored.values():
-            yield stored
+            yield _values(stored)
             _page_out(stored)
 
     def run(self, graph_module: fx.GraphModule, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -102,9 +141,10 @@ class StreamedWeights:
     def fill(self) -> None:
         """Reads all weights into memory."""
         for address, stored in self._stored.items():
-            self._placeholders[address].copy_(stored)
+            self._placeholders[address].copy_(_values(stored))
             _page_out(stored)
         self._stored.clear()
+        self._latest = None
 
     def write(self, model: Any, path: Path, *, half: bool) -> None:
         """Writes a model as IR, as npu_compiler.programs.load.write_model does.
@@ -154,11 +194,16 @@ class StreamedWeights:
         return found
 
     def _write_weight(
-        self, file: int, stored: torch.Tensor, offset: int, size: int, kind: str
+        self,
+        file: int,
+        stored: torch.Tensor | StoredWeight,
+        offset: int,
+        size: int,
+        kind: str,
     ) -> None:
         dtype = _DTYPES[kind]
-        assert stored.numel() * dtype.itemsize == size, "a constant has its weight's size"
-        flat = stored.view(-1)
+        flat = _values(stored).view(-1)
+        assert flat.numel() * dtype.itemsize == size, "a constant has its weight's size"
         for first in range(0, flat.numel(), _CHUNK):
             part = flat[first : first + _CHUNK].to(dtype)
             content = memoryview(part.view(torch.uint8).numpy().tobytes())
@@ -170,7 +215,7 @@ class StreamedWeights:
 
     def _let_go(self) -> None:
         if self._latest is not None:
-            _page_out(self._latest)
+            _page_out(self._stored[self._latest[0]])
             self._latest = None
 
 
@@ -218,8 +263,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def _page_out(tensor: torch.Tensor) -> None:
+def _values(stored: torch.Tensor | StoredWeight) -> torch.Tensor:
+    return stored if isinstance(stored, torch.Tensor) else stored.values()
+
+
+def _page_out(tensor: torch.Tensor | StoredWeight) -> None:
     """Hints to the system that it may take a mapped tensor's pages back now."""
+    if not isinstance(tensor, torch.Tensor):
+        return
     start = -(-tensor.data_ptr() // _PAGE_BYTES) * _PAGE_BYTES
     end = (tensor.data_ptr() + tensor.nbytes) // _PAGE_BYTES * _PAGE_BYTES
     if end > start:
