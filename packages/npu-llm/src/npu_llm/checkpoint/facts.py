@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_llm.checkpoint.file_headers import (
     GgufHeader,
@@ -18,10 +18,16 @@ from npu_llm.checkpoint.file_headers import (
     read_folder_headers,
     read_gguf_header,
 )
+from npu_llm.checkpoint.quantized.signs import may_be_quantized
 from npu_llm.checkpoint.source import ModelSource
+from npu_llm.choices import PipelineName
 from npu_llm.errors import ModelError
+from npu_llm.precision import Precision
 
-__all__ = ["ModelFacts", "context_length", "read_config", "read_facts"]
+if TYPE_CHECKING:
+    from npu_llm.checkpoint.quantized.scheme import Scheme
+
+__all__ = ["ModelFacts", "context_length", "read_config", "read_facts", "read_scheme"]
 
 # Names that different models' configs give to the same thing; the first one in a config counts.
 _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "n_ctx")
@@ -56,6 +62,8 @@ class ModelFacts:
         is_tied: whether the embedding is also the head.
         is_mapped: whether the weights can stay in their files until each is needed.
         picked_tokens: how many tokens an indexer picks for each to attend to; 0 without one.
+        quantization: how others quantized the weights, in words; None for floats and GGUF files.
+        integer_bits: of the integers that kernels can hold as they are; 0 for none.
     """
 
     architecture: str
@@ -73,6 +81,29 @@ class ModelFacts:
     is_tied: bool
     is_mapped: bool
     picked_tokens: int = 0
+    quantization: str | None = None
+    integer_bits: int = 0
+
+    def how_integers_run(self, precision: Precision, pipeline: PipelineName) -> str | None:
+        """Returns what becomes of weights that others quantized; None for a model without.
+
+        Args:
+            precision: in which it runs.
+            pipeline: that runs it.
+        """
+        if self.quantization is None:
+            return None
+        if not self.integer_bits:
+            return f"{self.quantization}; stored in {precision.weights}"
+        is_held = precision.weights == "int8" or (
+            precision.weights == "int4" and self.integer_bits <= 4
+        )
+        if is_held and pipeline == "kernels":
+            return f"{self.quantization}; integers are kept as they are"
+        if precision.weights in ("int8", "int4"):
+            return f"{self.quantization}; rounded again to {precision.weights}"
+        stored = f"dequantized to {precision.weights}, while int8 keeps the integers"
+        return f"{self.quantization}; {stored}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the attributes by name, for JSON."""
@@ -94,10 +125,11 @@ def read_facts(source: ModelSource) -> ModelFacts:
         return _from_gguf(read_gguf_header(source.path), source.path)
     config = read_config(source.folder)
     tensors = read_folder_headers(source.folder)
+    scheme = read_scheme(source.folder, config, tensors)
     loaded = ("*.safetensors", "pytorch_model*.bin")
     if not tensors and not any(any(source.folder.glob(names)) for names in loaded):
         raise _without_weights(source.folder)
-    return _from_config(config, tensors.values(), source.folder)
+    return _from_config(config, tensors.values(), source.folder, scheme)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -114,6 +146,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise _unreadable(path, "it names no model_type")
     return config
+
+
+def read_scheme(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorSpec]
+) -> Scheme | None:
+    """Finds how a checkpoint is quantized; None if it is not.
+
+    Raises:
+        ModelError: as npu_llm.checkpoint.quantized.scheme.find_scheme does.
+    """
+    if not may_be_quantized(folder, config, tensors):
+        return None
+    from npu_llm.checkpoint.quantized.scheme import find_scheme  # imports torch
+
+    return find_scheme(folder, config, tensors)
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
@@ -140,7 +187,10 @@ def _unreadable(path: Path, reason: str) -> ModelError:
 
 
 def _from_config(
-    config: Mapping[str, Any], tensors: Iterable[TensorSpec], folder: Path
+    config: Mapping[str, Any],
+    tensors: Iterable[TensorSpec],
+    folder: Path,
+    scheme: Scheme | None,
 ) -> ModelFacts:
     inner = _of_text(config)
     layers, hidden = _number(inner, _LAYERS), _number(inner, _HIDDEN)
@@ -150,6 +200,10 @@ def _from_config(
         stored = sum(tensor.size_bytes for tensor in listed)
     else:  # torch's own files reveal nothing before they are unpickled
         stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    kinds = {tensor.dtype for tensor in listed}
+    if scheme is not None:
+        listed = scheme.tensors
+        kinds = {tensor.dtype for tensor in scheme.plain.values()}
     has_head = any("lm_head" in tensor.name or "embed_out" in tensor.name for tensor in listed)
     is_tied = not has_head if listed else bool(inner.get("tie_word_embeddings"))
     parameters = sum(tensor.elements for tensor in listed)
@@ -157,7 +211,6 @@ def _from_config(
         parameters = stored // _FLOAT_BYTES.get(str(inner.get("torch_dtype")), 4)
     tables = sum(tensor.elements for tensor in listed if _is_table(tensor.name))
     matrices = sum(tensor.elements for tensor in listed if len(tensor.shape) > 1)
-    kinds = {tensor.dtype for tensor in listed}
     return ModelFacts(
         architecture=str(config["model_type"]),
         parameters=parameters,
@@ -172,8 +225,10 @@ def _from_config(
         context_length=context_length(config),
         stored_bytes=stored,
         is_tied=is_tied,
-        is_mapped=len(kinds) == 1 and kinds <= _MAPPED and "quantization_config" not in config,
+        is_mapped=len(kinds) == 1 and kinds <= _MAPPED,
         picked_tokens=_number(inner, ("index_topk",)),
+        quantization=None if scheme is None else str(scheme),
+        integer_bits=0 if scheme is None else scheme.integer_bits,
     )
 
 

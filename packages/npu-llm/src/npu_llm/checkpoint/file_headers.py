@@ -226,11 +226,13 @@ class TensorSpec:
         name: its name in the checkpoint.
         dtype: the format's name for its dtype, such as "BF16".
         shape: its sizes.
+        file: the name of the file that holds it.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    file: str = ""
 
     @property
     def elements(self) -> int:
@@ -294,7 +296,8 @@ def _read_header(path: Path) -> list[TensorSpec]:
         with safe_open(path, "numpy") as file:
             parts = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118
             return [
-                TensorSpec(name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts
+                TensorSpec(name, part.get_dtype(), tuple(part.get_shape()), path.name)
+                for name, part in parts
             ]
     except SafetensorError as failure:
         size, needed = path.stat().st_size, _needed_bytes(path)

@@ -47,11 +47,14 @@ class StoredWeight(Protocol):
     def values(self) -> torch.Tensor:
         """Computes the values, in a float dtype."""
 
-    def integers(self) -> QuantizedWeight | None:
+    def integers(self, *, is_transposed: bool = False) -> QuantizedWeight | None:
         """Returns the integers whose products with scales are the values; None if there are none.
 
         They are (outputs, groups, inputs / groups), of 8 bits in one group or of 4 bits in groups
         of 32, 64 or 128.
+
+        Args:
+            is_transposed: whether the weight's values are (inputs, outputs).
         """
 
 
@@ -86,9 +89,7 @@ class StreamedWeights:
         elements = math.prod(value.shape)
         if isinstance(value, torch.Tensor):
             value = value.detach().contiguous()
-        if elements < _SMALL or (
-            isinstance(value, torch.Tensor) and value.dtype is torch.float32
-        ):
+        if elements < _SMALL or (isinstance(value, torch.Tensor) and value.dtype is torch.float32):
             return torch.nn.Parameter(_values(value).float(), requires_grad=False)
         # Zeros, which the system shares until one is written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -117,16 +118,19 @@ class StreamedWeights:
         values = self._latest[1]
         return values.view(tensor.shape) if tensor.is_contiguous() else values.t()
 
-    def integers(self, tensor: torch.Tensor) -> QuantizedWeight | None:
-        """Returns the integers that a file holds for a parameter; None if it holds none.
+    def integers(
+        self, tensor: torch.Tensor, *, is_transposed: bool = False
+    ) -> QuantizedWeight | None:
+        """Returns the integers (outputs, inputs) that a file holds for a parameter; None for none.
 
         Args:
-            tensor: a parameter (outputs, inputs).
+            tensor: a parameter.
+            is_transposed: whether the parameter is (inputs, outputs).
         """
         stored = self._stored.get(tensor.data_ptr())
         if stored is None or isinstance(stored, torch.Tensor):
             return None
-        return stored.integers()
+        return stored.integers(is_transposed=is_transposed)
 
     def values(self) -> Iterator[torch.Tensor]:
         """Yields each weight that is not in memory yet, in the checkpoint's dtype."""

@@ -177,8 +177,9 @@ def pack_weights(
 ) -> Iterator[tuple[str, PackedLinear | torch.Tensor]]:
     """Yields a program's weights, each made when it is asked for.
 
-    In int4, a weight that a file holds in blocks which the kernels can have as they are keeps its
-    integers and scales (npu_llm.checkpoint.gguf_weights); others are rounded to the nearest values.
+    In int8 and int4, a weight that a file holds as integers which the kernels can have keeps them
+    and their scales (npu_llm.checkpoint.quantized), as one in blocks of 4 bits does in int4
+    (npu_llm.checkpoint.gguf_weights); others are rounded to the nearest values.
 
     Args:
         lowered: the program, and the parameters that its weights are made of.
@@ -255,8 +256,9 @@ class _Packer:
 
     def _kept(self, recipe: Recipe) -> dict[str, QuantizedWeight]:
         """Returns the integers of the sources that are not rounded again, by the sources' names."""
-        if self._wanted != "int4":
-            return {}
+        kept = self._in_files(recipe)
+        if kept or self._wanted != "int4":
+            return kept
         made = {
             source: self._made[address]
             for source in recipe.sources
@@ -270,6 +272,23 @@ class _Packer:
         # All outputs of a weight are in one form, and where some have few bits, all have.
         form = min(map(_form_of, made.values()), key=lambda one: one.bits, default=None)
         return {source: one for source, one in made.items() if _form_of(one) == form}
+
+    def _in_files(self, recipe: Recipe) -> dict[str, QuantizedWeight]:
+        """Returns the integers that files hold for the sources, if all of these are in one form.
+
+        In int4 they have 4 bits.
+        """
+        if recipe.index is not None:
+            return {}
+        found: dict[str, QuantizedWeight] = {}
+        for source in recipe.sources:
+            integers = self._weights.integers(
+                self._lowered.sources[source], is_transposed=recipe.transposed
+            )
+            if integers is None or (self._wanted == "int4" and integers.bits != 4):
+                return {}
+            found[source] = integers
+        return found if len({_form_of(one) for one in found.values()}) == 1 else {}
 
     def _value(self, source: str, recipe: Recipe) -> torch.Tensor:
         """Returns a source as (outputs, inputs), or a vector; valid until the next call."""

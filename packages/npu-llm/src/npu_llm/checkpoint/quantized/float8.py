@@ -1,0 +1,110 @@
+"""float8 weights with scales beside them: for a tensor, for each output, or for blocks.
+
+The names of scales are those of transformers' "fp8" (DeepSeek's blocks), compressed-tensors,
+ModelOpt, FBGEMM and vLLM. All multiply the stored values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from npu_llm.checkpoint.file_headers import TensorSpec
+from npu_llm.checkpoint.quantized.encoded import EncodedWeight, Read, elements_of, incomplete
+from npu_llm.errors import ModelError
+
+__all__ = ["find", "scale_layout"]
+
+_KINDS = ("F8_E4M3", "F8_E5M2")
+_BLOCK = (128, 128)
+_WHY = "kernels have no float8"
+
+
+def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterator[EncodedWeight]:
+    """Yields the float8 weights of a checkpoint.
+
+    Args:
+        config: its quantization config; empty for none.
+        headers: of its tensors.
+
+    Raises:
+        ModelError: [weights-scale] for a weight without a scale, [quantization-parts] for a scale
+            of another shape.
+    """
+    for name, tensor in headers.items():
+        if tensor.dtype in _KINDS and not _is_scale(name):
+            yield _weight(name, tensor, config, headers)
+
+
+def _is_scale(name: str) -> bool:
+    return "scale" in name.rpartition(".")[2]
+
+
+def _weight(
+    name: str, tensor: TensorSpec, config: Mapping[str, Any], headers: Mapping[str, TensorSpec]
+) -> EncodedWeight:
+    base, _, last = name.rpartition(".")
+    candidates = [f"{name}_scale_inv", f"{name}_scale", f"{base}.scale_{last}", f"{name}.scale"]
+    if last == "weight":
+        candidates.append(f"{base}.scale")
+    scale = next((one for one in candidates if one in headers), None)
+    if scale is None:
+        raise ModelError(
+            f"{name}: float8 weights must have scales beside them, such as {name}_scale; got "
+            "none. Get the whole checkpoint; if the numbers are meant without scales, convert them "
+            "to bfloat16 and save them again.",
+            code="weights-scale",
+        )
+    size = config.get("weight_block_size") or _BLOCK
+    spread, form = scale_layout(name, tensor.shape, headers[scale].shape, size)
+
+    def decode(read: Read) -> torch.Tensor:
+        # Some scales are powers of two, stored as their exponents.
+        return read("weight").float() * spread(read("scale").float())
+
+    return EncodedWeight(
+        name=name,
+        shape=tensor.shape,
+        elements=elements_of(tensor.shape),
+        parts={"weight": name, "scale": scale},
+        decode=decode,
+        form=f"float8 {form}",
+        why_floats=_WHY,
+    )
+
+
+def scale_layout(
+    name: str, shape: tuple[int, ...], scale: tuple[int, ...], block: Any
+) -> tuple[Callable[[torch.Tensor], torch.Tensor], str]:
+    """Returns what spreads scales over a weight's values, and the layout in words.
+
+    Args:
+        name: of the weight, for the message.
+        shape: of its values, (..., outputs, inputs).
+        scale: shape of its scales.
+        block: outputs and inputs of a block, where scales are for blocks.
+
+    Raises:
+        ModelError: [quantization-parts] for scales that are none of these.
+    """
+    if elements_of(scale) == 1:
+        return lambda scales: scales.reshape(()), "with a scale for a tensor"
+    if len(shape) >= 2:
+        *front, outputs, inputs = shape
+        by_output = (*front, outputs)
+        if scale in (by_output, (*by_output, 1)):
+            return lambda scales: scales.reshape(*by_output, 1), "with a scale for each output"
+        if scale in (tuple(front), (*front, 1), (*front, 1, 1)) and front:
+            ones = (*front, 1, 1)
+            return lambda scales: scales.reshape(ones), "with a scale for each expert"
+        high, wide = (int(size) for size in block)
+        if scale == (*front, -(-outputs // high), -(-inputs // wide)):
+
+            def spread(scales: torch.Tensor) -> torch.Tensor:
+                rows = scales.repeat_interleave(high, -2)[..., :outputs, :]
+                return rows.repeat_interleave(wide, -1)[..., :inputs]
+
+            return spread, f"in blocks of {high} x {wide}"
+    raise incomplete(name, f"its scale has the shape {scale}, the weight {shape}")

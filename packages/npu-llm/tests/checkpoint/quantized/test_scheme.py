@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from npu_llm.errors import ModelError
+
+
+def test_checkpoint_of_floats_has_none(folder):
+    tensors = {"a.weight": torch.ones(2, 2), "a.position_ids": torch.arange(3)}
+    assert folder.scheme(tensors, None) is None
+
+
+def test_config_may_stand_in_a_file_of_its_own(folder):
+    tensors = {
+        "a.qweight": torch.zeros(4, 32, dtype=torch.int32),
+        "a.qzeros": torch.zeros(1, 4, dtype=torch.int32),
+        "a.scales": torch.ones(1, 32, dtype=torch.float16),
+        "a.bias": torch.ones(32),
+    }
+    scheme = folder.scheme(tensors, None, quantize_config={"bits": 4, "group_size": 32})
+    assert str(scheme) == "gptq: 1 weights in 4 bits in groups of 32"
+    assert sorted(one.name for one in scheme.tensors) == ["a.bias", "a.weight"]
+    assert scheme.integer_bits == 4
+
+
+@pytest.mark.parametrize(
+    "config, tensors, reason",
+    [
+        ({"quant_method": "aqlm"}, {"a.codes": torch.ones(2)}, "quant_method 'aqlm'"),
+        (
+            None,
+            {"a.qweight": torch.zeros(2, 2, dtype=torch.int32)},
+            "without a quantization_config",
+        ),
+        (None, {"a.weight": torch.zeros(2, 2, dtype=torch.int8)}, "a.weight of integers"),
+    ],
+)
+def test_forms_that_are_not_read_are_errors(folder, config, tensors, reason):
+    with pytest.raises(ModelError, match=rf"{reason}.*\[quantization-form\]"):
+        folder.scheme(tensors, config)
