@@ -98,6 +98,11 @@ def test_parameters_stand_for_stored_ones(everything_streams, checkpoint):
     assert torch.equal(weight, exact)
 
 
+def test_tied_weights_stay_one(everything_streams, checkpoint):
+    model, _ = load_model(find_source(checkpoint("gpt2", torch.bfloat16)))
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
 def test_checkpoint_in_float32_needs_no_stand_ins(checkpoint):
     model, weights = load_model(find_source(checkpoint("llama", torch.float32)))
     assert list(weights.values()) == []

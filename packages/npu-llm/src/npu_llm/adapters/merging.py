@@ -28,6 +28,7 @@ def merge(
     auto: Any = AutoModelForCausalLM,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
+    ignore_unexpected: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Path:
     """Writes a model with adapters merged into it; any kind of LoRA can be merged.
@@ -40,6 +41,7 @@ def merge(
             that of language models.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
+        ignore_unexpected: whether to drop tensors that the model has no place for.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
     Returns:
@@ -57,6 +59,7 @@ def merge(
             source,
             auto=auto,
             trust_remote_code=trust_remote_code,
+            ignore_unexpected=ignore_unexpected,
             on_progress=progress.advance,
         )
         weights.fill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -10,9 +11,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from npu_llm.checkpoint.facts import read_config
+from npu_llm.checkpoint.facts import read_config, read_scheme
 from npu_llm.checkpoint.file_headers import read_folder_headers
 from npu_llm.checkpoint.gguf_weights import gguf_progress
+from npu_llm.checkpoint.leftovers import unexpected
+from npu_llm.checkpoint.quantized.loading import LazyWeight, load_quantized, place
+from npu_llm.checkpoint.quantized.scheme import Scheme
+from npu_llm.checkpoint.quantized.signs import described_in
+from npu_llm.checkpoint.saved import untrusted
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError
@@ -24,7 +30,7 @@ try:
 except ImportError:  # before transformers 5
     from transformers.modeling_utils import no_init_weights
 
-__all__ = ["load_model", "load_tokenizer"]
+__all__ = ["check_loadable", "load_model", "load_tokenizer"]
 
 # The format's names for dtypes in which a checkpoint's weights can stay until they are needed.
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -35,17 +41,20 @@ def load_model(
     *,
     auto: Any = AutoModelForCausalLM,
     trust_remote_code: bool = False,
+    ignore_unexpected: bool = False,
     on_progress: Advance = lambda share, doing: None,
 ) -> tuple[Any, StreamedWeights]:
     """Loads a model on the CPU, with float32 parameters.
 
-    The weights of a checkpoint in one 16-bit dtype stay mapped in its files; those of a float32
-    checkpoint are mapped and are the model's parameters. A GGUF file is unpacked into memory.
+    The weights of a checkpoint in one 16-bit dtype stay mapped in its files, as quantized ones do;
+    those of a float32 checkpoint are mapped and are the model's parameters. A GGUF file is unpacked
+    into memory.
 
     Args:
         source: the model's files.
         auto: transformers' class for models of its task; by default causal language models.
         trust_remote_code: whether model code inside the checkpoint may run.
+        ignore_unexpected: whether to drop tensors that the model has no place for.
         on_progress: called with the share of the weights that is loaded, and what is being read.
 
     Returns:
@@ -54,26 +63,86 @@ def load_model(
     Raises:
         ModelError: [model-unreadable] if transformers cannot load it, [weights-missing] if the
             files lack some of its weights, [weights-shape] if some have another shape,
-            [unknown-architecture] if transformers does not have its architecture.
+            [weights-unexpected] if the files have weights that the model lacks,
+            [unknown-architecture] if transformers does not have its architecture, [remote-code] if
+            it needs code of the checkpoint that is not trusted; and what
+            npu_llm.checkpoint.quantized.scheme raises.
     """
-    dtype = _stored_dtype(source)
+    stored: dict[str, LazyWeight] = {}
+    scheme = _scheme_of(source)
+    dtype = torch.float32 if scheme is not None else _stored_dtype(source)
     arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if source.gguf_file is not None:
         arguments["gguf_file"] = source.gguf_file
     else:
-        _check_architecture(read_config(source.folder), source, auto)
+        _check_architecture(read_config(source.folder), source, auto, trust_remote_code)
     try:
-        with gguf_progress(on_progress):
-            model, info = auto.from_pretrained(
-                str(source.folder),
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below
-                **arguments,
+        if scheme is not None:
+            model, info, stored = load_quantized(
+                source, scheme, auto=auto, trust_remote_code=trust_remote_code
             )
-    except MemoryError:
+        else:
+            with gguf_progress(on_progress):
+                model, info = auto.from_pretrained(
+                    str(source.folder),
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # reported below
+                    **arguments,
+                )
+    except (MemoryError, ModelError):
         raise
     except Exception as failure:  # of any class: of transformers, tokenizers, the hub, a model
         raise _unreadable(source, "the model", failure) from failure
+    _check_placement(source, model, info, ignore_unexpected=ignore_unexpected)
+    # The model is dequantized: with these attributes transformers refuses to save it.
+    for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
+        if hasattr(owner, name):
+            delattr(owner, name)
+    weights = StreamedWeights()
+    if dtype is not torch.float32 or stored:
+        model = _in_float32(model, weights, auto, trust_remote_code, stored)
+    experts = getattr(model, "set_experts_implementation", None)
+    if experts is not None and _has_experts(model.config):
+        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
+    return model.eval(), weights
+
+
+def check_loadable(
+    source: ModelSource,
+    *,
+    auto: Any = AutoModelForCausalLM,
+    trust_remote_code: bool = False,
+    ignore_unexpected: bool = False,
+) -> None:
+    """Raises what load_model raises for a checkpoint's config, and its tensors' names and shapes.
+
+    Args:
+        source: the model's files; a GGUF file is not looked at.
+        auto: as in load_model.
+        trust_remote_code: as in load_model.
+        ignore_unexpected: as in load_model.
+    """
+    if source.gguf_file is not None:
+        return
+    config, headers = read_config(source.folder), read_folder_headers(source.folder)
+    _check_architecture(config, source, auto, trust_remote_code)
+    scheme = read_scheme(source.folder, config, headers)
+    if not headers or (scheme is None and described_in(config) is not None):
+        return  # torch's own files, or weights that transformers dequantizes
+    tensors = headers.values() if scheme is None else scheme.tensors
+    try:
+        model, info = place(source, tensors, auto=auto, trust_remote_code=trust_remote_code)
+    except MemoryError:
+        raise
+    except Exception as failure:  # as in load_model
+        raise _unreadable(source, "the model", failure) from failure
+    _check_placement(source, model, info, ignore_unexpected=ignore_unexpected)
+
+
+def _check_placement(
+    source: ModelSource, model: Any, info: dict[str, Any], *, ignore_unexpected: bool
+) -> None:
+    """Refuses weights of other shapes, and some that are missing or left over."""
     if unfit := sorted(info["mismatched_keys"]):
         name, given, wanted = unfit[0]
         raise ModelError(
@@ -89,17 +158,23 @@ def load_model(
             f"such as {missing[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )
-    # The model is dequantized: with these attributes transformers refuses to save it.
-    for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
-        if hasattr(owner, name):
-            delattr(owner, name)
-    weights = StreamedWeights()
-    if dtype is not torch.float32:
-        model = _in_float32(model, weights, auto, trust_remote_code)
-    experts = getattr(model, "set_experts_implementation", None)
-    if experts is not None and _has_experts(model.config):
-        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
-    return model.eval(), weights
+    left = [] if ignore_unexpected else unexpected(source, model, info["unexpected_keys"])
+    if left:
+        raise ModelError(
+            f"{source.path}: must contain only weights that {type(model).__name__} has a place "
+            f"for; {len(left)} are left over, such as {', '.join(left[:3])}. Check that "
+            "config.json belongs to these weights; to drop them, which may change the results, "
+            "pass ignore_unexpected=True or --ignore-unexpected.",
+            code="weights-unexpected",
+        )
+
+
+def _scheme_of(source: ModelSource) -> Scheme | None:
+    if source.gguf_file is not None:
+        return None
+    return read_scheme(
+        source.folder, read_config(source.folder), read_folder_headers(source.folder)
+    )
 
 
 def _stored_dtype(source: ModelSource) -> torch.dtype:
@@ -110,7 +185,13 @@ def _stored_dtype(source: ModelSource) -> torch.dtype:
     return _STORED.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
 
 
-def _in_float32(model: Any, weights: StreamedWeights, auto: Any, trust_remote_code: bool) -> Any:
+def _in_float32(
+    model: Any,
+    weights: StreamedWeights,
+    auto: Any,
+    trust_remote_code: bool,
+    encoded: Mapping[str, LazyWeight],
+) -> Any:
     """Returns the same model with float32 parameters that stand for the given model's.
 
     It is created again, because what a model computes once from its config, such as the frequencies
@@ -120,8 +201,9 @@ def _in_float32(model: Any, weights: StreamedWeights, auto: Any, trust_remote_co
     config.dtype = torch.float32
     with no_init_weights():
         made = auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    made.tie_weights()  # which is left out with the initial values
     made.generation_config = model.generation_config
-    stored = dict(model.named_parameters(remove_duplicate=False))
+    stored = {**dict(model.named_parameters(remove_duplicate=False)), **encoded}
     weights.use_placeholders(made, stored)
     kept = model.state_dict()
     for name, buffer in made.named_buffers():
@@ -130,11 +212,17 @@ def _in_float32(model: Any, weights: StreamedWeights, auto: Any, trust_remote_co
     return made
 
 
-def _check_architecture(config: dict[str, Any], source: ModelSource, auto: Any) -> None:
+def _check_architecture(
+    config: dict[str, Any], source: ModelSource, auto: Any, trust_remote_code: bool
+) -> None:
     """Refuses an architecture that transformers does not have for the task."""
     kind = config["model_type"]
     names = auto._model_mapping._model_mapping
-    if kind in names or "auto_map" in config:
+    if kind in names:
+        return
+    if auto.__name__ in (config.get("auto_map") or {}):
+        if not trust_remote_code:
+            raise untrusted(source.path, "the model")
         return
     near = difflib.get_close_matches(kind, names, n=3)
     task = auto.__name__.removeprefix("AutoModelFor")
@@ -178,6 +266,8 @@ def _has_experts(config: Any) -> bool:
 
 
 def _unreadable(source: ModelSource, what: str, failure: Exception) -> ModelError:
+    if "custom code" in str(failure):
+        return untrusted(source.path, what)
     lines = str(failure).strip().splitlines()
     reason = lines[0].rstrip(".") if lines else type(failure).__name__
     return ModelError(

@@ -31,6 +31,7 @@ __all__ = [
     "SETTINGS",
     "add_adapters",
     "add_checkpoint",
+    "add_files",
     "add_generation",
     "add_model",
     "add_server",
@@ -38,6 +39,7 @@ __all__ = [
     "as_generate",
     "check_model",
     "check_text_argument",
+    "file_options",
     "given_text",
     "option_type",
     "positive",
@@ -60,8 +62,8 @@ SAMPLING = {
 def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -> None:
     """Adds --model and the options of how it runs.
 
-    These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --verify and
-    --cache-dir.
+    These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --verify,
+    --cache-dir and those of add_files.
 
     Args:
         parser: where to add them.
@@ -113,6 +115,27 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
     )
+    add_files(parser)
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Adds --trust-remote-code and --ignore-unexpected: what a checkpoint's files may do."""
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run model code inside the checkpoint (default: only transformers' own)",
+    )
+    parser.add_argument(
+        "--ignore-unexpected",
+        action="store_true",
+        help="drop tensors that the model has no place for, which may change the results (default: "
+        "an error that names them)",
+    )
+
+
+def file_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments of LoadOptions for the options of add_files."""
+    return {name: getattr(options, name) for name in ("trust_remote_code", "ignore_unexpected")}
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +147,7 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
         help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
         f"installed {DEFAULT_WEIGHTS}",
     )
+    add_files(parser)
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:

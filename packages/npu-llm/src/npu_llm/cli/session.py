@@ -13,7 +13,7 @@ from npu_command.host_memory import process_memory_bytes
 from npu_command.output import import_notice
 from npu_llm.chat.reply import Reply
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
-from npu_llm.cli.arguments import SAMPLING
+from npu_llm.cli.arguments import SAMPLING, file_options
 from npu_llm.cli.terminal import Display
 from npu_llm.errors import missing_tokenizer
 from npu_llm.generation.language_model import LanguageModel
@@ -48,7 +48,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
             "verify",
             "cache_dir",
         )
-    }
+    } | file_options(options)
     LoadOptions(**asked)  # refuses bad ones before anything is printed
     with import_notice():
         device = npu_runtime.device_info()
@@ -66,6 +66,9 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     if needs_tokenizer and not model.has_tokenizer:
         raise missing_tokenizer(path)
     display.line(_how_it_started(model))
+    weights = model.entry.facts.how_integers_run(model.precision, model.pipeline)
+    if weights is not None:
+        display.line(f"weights: {weights}")
     for name, said in _attention(model).items():
         display.line(f"{name}: {said}")
     if model.verification.status != "right":

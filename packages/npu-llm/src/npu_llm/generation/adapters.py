@@ -230,5 +230,7 @@ class AdaptedModel:
             kv_cache=entry.kv_cache,
             cache_dir=entry.folder.parent,
             adapted_modules=modules,
+            trust_remote_code=bool(entry.about.get("trust_remote_code")),
+            ignore_unexpected=bool(entry.about.get("ignore_unexpected")),
         )
         return prepare(source, options)

@@ -150,7 +150,9 @@ class LanguageModel:
         if not self.has_tokenizer:
             raise missing_tokenizer(self.name)
         return Tokenizer(
-            self._entry.folder / "tokenizer", needs_transformers=not self._entry.has_fast_tokenizer
+            self._entry.folder / "tokenizer",
+            needs_transformers=not self._entry.has_fast_tokenizer,
+            trust_remote_code=self._entry.trusts_code,
         )
 
     @property
@@ -201,9 +203,9 @@ class LanguageModel:
         known = self._entry.vocabulary
         if known is not None:
             return known
-        from transformers import AutoConfig  # for entries of former versions
+        from npu_llm.checkpoint.saved import read_saved_config  # for entries of former versions
 
-        config = AutoConfig.from_pretrained(self._entry.folder)
+        config = read_saved_config(self._entry.folder)
         return int(config.get_text_config().vocab_size)
 
     def new_cache(self) -> StepCache:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 from transformers.generation import GenerationMixin, StopStringCriteria
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
+from npu_llm.checkpoint.saved import load_saved_tokenizer, read_saved_config
 from npu_llm.decoding import can_decode, decode
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams, to_params
@@ -85,7 +86,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
 
     def _complete(self) -> None:
         """Adds what transformers' generate needs to a LanguageModel."""
-        self.config = AutoConfig.from_pretrained(self._entry.folder)
+        self.config = read_saved_config(self._entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(self._entry.folder)
         self._tokenizer: Any = None
 
@@ -104,6 +105,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         cache_dir: str | Path | None = None,
         gguf_file: str | None = None,
         trust_remote_code: bool = False,
+        ignore_unexpected: bool = False,
         revision: str | None = None,
         token: str | bool | None = None,
         on_progress: ProgressListener | None = None,
@@ -132,6 +134,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
             gguf_file: which GGUF file in a folder.
             trust_remote_code: whether model code inside the checkpoint may run.
+            ignore_unexpected: whether to drop tensors that the model has no place for.
             revision: which revision, for a name on the hub.
             token: access token, for a name on the hub.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
@@ -158,6 +161,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             cache_dir=cache_dir,
             gguf_file=gguf_file,
             trust_remote_code=trust_remote_code,
+            ignore_unexpected=ignore_unexpected,
             revision=revision,
             token=token,
             on_progress=on_progress,
@@ -176,7 +180,9 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
     def tokenizer(self) -> Any | None:
         """The tokenizer that came with the model; None if there was none."""
         if self._tokenizer is None and self._entry.has_tokenizer:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._entry.folder / "tokenizer")
+            self._tokenizer = load_saved_tokenizer(
+                self._entry.folder / "tokenizer", trust_remote_code=self._entry.trusts_code
+            )
         return self._tokenizer
 
     def can_generate(self) -> bool:

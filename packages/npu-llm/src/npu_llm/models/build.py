@@ -51,9 +51,12 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
         adapted = options.adapted_modules
         keys = {
-            name: entry_key(source, precision, name, here, adapted, is_for_npus=options.is_for_npus)
+            name: entry_key(
+                source, precision, name, here, adapted,
+                is_for_npus=options.is_for_npus, ignore_unexpected=options.ignore_unexpected,
+            )
             for name in names
-        }
+        }  # fmt: skip
         entry = cache.find(keys[pipeline])
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
@@ -131,6 +134,7 @@ def fill_entry(
         from npu_llm.capture.step import capture_step
         from npu_llm.checkpoint.gguf_weights import read_gguf_once
         from npu_llm.checkpoint.loading import load_model, load_tokenizer
+        from npu_llm.checkpoint.saved import save_config
         from npu_llm.models.kernel_step import save_kernel_step, why_not
         from npu_llm.tokenizer.tokenizer import agrees
 
@@ -139,13 +143,14 @@ def fill_entry(
             model, weights = load_model(
                 source,
                 trust_remote_code=options.trust_remote_code,
+                ignore_unexpected=options.ignore_unexpected,
                 on_progress=progress.advance,
             )
         with progress.stage("tokenizer"):
             tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder / "tokenizer")
-    model.config.save_pretrained(folder)
+    save_config(model.config, folder)
     model.generation_config.save_pretrained(folder)
     # If the files set no limit, the model's class may.
     context = facts.context_length or context_length(model.config.get_text_config().to_dict())
@@ -153,6 +158,8 @@ def fill_entry(
         "name": source.name,
         "source": str(source.path),
         "precision": options.precision.name,
+        "trust_remote_code": options.trust_remote_code,
+        "ignore_unexpected": options.ignore_unexpected,
         "architecture": type(model).__name__,
         "context_length": context,
         "has_tokenizer": tokenizer is not None,

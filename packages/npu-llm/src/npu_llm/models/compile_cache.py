@@ -76,11 +76,14 @@ def entry_key(
     adapted_modules: Sequence[str] = (),
     *,
     is_for_npus: bool = False,
+    ignore_unexpected: bool = False,
 ) -> str:
     """Returns the key of an entry in the compile cache."""
     parts = {**dependencies(source, precision, here), "pipeline": pipeline}
     if is_for_npus:
         parts["device_options"] = compile_options(precision, device="NPU")
+    if ignore_unexpected:
+        parts["ignore_unexpected"] = True
     if adapted_modules:
         parts["adapted_modules"] = list(adapted_modules)
     return make_key(f"{source.name}-{precision.name}-{pipeline}", parts)

@@ -111,6 +111,7 @@ class Entry:
         max_context: how many tokens prompt and answer may have, if a user set a limit.
         kv_cache: what keys and values are stored as, if a user asked for it.
         sparse_attention: which keys a token of a long sequence attends to, if a user asked for it.
+        trusts_code: whether code that came with the model, such as a tokenizer's, may run.
     """
 
     folder: Path
@@ -118,6 +119,7 @@ class Entry:
     max_context: int | None = None
     kv_cache: KvCache | None = None
     sparse_attention: SparseAttention | None = None
+    trusts_code: bool = False
 
     @property
     def name(self) -> str:

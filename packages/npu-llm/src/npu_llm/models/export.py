@@ -54,6 +54,7 @@ def export(
     verify: str = "first",
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
+    ignore_unexpected: bool = False,
     targets: Sequence[str] = (),
     blob_context: int = BLOB_CONTEXT,
     skip_refused: bool = False,
@@ -79,6 +80,7 @@ def export(
             is in the folder anyway, for machines that compile it again.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
+        ignore_unexpected: whether to drop tensors that the model has no place for.
         targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the programs of the
             static pipeline are compiled ahead of time. The vendor's compiler must be installed:
             npu-compiler target install.
@@ -108,6 +110,7 @@ def export(
         verify=verify,
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,
+        ignore_unexpected=ignore_unexpected,
         on_progress=on_progress,
         is_for_npus=bool(compiled_for),
     ).for_device()

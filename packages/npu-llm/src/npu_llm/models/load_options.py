@@ -46,6 +46,7 @@ class LoadOptions:
         cache_dir: the compile cache; None for that of the settings.
         gguf_file: which GGUF file in a folder.
         trust_remote_code: whether model code inside the checkpoint may run.
+        ignore_unexpected: whether to drop tensors that the model has no place for.
         revision: which revision, for a name on the hub.
         token: access token, for a name on the hub.
         on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
@@ -68,6 +69,7 @@ class LoadOptions:
     cache_dir: str | Path | None = None
     gguf_file: str | None = None
     trust_remote_code: bool = False
+    ignore_unexpected: bool = False
     revision: str | None = None
     token: str | bool | None = field(default=None, repr=False)
     on_progress: ProgressListener | None = None
@@ -148,12 +150,13 @@ class LoadOptions:
         return {name: value for name, value in asked.items() if value is not None}
 
     def applied_to(self, entry: Entry) -> Entry:
-        """Returns an entry with the context, the cache and the attention that a user chose."""
+        """Returns an entry with the context, cache, attention and trust that a user chose."""
         return replace(
             entry,
             max_context=self.max_context,
             kv_cache=self.kept_as,
             sparse_attention=self.chosen_keys,
+            trusts_code=self.trust_remote_code,
         )
 
     def check_exported(self, precision: Precision, pipeline: PipelineName | None) -> None:

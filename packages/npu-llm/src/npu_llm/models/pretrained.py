@@ -57,6 +57,7 @@ class Pretrained(ABC):
         device: str | torch.device | None = None,
         cache_dir: str | Path | None = None,
         trust_remote_code: bool = False,
+        ignore_unexpected: bool = False,
         revision: str | None = None,
         token: str | bool | None = None,
         on_progress: ProgressListener | None = None,
@@ -77,6 +78,7 @@ class Pretrained(ABC):
             device: None or "npu".
             cache_dir: where compiled models are kept; see npu_llm.config for the default.
             trust_remote_code: whether model code inside the checkpoint may run.
+            ignore_unexpected: whether to drop tensors that the model has no place for.
             revision: which revision, for a name on the hub.
             token: access token, for a name on the hub.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
@@ -95,6 +97,7 @@ class Pretrained(ABC):
             device=device,
             cache_dir=cache_dir,
             trust_remote_code=trust_remote_code,
+            ignore_unexpected=ignore_unexpected,
             revision=revision,
             token=token,
             on_progress=on_progress,
@@ -186,6 +189,7 @@ class TaskEntries:
                 **dependencies(source, self.precision, surroundings()),
                 "task": self.auto.__name__,
                 "pipeline": self.pipeline,
+                **({"ignore_unexpected": True} if options.ignore_unexpected else {}),
             }
             kind = self.auto.__name__ if self.pipeline is None else f"{self.pipeline}-parts"
             key = make_key(f"{source.name}-{self.precision.name}-{kind}", facts)

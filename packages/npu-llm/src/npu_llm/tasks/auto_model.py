@@ -85,8 +85,11 @@ def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> st
         return "AutoModelForCausalLM"
     config = read_config(source.folder)
     architecture = next(iter(config.get("architectures") or ()), None)
+    coded = config.get("auto_map") or {}
     for task in TASKS:
-        if architecture in _names(getattr(modeling_auto, task)._model_mapping._model_mapping):
+        if task in coded or architecture in _names(
+            getattr(modeling_auto, task)._model_mapping._model_mapping
+        ):
             return task
     if config["model_type"] in AutoModel._model_mapping._model_mapping and architecture is None:
         return "AutoModel"

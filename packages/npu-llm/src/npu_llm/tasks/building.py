@@ -21,6 +21,7 @@ from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.processors import copy_processors
+from npu_llm.checkpoint.saved import save_config
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import check_group_size
 from npu_llm.errors import CaptureError, OptionError
@@ -261,7 +262,7 @@ def fill_task_entry(
     Args:
         folder: an empty folder.
         source: the checkpoint.
-        options: verify and trust_remote_code count.
+        options: verify, trust_remote_code and ignore_unexpected count.
         progress: gets the stages.
         auto: transformers' class for models of the task.
         precision: of weights and arithmetic.
@@ -277,9 +278,12 @@ def fill_task_entry(
     quantizing.check(precision)
     with progress.stage("weights"):
         model, weights = load_model(
-            source, auto=auto, trust_remote_code=options.trust_remote_code,
+            source,
+            auto=auto,
+            trust_remote_code=options.trust_remote_code,
+            ignore_unexpected=options.ignore_unexpected,
             on_progress=progress.advance,
-        )  # fmt: skip
+        )
         weights.fill()
     example = make_example(model, sizes=_image_sizes(source.folder))
     with progress.stage("capture"), torch.no_grad():
@@ -291,7 +295,7 @@ def fill_task_entry(
             )
         pads = may_pad(model, example, folder / PROGRAM)
     with progress.stage("save"):
-        model.config.save_pretrained(folder)
+        save_config(model.config, folder)
         copy_processors(source.folder, folder)
         about = {
             "name": source.name,

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import torch
 import transformers
-from transformers import AutoConfig
 
 from npu_compiler.exported.compiled_shapes import has_one_shape
 from npu_compiler.exported.load import load
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.processors import load_beside
+from npu_llm.checkpoint.saved import read_saved_config
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.models.entry import Entry
 from npu_llm.models.load import LoadedModel
@@ -47,7 +47,7 @@ class TaskModel(Pretrained):
     def __init__(self, ready: LoadedModel[Any]) -> None:
         self.precision = ready.entry.precision
         self.report = ready.report
-        self.config = AutoConfig.from_pretrained(ready.entry.folder)
+        self.config = read_saved_config(ready.entry.folder)
         self.main_input_name = str(ready.entry.about["inputs"][0])
         self._entry = ready.entry
         self._program = ready.programs
@@ -72,6 +72,7 @@ class TaskModel(Pretrained):
         inputs: list[dict[str, torch.Tensor]] | None = None,
         verify: str = "first",
         trust_remote_code: bool = False,
+        ignore_unexpected: bool = False,
         on_progress: ProgressListener | None = None,
     ) -> Path:
         """Writes a model that starts without being traced.
@@ -86,6 +87,7 @@ class TaskModel(Pretrained):
                 them, and with "int8" activations become int8 as well.
             verify: "off" to skip comparing the program with torch.
             trust_remote_code: whether model code inside the checkpoint may run.
+            ignore_unexpected: whether to drop tensors that the model has no place for.
             on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
 
         Returns:
@@ -101,6 +103,7 @@ class TaskModel(Pretrained):
             dtype=dtype,
             verify=verify,
             trust_remote_code=trust_remote_code,
+            ignore_unexpected=ignore_unexpected,
             on_progress=on_progress,
         )
         quantizing = {"group_size": group_size, "symmetric": symmetric, "inputs": inputs}

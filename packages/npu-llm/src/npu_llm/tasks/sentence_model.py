@@ -37,7 +37,10 @@ class _NpuTransformer(Transformer):  # type: ignore[misc]
                 "use another backend.",
                 code="model-task",
             )
-        known = ("dtype", "verify", "cache_dir", "revision", "token", "trust_remote_code")
+        known = (
+            "dtype", "verify", "cache_dir", "revision", "token", "trust_remote_code",
+            "ignore_unexpected",
+        )  # fmt: skip
         given = {name: value for name, value in model_kwargs.items() if name in known}
         return NPUModelForFeatureExtraction.from_pretrained(model_name_or_path, **given)
 

@@ -42,22 +42,30 @@ class Tokenizer:
     """A model's tokenizer."""
 
     def __init__(
-        self, folder: Path, *, needs_transformers: bool = False, wrapped: Any | None = None
+        self,
+        folder: Path,
+        *,
+        needs_transformers: bool = False,
+        trust_remote_code: bool = False,
+        wrapped: Any | None = None,
     ) -> None:
         """Reads the files that transformers saved.
 
         Args:
             folder: the files.
             needs_transformers: whether transformers' class does more than tokenizer.json.
+            trust_remote_code: whether code in the folder may run.
             wrapped: a tokenizer of transformers to use instead of the files.
 
         Raises:
             OSError, ValueError: for a folder without tokenizer.json, or with several templates.
+            ModelError: [remote-code] for one that needs code of its folder, which is not trusted.
         """
         if needs_transformers and wrapped is None:
-            from transformers import AutoTokenizer  # takes a second
+            # Takes a second, for transformers.
+            from npu_llm.checkpoint.saved import load_saved_tokenizer
 
-            wrapped = AutoTokenizer.from_pretrained(folder)
+            wrapped = load_saved_tokenizer(folder, trust_remote_code=trust_remote_code)
         self._wrapped = wrapped
         if wrapped is not None:
             return

@@ -12,7 +12,7 @@ from npu_command.output import add_json, give_answer
 from npu_compiler.commands.target import add_target
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import PRECISION_NAMES
-from npu_llm.cli.arguments import add_checkpoint, check_model
+from npu_llm.cli.arguments import add_checkpoint, check_model, file_options
 from npu_llm.progress import TARGET_STAGES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     estimate: GenerationEstimate | None = None
     found: tuple[Readiness, ...] = ()
     with Display().progress(TARGET_STAGES) as listener:
-        options = LoadOptions(dtype=given.dtype, on_progress=listener)
+        options = LoadOptions(dtype=given.dtype, on_progress=listener, **file_options(given))
         if given.estimate:
             estimate = estimate_static_programs(model, options, target=target)
         else:

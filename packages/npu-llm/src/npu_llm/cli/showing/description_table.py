@@ -34,6 +34,7 @@ def print_description(said: dict[str, Any]) -> None:
         "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
         "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
         **sparse,
+        **_weights(facts, memory),
         "vocabulary": f"{facts['vocabulary']:,} tokens",
         "context": "no limit" if context is None else f"{context:,} tokens",
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
@@ -50,6 +51,19 @@ def print_description(said: dict[str, Any]) -> None:
     console.print(about)
     console.print()
     console.print(_memory_table(memory))
+
+
+def _weights(facts: dict[str, Any], memory: dict[str, Any]) -> dict[str, str]:
+    """Returns the row about weights that others quantized."""
+    if facts["quantization"] is None:
+        return {}
+    kept = [
+        row["precision"]
+        for row in memory["precisions"]
+        if row["quantization"].endswith("kept as they are")
+    ]
+    what = f"; {' and '.join(kept)} keep the integers" if kept else ""
+    return {"weights": f"{facts['quantization']}{what}"}
 
 
 def _speed(estimate: dict[str, Any] | None) -> dict[str, str]:

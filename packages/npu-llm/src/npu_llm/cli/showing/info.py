@@ -8,7 +8,7 @@ from typing import Any
 from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.cli.arguments import check_model
+from npu_llm.cli.arguments import add_files, check_model, file_options
 
 __all__ = ["main"]
 
@@ -40,12 +40,15 @@ def main(arguments: Sequence[str]) -> int:
         help="build the model's programs and show its speed on an NPU, such as lunar-lake, by the "
         "NPU's compiler, which takes minutes the first time; an estimate, not a measurement",
     )
+    add_files(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
     # Late: help and wrong options need neither.
     from npu_llm.cli.showing.model_description import describe
 
-    said = describe(options.model, trace=options.trace, target=options.target)
+    said = describe(
+        options.model, trace=options.trace, target=options.target, **file_options(options)
+    )
     give_answer(options.json, said, lambda: _print(said))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,11 @@ _CONTEXTS = (1024, 4096, 32768)
 
 
 def describe(
-    name_or_path: str | Path | None, *, trace: bool = False, target: str | None = None
+    name_or_path: str | Path | None,
+    *,
+    trace: bool = False,
+    target: str | None = None,
+    **files: Any,
 ) -> dict[str, Any]:
     """Returns what `npu-llm info --json` prints.
 
@@ -42,18 +47,21 @@ def describe(
         name_or_path: a model; None for the installed weights.
         trace: whether to trace the model for its pipeline.
         target: the NPU whose compiler estimates the model's speed; None for no estimate.
+        files: trust_remote_code and ignore_unexpected, as in LoadOptions.
 
     Raises:
-        ModelError: for a damaged model, or something that is not a model; [model-kind] for the
-            estimate of an exported folder.
+        ModelError: for a damaged model, something that is not a model, or a checkpoint that cannot
+            be loaded; [model-kind] for the estimate of an exported folder.
         CaptureError: for a model that is traced and cannot be.
         npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
     """
     model = _identify(name_or_path)
-    speed = None if target is None else _estimated(model, target)
+    speed = None if target is None else _estimated(model, target, files)
     facts = model.facts
     device = device_info()
-    known = _known_pipeline(model, device.device, trace=trace)
+    known = _known_pipeline(model, device.device, trace=trace, files=files)
+    if model.source is not None and not (trace or known["pipeline_is_known"]):
+        _check_loadable(model.source, files)
     kernels = known["pipeline"] == "kernels"
     available = available_bytes()
     contexts = _contexts(facts)
@@ -78,6 +86,7 @@ def describe(
                 "total_bytes": {
                     str(context): need.running_bytes for context, need in needs.items()
                 },
+                "quantization": facts.how_integers_run(precision, known["pipeline"]),
                 "first_start_bytes": needs[contexts[0]].first_start_bytes,
                 "max_context_that_fits": max(spare // per_token, 0) if per_token else None,
             }
@@ -143,13 +152,31 @@ def _verdict(entry: Entry) -> Verdict:
     return read_kept(folder) or Verdict("unchecked", "it was written without that")
 
 
-def _known_pipeline(model: _Model, device: str, *, trace: bool) -> dict[str, Any]:
+def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
+    """Raises what the first start of a checkpoint would raise for its config and tensors."""
+    if source.gguf_file is not None:
+        return
+    # Heavy; a model that was started before needs no check.
+    start_packages()
+    import transformers
+
+    from npu_llm.checkpoint.loading import check_loadable
+    from npu_llm.cli.session import be_quiet
+    from npu_llm.tasks.auto_model import find_task
+
+    be_quiet()
+    check_loadable(source, auto=getattr(transformers, find_task(source.path)), **files)
+
+
+def _known_pipeline(
+    model: _Model, device: str, *, trace: bool, files: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns which pipeline runs a model here, if that is known, and why not that of kernels."""
     chosen = model.pipeline or choose_pipeline(None, device)
     reason, is_known = model.why_not_kernels, True
     if model.source is not None and chosen == "kernels":
         if trace:
-            reason = _traced(model.source, model.facts)
+            reason = _traced(model.source, model.facts, files)
         else:
             entry = find_entry(model.source, PRECISIONS.values(), chosen)
             is_known = entry is not None
@@ -175,7 +202,7 @@ def _sparse_attention(pipeline: PipelineName, entry: Entry | None) -> str:
     return "with --sparse-attention K" if broken is None else f"no, as the model {broken}"
 
 
-def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
+def _traced(source: ModelSource, facts: ModelFacts, files: Mapping[str, Any]) -> str | None:
     """Traces a model; returns why it is not a kernel program, None if it is."""
     # Heavy, and not needed for anything else here.
     start_packages()
@@ -186,14 +213,14 @@ def _traced(source: ModelSource, facts: ModelFacts) -> str | None:
     from npu_llm.models.kernel_step import refusal_of
 
     be_quiet()
-    model, _ = load_model(source)
+    model, _ = load_model(source, **files)
     captured = capture_step(model)
     make_functional(captured.graph_module)
     context = facts.context_length or context_length(model.config.get_text_config().to_dict())
     return refusal_of(captured, context)
 
 
-def _estimated(model: _Model, target: str) -> dict[str, Any]:
+def _estimated(model: _Model, target: str, files: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the speed of a model on an NPU by the compiler's estimate."""
     # OpenVINO, and below torch, which nothing else here needs.
     from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
@@ -211,7 +238,7 @@ def _estimated(model: _Model, target: str) -> dict[str, Any]:
     from npu_llm.models.readiness import estimate_static_programs
 
     be_quiet()
-    found = estimate_static_programs(model.path, LoadOptions(), target=target)
+    found = estimate_static_programs(model.path, LoadOptions(**files), target=target)
     return {
         "target": str(chosen),
         "tokens_per_s": found.tokens_per_s,

@@ -10,7 +10,7 @@ from npu_command.command_parser import offer
 from npu_command.output import import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
-from npu_llm.cli.arguments import add_verify
+from npu_llm.cli.arguments import add_files, add_verify, file_options
 from npu_llm.cli.terminal import Display
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["add_task_model", "start_task", "start_transcriber"]
 
 
 def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PRECISION) -> None:
-    """Adds --model, --dtype, whose `default` the class has, --verify and --cache-dir."""
+    """Adds --model, --dtype, whose `default` the class has, --verify, --cache-dir, add_files."""
     parser.add_argument(
         "--model",
         metavar="PATH",
@@ -38,6 +38,7 @@ def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PR
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
     )
+    add_files(parser)
 
 
 def start_task(kind: str, options: argparse.Namespace, display: Display) -> Any:
@@ -67,6 +68,7 @@ def start_task(kind: str, options: argparse.Namespace, display: Display) -> Any:
             verify=options.verify,
             cache_dir=options.cache_dir,
             on_progress=listener,
+            **file_options(options),
         )
     cached = model.report.from_cache
     display.line(

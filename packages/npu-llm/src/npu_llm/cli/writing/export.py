@@ -13,7 +13,7 @@ from npu_command.output import add_json, give_answer
 from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION
-from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model
+from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model, file_options
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.progress import STAGES, TARGET_STAGES
 
@@ -116,7 +116,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
             code="quantize-text",
         )
     with display.progress(TARGET_STAGES if options.target else STAGES) as listener:
-        asked = {"verify": options.verify, "on_progress": listener}
+        asked = {"verify": options.verify, "on_progress": listener, **file_options(options)}
         if kind is None:
             from npu_llm.models.entry import open_exported
             from npu_llm.models.export import export

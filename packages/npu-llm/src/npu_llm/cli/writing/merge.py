@@ -8,7 +8,7 @@ from pathlib import Path
 from npu_command.command_parser import CommandParser
 from npu_command.output import add_json
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.cli.arguments import add_adapters, add_checkpoint, check_model
+from npu_llm.cli.arguments import add_adapters, add_checkpoint, check_model, file_options
 from npu_llm.cli.terminal import Display
 from npu_llm.cli.writing.export import give_folder
 from npu_llm.progress import MERGE_STAGES
@@ -45,6 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     auto = getattr(transformers, find_task(model))
     display = Display()
     with display.progress(MERGE_STAGES) as listener:
-        folder = merge(model, options.adapter, options.output, auto=auto, on_progress=listener)
+        folder = merge(
+            model,
+            options.adapter,
+            options.output,
+            auto=auto,
+            on_progress=listener,
+            **file_options(options),
+        )
     give_folder(folder, options, display)
     return 0

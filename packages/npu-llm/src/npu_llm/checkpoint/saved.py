@@ -1,0 +1,70 @@
+"""Configs and tokenizers that an entry keeps, read without running code that came with a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from npu_llm.errors import ModelError
+
+__all__ = ["load_saved_tokenizer", "read_saved_config", "save_config", "untrusted"]
+
+_CONFIG = "config.json"
+# Where classes are that came with a checkpoint.
+_REMOTE = "transformers_modules"
+
+
+def save_config(config: Any, folder: Path) -> None:
+    """Writes a config such that reading it needs no code of the checkpoint.
+
+    Args:
+        config: of transformers, or of a class that came with a checkpoint.
+        folder: where to write config.json.
+    """
+    if not type(config).__module__.startswith(_REMOTE):
+        config.save_pretrained(folder)
+        return
+    about = json.loads(config.to_json_string(use_diff=False))
+    about.pop("auto_map", None)
+    about |= {name: getattr(config, other) for name, other in config.attribute_map.items()}
+    (folder / _CONFIG).write_text(json.dumps(about, indent=2) + "\n")
+
+
+def read_saved_config(folder: Path) -> Any:
+    """Reads what save_config wrote; a config of an unknown class has its values alone."""
+    about = json.loads((folder / _CONFIG).read_text())
+    if about.get("model_type") in CONFIG_MAPPING_NAMES:
+        return AutoConfig.from_pretrained(folder)
+    return PretrainedConfig.from_dict(about)
+
+
+def load_saved_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
+    """Loads a tokenizer with transformers.
+
+    Args:
+        folder: its files.
+        trust_remote_code: whether code among them may run.
+
+    Raises:
+        ModelError: [remote-code] if it needs code that is not trusted.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except ValueError as failure:
+        if "custom code" in str(failure):
+            raise untrusted(folder, "the tokenizer") from failure
+        raise
+
+
+def untrusted(path: Path, what: str) -> ModelError:
+    """Returns the error for code of a checkpoint that is not trusted: [remote-code]."""
+    return ModelError(
+        f"{path}: {what} must be one that transformers has, or its code must be trusted; got code "
+        "inside the checkpoint. Read its .py files, then pass trust_remote_code=True or "
+        "--trust-remote-code to run them.",
+        code="remote-code",
+    )
