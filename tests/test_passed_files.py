@@ -66,6 +66,33 @@ sys.stdin = io.StringIO("Hi")
 main(["chat", "--greedy", "--max-new-tokens", "2"])
 """
 
+# Writes the files of the methods that run between the second and the fourth step of the kernels.
+TOKEN = """
+import io, json, os, sys
+from npu_llm.cli import main
+
+steps, files = 0, {}
+
+def note(frame, event, _):
+    global steps
+    code = frame.f_code
+    if event != "call":
+        return
+    steps += code.co_qualname == "Execution.step"
+    name = code.co_qualname.split(".<locals>")[0]
+    parts = code.co_filename.split(os.sep)
+    ours = [name for name in ("npu_llm", "npu_ops", "npu_runtime") if name in parts]
+    if 2 <= steps < 4 and "." in name and ours:
+        files["/".join(parts[parts.index(ours[0]) :])] = None
+
+sys.stdin = io.StringIO("Hi")
+sys.setprofile(note)
+main(["chat", "--greedy", "--max-new-tokens", "5"])
+sys.setprofile(None)
+with open(sys.argv[1], "w") as file:
+    json.dump([steps, *files], file)
+"""
+
 SERVE = """
 import os, signal, socket, threading, time
 from npu_llm.cli import main
@@ -100,6 +127,13 @@ def listed(root, call):
     return re.findall(r"^\| `([^`]+)` \|", table.split("\n\n")[0], flags=re.MULTILINE)
 
 
+def concepts(root):
+    """The page's concepts of a token: name -> file."""
+    page = (root / "docs" / "architecture.md").read_text()
+    _, table = page.split("| Concept | Where it is | What it is |\n|---|---|---|\n")
+    return dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table.split("\n\n")[0], re.MULTILINE))
+
+
 @pytest.fixture
 def passed(run, tmp_path):
     """Runs a call from an empty cache; returns the files that it entered, in order."""
@@ -125,6 +159,14 @@ def test_torch_compile_passes_the_files_of_its_list(root, tmp_path, passed):
     assert_passed_in_order(listed(root, "torch.compile"), passed("compile.py"))
 
 
+def test_at_most_fifteen_concepts_of_a_token_are_where_the_page_says(root):
+    found = concepts(root)
+    assert 0 < len(found) <= 15
+    for name, file in found.items():
+        (source,) = (root / "packages").glob(f"*/src/{file}")
+        assert f"\nclass {name}" in source.read_text()
+
+
 @pytest.mark.long
 def test_generate_passes_the_files_of_its_list(root, passed):
     entered = passed("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
@@ -132,13 +174,20 @@ def test_generate_passes_the_files_of_its_list(root, passed):
 
 
 @pytest.mark.long
-def test_chat_and_serve_pass_the_files_of_their_lists(root, tmp_path, passed):
+def test_chat_and_serve_pass_the_files_of_their_lists(root, tmp_path, passed, run):
     start = ("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
     passed(*start)  # the lists are those of a later start
     (tmp_path / "chat.py").write_text(CHAT)
     assert_passed_in_order(listed(root, "npu-llm chat"), passed("chat.py"))
     (tmp_path / "serve.py").write_text(SERVE)
     assert_passed_in_order(listed(root, "npu-llm serve"), passed("serve.py"))
+    (tmp_path / "token.py").write_text(TOKEN)
+    out = tmp_path / "token.json"
+    done = run("python", "token.py", str(out), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    steps, *files = json.loads(out.read_text())
+    assert steps == 5
+    assert set(files) <= set(concepts(root).values())
 
 
 def test_trace_passes_the_files_of_its_list(root, tmp_path, passed, run_new):
