@@ -72,12 +72,9 @@ def is_lossy(call: HalfCall) -> bool:
 def run_both(
     module: fx.GraphModule, inputs: Mapping[str, Any], is_kept: Callable[[fx.Node], bool]
 ) -> HalfRun:
-    """Runs a graph in both precisions.
+    """Runs a functional graph of aten calls, with float32 floats, in both precisions.
 
-    Args:
-        module: a functional graph of aten calls; floats are float32.
-        inputs: value by placeholder name.
-        is_kept: whether a call is computed in float32, from inputs as they come.
+    A call that `is_kept` is computed in float32, from inputs as they come.
     """
     wide: dict[fx.Node, Any] = {}
     half: dict[fx.Node, Any] = {}
@@ -257,12 +254,7 @@ def search_kept(
 ) -> KeptSearch:
     """Runs a graph in both precisions, and keeps modules in float32 until outputs are near.
 
-    Args:
-        module: as of npu_compiler.half_precision.run_both.
-        values: of its inputs, by placeholder name.
-        kept: what is kept from the start.
-        tolerance: what counts as near.
-        mend: whether anything may be added to it.
+    `kept` is kept from the start; `mend` says whether anything may be added to it.
     """
     given, names = tuple(kept), list(kept)
     run = first = _run(module, values, names)
@@ -443,12 +435,9 @@ def check_half(
 
 
 def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
-    """Says the same of a program that torch.export.save wrote, with its own example inputs.
+    """As check_half, of a program that torch.export.save wrote, with its own example inputs.
 
-    What must be kept in float32 is looked for.
-
-    Raises:
-        ExportError: [saved-program] for another file; and as check_half.
+    What must be kept in float32 is looked for. Raises [saved-program] for another file.
     """
     saved = read_saved_program(path)
     with warnings.catch_warnings():

@@ -63,16 +63,9 @@ def _op_names() -> set[str]:
 def check_modules(
     option: str, patterns: Sequence[str], matched: Iterable[str], known: Iterable[str]
 ) -> None:
-    """Checks that each pattern of module names has matched one.
+    """Raises [option-value], with the nearest name, unless each pattern has matched a module.
 
-    Args:
-        option: its name.
-        patterns: as given.
-        matched: those that matched the name of a module with calls in the graph.
-        known: names of modules with calls in the graph.
-
-    Raises:
-        OptionError: [option-value] with the nearest name.
+    Modules are those with calls in the graph.
     """
     for pattern in patterns:
         if pattern not in set(matched):

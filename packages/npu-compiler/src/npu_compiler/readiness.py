@@ -113,17 +113,10 @@ def compiler_verdict(
     rules: Sequence[Finding],
     options: Mapping[str, str] | None = None,
 ) -> tuple[Finding, TargetReport | None]:
-    """Compiles a model for a target.
+    """Returns the finding of a target's compiler on a model, which overrules those of the rules.
 
-    Args:
-        model: stays as it is.
-        target: to compile for.
-        rules: the findings of the rules, which a compiler overrules.
-        options: further options of the compiler.
-
-    Returns:
-        The finding, with the compiler's report. Without a usable compiler the verdict is unknown,
-        and the finding has the command that brings one.
+    Without a usable compiler the verdict is unknown, and the finding has the command that brings
+    one.
     """
     if varying_operations(model):
         return _finding("unknown", "left out: it takes static shapes alone"), None
@@ -228,16 +221,10 @@ def check_file(
 def check_folder(
     path: str | os.PathLike[str], *, target: str = "lunar-lake", rules_only: bool = False
 ) -> Readiness:
-    """Checks an exported model; see `check`.
-
-    Args:
-        path: a folder that npu_compiler.export made.
-        target: as of `check`.
-        rules_only: as of `check`.
+    """Checks a folder that npu_compiler.export made; arguments and errors as of `check`.
 
     Raises:
         ExportError: the folder is not one, or is damaged.
-        OptionError: [unknown-target] no NPU generation has this name.
     """
     find_target(target)
     folder = Path(path)
@@ -254,18 +241,7 @@ def check_model(
     rules_only: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> Readiness:
-    """Checks a program of OpenVINO; see `check`.
-
-    Args:
-        model: of OpenVINO.
-        name: of it, in the report.
-        target: as of `check`.
-        rules_only: as of `check`.
-        options: further options of the compiler.
-
-    Raises:
-        OptionError: [unknown-target] no NPU generation has this name.
-    """
+    """Checks a program of OpenVINO, under a name in the report; see `check`."""
     chosen = find_target(target)
     findings = [Finding("one program", "accepted", f"{len(model.get_ops())} operations")]
     findings += check_whole_program(model)

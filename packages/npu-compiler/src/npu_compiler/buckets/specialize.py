@@ -60,17 +60,10 @@ def specialize(
     device: torch.device,
     check_indices: bool = True,
 ) -> StaticGraph:
-    """Writes a graph with fixed sizes.
+    """Writes a graph of functional aten calls with fixed sizes, exact or padded ones.
 
-    Args:
-        graph_module: functional aten calls with fake values in `meta["val"]`.
-        exact: sizes that are the true ones.
-        padded: sizes that are rounded up.
-        device: where masks are computed.
-        check_indices: whether an index beyond a true size is to stay out of range.
-
-    Raises:
-        CannotPad: the sizes that have to be exact.
+    `check_indices` says whether an index beyond a true size is to stay out of range. Raises
+    CannotPad with the sizes that have to be exact.
     """
     made = _Specializer(graph_module, exact, padded, device, check_indices=check_indices)
     return made.write()

@@ -47,13 +47,9 @@ def write_page(output: Path, page: str) -> None:
 
 
 def render(directory: Path) -> str:
-    """Returns the page of a directory with dumps.
+    """Returns the page of a directory with a folder per captured graph.
 
-    Args:
-        directory: with one folder per captured graph.
-
-    Raises:
-        DumpError: [dump-absent] there is no dump in it, [dump-damaged] a summary cannot be read.
+    Raises [dump-absent] without dumps, [dump-damaged] for a summary that cannot be read.
     """
     found = sorted(directory.glob(f"*/{_SUMMARY}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:

@@ -56,17 +56,7 @@ def compressed(
     captured: Captured,
     manifest: Manifest,
 ) -> ov.Model:
-    """Compresses a lowered model as the options and the calibration data say.
-
-    Args:
-        model: may be changed.
-        config: dtype, activations, group_size, symmetric and rounding count.
-        calibration: example calls as npu_compiler.export takes them, or None.
-        captured: what was lowered.
-        manifest: describes the inputs.
-
-    Returns:
-        The compressed model.
+    """Compresses a lowered model, which may be changed, as options and calibration data say.
 
     Raises:
         ExportError: [export-input] for a call that the model does not take.

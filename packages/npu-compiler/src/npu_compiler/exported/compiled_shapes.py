@@ -158,11 +158,8 @@ class ByShapes(Generic[_Loaded]):
     ) -> None:
         """Loads the program, if there is one for all calls.
 
-        Args:
-            load: given the shape of each input of the IR, or None for sizes as they were exported.
-            manifest: of the folder.
-            is_from_cache: whether the device compiled nothing for a program.
-            one_shape: whether the device's programs have one shape each.
+        `load` gets the shape of each input of the IR, or None for sizes as they were exported; with
+        `one_shape` the device's programs have one shape each.
         """
         used = [port for port in manifest.inputs if port.port is not None]
         self._varies = any(not isinstance(size, int) for port in used for size in port.shape)

@@ -68,14 +68,7 @@ class Manifest:
         return self.device_options if device.startswith(("CPU", "SIM")) else {}
 
     def check_call(self, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-        """Checks dtypes and shapes of a call.
-
-        Args:
-            inputs: dtype and shape of each.
-
-        Raises:
-            ExportError: [export-input] naming the input, what it must be and what it was.
-        """
+        """Checks dtypes and shapes of a call's inputs; [export-input] names what is wrong."""
         known: dict[str, int] = {}
         for port, (dtype, shape) in zip(self.inputs, inputs, strict=True):
             if dtype != port.dtype:

@@ -39,17 +39,9 @@ def verified(
 ) -> Manifest:
     """Runs what was written and torch on the example, and says in the manifest how it ended.
 
-    Args:
-        folder: with the model.
-        manifest: of it.
-        model: what was written.
-        captured: what it was made of.
-        example: the example's tensors, in the order of the manifest's inputs.
-        outputs: for each of torch's results which of the model's it is.
-        config: verify, activations and rounding count.
-
-    Returns:
-        The manifest with a verdict, and with the options that the model needs.
+    `example` has the tensors in the order of the manifest's inputs, `outputs` which of the model's
+    results each of torch's is. Returns the manifest with a verdict and the options that the model
+    needs.
 
     Raises:
         ExportError: [wrong-result] for a model that differs from torch with all known workarounds.

@@ -94,16 +94,10 @@ PLAIN = Mode()
 def draw_mode(
     seed: int, number: int, kind: str, graph: RandomGraph, *, verify: str = "", target: str = ""
 ) -> Mode:
-    """Draws how to compile the graph of a seed and number.
+    """Draws how to compile the graph of a seed and number, of a kind as draw_graph says.
 
-    Args:
-        seed: of the run.
-        number: of the graph.
-        kind: of the graph, as draw_graph says.
-        graph: what is to be compiled.
-        verify: for all graphs of a run; by default "first" for one of twelve, "off" for the others.
-        target: for all graphs of a run; by default "kernels" for one of four, "openvino" for the
-            others.
+    By default `verify` is "first" for one graph of twelve, "off" for the others; `target` is
+    "kernels" for one of four, "openvino" for the others.
     """
     chance = random.Random(f"mode {seed} {number}")
 

@@ -177,14 +177,10 @@ def run(
     on_finding: Callable[[Finding], object],
     on_save: Callable[[Ledger], object],
 ) -> None:
-    """Compares graphs, on from where a ledger stands.
+    """Compares graphs, on from where a ledger stands, which changes as the run goes on.
 
-    Args:
-        ledger: counts; changed as the run goes on.
-        directory: where the ledger and findings.jsonl are kept; None for nowhere.
-        limits: see Limits.
-        on_finding: called with each finding, by one thread at a time.
-        on_save: called every ten seconds and at the end, likewise.
+    Ledger and findings.jsonl are kept in the directory, or nowhere. `on_finding` and, every ten
+    seconds and at the end, `on_save` are called by one thread at a time.
     """
     state = _State(ledger, directory, limits, on_finding, on_save)
     for chunk in sorted(ledger.open_chunks):

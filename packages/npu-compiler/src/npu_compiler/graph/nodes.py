@@ -191,15 +191,10 @@ def strides_agree(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def can_stand_for(fresh: fx.Node, node: fx.Node, returned: set[fx.Node]) -> bool:
-    """Whether a new call can be read in place of another.
+    """Whether a fresh call can be read in place of a node.
 
     Its tensor has the same dtype and sizes. Its elements may lie otherwise, as a fused op gives
     contiguous results, unless the caller sees them or a view is taken that asks how they lie.
-
-    Args:
-        fresh: the new call.
-        node: the one that it replaces.
-        returned: see returned_memory.
     """
     left, right = value_of(fresh), value_of(node)
     if same_value(left, right):
@@ -226,15 +221,9 @@ def add_call(
     origin: fx.Node,
     **kwargs: Any,
 ) -> fx.Node:
-    """Adds a call before a node, with the value that the op's fake gives.
+    """Adds a call of an overload before a node, with the value that the op's fake gives.
 
-    Args:
-        graph: to add to.
-        before: the node that the call stands before.
-        target: an overload.
-        args: nodes and numbers, in the order of the schema.
-        origin: the node whose source line the call takes over.
-        kwargs: keyword arguments of the op.
+    It takes over the source line of `origin`.
     """
     values = fx.map_arg(args, lambda node: node.meta["val"])
     value = target(*values, **kwargs)
@@ -253,13 +242,8 @@ def copy_inputs(
 ) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
     """Adds what calls of another graph read: copies of attributes, placeholders for the rest.
 
-    Args:
-        graph: the graph that the calls are copied to later.
-        calls: nodes of the other graph.
-        is_left: whether the caller copies a node itself.
-
-    Returns:
-        The new node of each original, and the originals of the placeholders in order.
+    What `is_left` the caller copies itself. Returns the new node of each original, and the
+    originals of the placeholders in order.
     """
     members = set(calls)
     copies: dict[fx.Node, fx.Node] = {}
@@ -314,9 +298,7 @@ def shares_memory(node: fx.Node) -> bool:
 def axis_order(meta: torch.Tensor) -> tuple[int, ...] | None:
     """Returns the axes from the slowest to the fastest, or None when that is their own order.
 
-    Args:
-        meta: a fake or real tensor; symbolic sizes are judged by their hints, so whoever binds
-            checks again.
+    Symbolic sizes are judged by their hints, so whoever binds checks again.
     """
     if meta.dim() < 2:
         return None
@@ -382,16 +364,9 @@ def inlined(
     function: Callable[..., Any],
     tensors: Sequence[fx.Node],
 ) -> list[fx.Node]:
-    """Puts the calls of a function before a node, of which they get the origin.
+    """Puts the calls of a function of tensors before a node, of which they get the origin.
 
-    Args:
-        graph: with fake values in `meta["val"]`.
-        node: before which the calls stand.
-        function: of the tensors, with torch functions alone.
-        tensors: nodes of the graph.
-
-    Returns:
-        The nodes of the tensors that the function returns, in order.
+    The function calls torch functions alone. Returns the nodes of the tensors that it returns.
     """
     fakes = [tensor.meta["val"] for tensor in tensors]
     with torch.no_grad(), fakes[0].fake_mode:

@@ -220,14 +220,10 @@ _SHORT = {
 
 
 def graph_text(graph: fx.Graph, *, sources: bool = False) -> str:
-    """Returns a graph as text.
+    """Returns a graph as text, with the Python lines of its calls if `sources`.
 
     A line reads `name: dtype[sizes] (strides) device = op(arguments)`; strides stand where elements
     do not lie in the order of the axes.
-
-    Args:
-        graph: with values in `meta["val"]`.
-        sources: whether to add the Python line that a call comes from.
     """
     return "\n".join(_lines(graph, sources)) + "\n"
 

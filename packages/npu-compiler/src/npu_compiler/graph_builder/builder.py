@@ -60,17 +60,9 @@ class GraphTrial:
         precision: str,
         load: Callable[[Mapping[str, str]], npu_runtime.Program],
     ) -> None:
-        """Takes a graph, and what its program was made of.
+        """Takes a graph before any pass, and what its program was made of.
 
-        Args:
-            original: the graph before any pass.
-            lowered: what became of it.
-            replay: the recorded calls.
-            weights: placeholder name -> constant of the graph.
-            compression: what became of the weights of products, or None.
-            config: of the graph.
-            precision: in which the program computes.
-            load: loads the program with further options of the device's compiler.
+        `load` loads the program with further options of the device's compiler.
         """
         self._original, self._lowered, self._replay = original, lowered, replay
         self._weights, self._compression = weights, compression
@@ -79,15 +71,9 @@ class GraphTrial:
     def run(
         self, program: npu_runtime.Program, inputs: Sequence[torch.Tensor], *, is_strict: bool
     ) -> Tried:
-        """Runs a program, compares, and mends it where it can.
+        """Runs a program on inputs in its order, compares, and mends it where it can.
 
-        Args:
-            program: of the graph.
-            inputs: in the program's order.
-            is_strict: whether a program that cannot be mended is an error.
-
-        Raises:
-            WrongResultError: [wrong-result] under strict, for a program that cannot be mended.
+        Raises [wrong-result] under strict, for a program that cannot be mended.
         """
         names = self._lowered.output_names
         call = plain_call(program, self._lowered.input_names, len(names))

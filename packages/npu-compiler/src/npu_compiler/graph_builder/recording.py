@@ -106,15 +106,9 @@ class Rehearsal:
     ) -> Any:
         """Runs a call on real tensors where only that shows whether torch takes it.
 
-        Args:
-            call: makes it, on a value per slot.
-            fakes: slot -> fake tensor, of the tensors it takes.
-
-        Returns:
-            The result where every value was known, else None.
-
-        Raises:
-            Exception: what torch raises whatever the values that are not known.
+        `call` makes it on a value per slot, of which `fakes` has the tensors. Returns the result
+        where every value was known, else None. Raises what torch raises whatever the other values
+        are.
         """
         known = {slot for slot in fakes if slot in self._known}
         is_mixed = len({fake.dtype for fake in fakes.values()}) > 1

@@ -123,17 +123,9 @@ def build_program(
     home: str,
     name: str,
 ) -> BuiltProgram:
-    """Returns the program of a piece, ready to call.
+    """Returns the program of a piece, ready to call, with results on the `home` device.
 
-    Args:
-        piece: of a graph.
-        constants: placeholder name -> weight that becomes a part of the program.
-        config: see CompilerConfig.
-        home: device type of the results.
-        name: of the program.
-
-    Raises:
-        RefusedNode: plan again without these nodes.
+    Constants become parts of the program. Raises RefusedNode to plan again without these nodes.
     """
     building = _Building(piece, constants, config, name)
     program, is_cached = building.load()

@@ -20,16 +20,9 @@ def is_failure(error: Exception) -> bool:
 
 
 def report_failure(name: str, error: Exception, *, instead: str, is_strict: bool) -> None:
-    """Warns about a failure of the compiler.
+    """Warns about a failure of the compiler; [compiler-failure] under strict.
 
-    Args:
-        name: of the graph, program or call.
-        error: what was raised.
-        instead: how it runs now, after "so".
-        is_strict: see CompilerConfig.strict.
-
-    Raises:
-        CompilerError: [compiler-failure] under strict.
+    `instead` says, after "so", how the graph, program or call runs now.
     """
     if is_strict and isinstance(error, NpuError):
         raise error

@@ -38,18 +38,9 @@ def build_kernel_program(
     name: str,
     choice: TargetChoice,
 ) -> BuiltProgram:
-    """Returns the kernel program of a piece, ready to call.
+    """Returns the kernel program of a piece, ready to call; as build_program.
 
-    Args:
-        piece: of a graph.
-        constants: placeholder name -> weight that becomes a part of the program.
-        config: see CompilerConfig.
-        home: device type of the results.
-        name: of the program.
-        choice: why it is made, and how it is to run.
-
-    Raises:
-        LoweringError: [no-kernel] for a call that no kernel computes.
+    Raises [no-kernel] for a call that no kernel computes.
     """
     for node in piece.outputs:
         if axis_order(node.meta["val"]) is not None:

@@ -47,14 +47,10 @@ def make_plan(
     refused: Mapping[str, str] | None = None,
     seen: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Plans the programs of a graph.
+    """Plans the programs of a functional graph of aten calls; writes may stand at its end.
 
-    Args:
-        graph: a functional graph of aten calls; writes to inputs may stand at its end.
-        config: see CompilerConfig.
-        refused: node name -> reason, for nodes that turned out not to be lowerable.
-        seen: input name -> bits of its integers in the first call; see
-            npu_compiler.lowering.integer_widths.
+    `refused` has the reasons of nodes that turned out not to be lowerable, `seen` the bits of
+    integer inputs in the first call (see npu_compiler.lowering.integer_widths).
     """
     reasons = dict(refused or {})
     static = {

@@ -150,16 +150,11 @@ class ProgramContent:
 def program_content(
     module: fx.GraphModule, *, weights: Iterable[str], orders: Any, config: CompilerConfig
 ) -> ProgramContent | None:
-    """Returns what the program of a graph is made of, or None when that cannot be said.
+    """Returns what the program of a piece is made of, or None when that cannot be said.
 
-    Code of others that makes a part of the program, as a converter from outside, is not in the key,
-    and may change: such a program is rebuilt in each process.
-
-    Args:
-        module: the piece of a graph that the program is for.
-        weights: placeholder names of the weights in it.
-        orders: of the axes of inputs and outputs, JSON-like.
-        config: what else decides about the program: compression, NaN.
+    Orders are of the axes of inputs and outputs, JSON-like. Code of others that makes a part of the
+    program, as a converter from outside, is not in the key, and may change: such a program is
+    rebuilt in each process.
     """
     # Late: a graph that is known from an earlier process is not lowered.
     from npu_compiler.graph.nodes import op_name

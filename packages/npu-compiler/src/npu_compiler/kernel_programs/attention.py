@@ -345,16 +345,10 @@ def _numbers(node: fx.Node, end: fx.Node) -> set[float]:
 def _read_mask(
     node: fx.Node, computed: Callable[[Case], torch.Tensor], *, positions: int
 ) -> MaskFacts:
-    """Returns what a mask means.
+    """Returns what a mask means; [not-row-wise] unless it is causal, or causal in a window.
 
-    Args:
-        node: the call that uses the mask, for the error.
-        computed: computes the mask (batch, 1 or heads, tokens, past + tokens) in a case: boolean or
-            added to the scores.
-        positions: how long a sequence may become.
-
-    Raises:
-        LoweringError: [not-row-wise] if it is neither causal nor causal in a window.
+    `computed` computes the mask (batch, 1 or heads, tokens, past + tokens) in a case: boolean or
+    added to the scores.
     """
     longest = max(positions, 2)
     seen = _seen(computed(Case(batch=1, tokens=1, past=longest - 1, kept=1)))

@@ -111,16 +111,9 @@ def as_program(
     vocabulary: int = 0,
     positions: int | None = None,
 ) -> KernelProgram:
-    """Returns the program of a draft.
+    """Returns the program of a fused draft, with the buffer of each value and their widths.
 
-    Args:
-        draft: fused.
-        buffers: the buffer of each value.
-        widths: the width of each buffer.
-        layers: see KernelProgram; so are those that follow.
-        logits: their columns; None for none.
-        vocabulary: token ids are below this.
-        positions: positions are below this.
+    Logits are columns or None; token ids are below `vocabulary`, positions below `positions`.
     """
 
     def columns(part: Part) -> Columns:

@@ -32,13 +32,8 @@ def is_replaced(kind: str, opset: str) -> bool:
 def replacement(node: Any) -> list[ov.Node] | None:
     """Returns the operations that a pass puts in the place of one, the last first.
 
-    They read what the operation reads, and nothing reads them.
-
-    Args:
-        node: of a type and version that is_replaced is true for, and of sizes that are numbers.
-
-    Returns:
-        None where a condition of the pass does not hold, so that the operation stays.
+    They read what the operation reads, and nothing reads them. None where a condition of the pass
+    does not hold, so that the operation stays.
     """
     info = node.get_type_info()
     results = _REPLACEMENTS[str(info.name), str(info.version_id)](node)

@@ -28,12 +28,10 @@ def computes_in_bfloat16(model: ov.Model) -> bool:
 
 
 def widen_bfloat16(model: ov.Model) -> int:
-    """Computes in float32 what was bfloat16, in place; ports and constants keep their type.
+    """Computes bfloat16 in float32, in place; ports and constants keep their type.
 
-    Results differ from bfloat16's by its rounding, which happens once, at the end.
-
-    Returns:
-        How many operations took or gave bfloat16.
+    Results differ from bfloat16's by its rounding, which happens once, at the end. Returns how many
+    operations took or gave bfloat16.
     """
     nodes = model.get_ordered_ops()
     inside = [node for node in nodes if _is_inside(node)]
@@ -96,17 +94,11 @@ class Rewriting:
 
 
 def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...]:
-    """Replaces what the oldest compiler refuses where another form gives the same bits.
+    """Replaces, in place, what the oldest compiler refuses where another form gives the same bits.
 
-    Drivers have compilers of several ages, and the newest takes these forms too.
-
-    Args:
-        model: changed in place.
-        generation: "3720" or "4000".
-
-    Returns:
-        What was replaced, in the model's order. What has no equal form stays. bfloat16 is not a
-        matter of one operation, and rounds less often afterwards.
+    Drivers have compilers of several ages, and the newest takes these forms too. Returns what was
+    replaced, in the model's order. What has no equal form stays. bfloat16 is not a matter of one
+    operation, and rounds less often afterwards.
     """
     done = [_widened(model, generation)] if computes_in_bfloat16(model) else []
     known = {str(node.get_name()) for node in model.get_ordered_ops()}

@@ -42,16 +42,10 @@ def read_records(raw: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]
 def check_indices(
     program: npu_runtime.Program, records: Iterable[Mapping[str, Any]], lines: _Lines | None = None
 ) -> npu_runtime.Program:
-    """Lets a program look at indices in each run.
+    """Lets a program, loaded and not run yet, look at indices in each run; returns it.
 
-    Args:
-        program: loaded, and not run yet.
-        records: of npu_compiler.lowering.index_bounds.IndexRecord, as mappings.
-        lines: node -> op and Python line, of the graph at hand: a program from the cache may have
-            been made of another with the same text.
-
-    Returns:
-        The program.
+    Records are IndexRecords as mappings. `lines` has op and Python line by node of the graph at
+    hand: a program from the cache may have been made of another with the same text.
     """
     from npu_runtime import IndexCheck  # late: exported models run without torch
 
@@ -70,16 +64,9 @@ def check_arrays(
     inputs: Sequence[np.ndarray[Any, Any]],
     outputs: Sequence[np.ndarray[Any, Any]] | None,
 ) -> None:
-    """Looks at the indices of one run, as npu_runtime does where torch is.
+    """Looks at the indices of one run, as npu_runtime does where torch is; [index-range].
 
-    Args:
-        name: of the program.
-        records: as for check_indices.
-        inputs: of the run.
-        outputs: of the run, for the checks that need them; None for the others, before it.
-
-    Raises:
-        IndexRangeError: [index-range].
+    Without outputs, before the run, at those in inputs; with outputs at those that need them.
     """
     for record in records:
         if bool(record["is_output"] or record["is_size_output"]) != (outputs is not None):

@@ -138,15 +138,10 @@ def estimate(
 
 
 def estimate_folder(path: str | os.PathLike[str], *, target: str = "lunar-lake") -> TimeEstimate:
-    """Estimates the time of a run of an exported model; see `estimate`.
-
-    Args:
-        path: a folder that npu_compiler.export made.
-        target: as of `estimate`.
+    """Estimates the time of a run of an exported model; arguments and errors as of `estimate`.
 
     Raises:
         ExportError: the folder is not one, or is damaged; [estimate-sizes] its sizes vary.
-        OptionError: [unknown-target] no NPU generation has this name.
     """
     find_target(target)
     folder = Path(path)
@@ -162,13 +157,7 @@ def estimate_model(
     target: str = "lunar-lake",
     options: Mapping[str, str] | None = None,
 ) -> TimeEstimate:
-    """Estimates the time of a run of a program; see `estimate`.
-
-    Args:
-        model: of OpenVINO.
-        name: of it, in the report.
-        target: as of `estimate`.
-        options: further options of the compiler.
+    """Estimates the time of a run of a program of OpenVINO; see `estimate`.
 
     Raises:
         ExportError: [estimate-sizes] its sizes vary.

@@ -274,14 +274,8 @@ def run_all(
 ) -> list[Measurement]:
     """Measures architectures in children; returns the rows in the order given.
 
-    Args:
-        architectures: what to measure.
-        device: "npu" or "cpu".
-        seed: of the weights and the inputs.
-        timeout_s: of each architecture.
-        jobs: children at a time.
-        on_row: called with each row when it is there, by one thread at a time.
-        draws: of sizes, each of which every architecture is measured with; see measurement.
+    Every architecture is measured with each of `draws` (of sizes). `on_row` is called with each row
+    when it is there, by one thread at a time; `jobs` are children at a time.
     """
     every = [(architecture, draw) for architecture in architectures for draw in draws]
     rows: dict[tuple[str, int | None], Measurement] = {}

@@ -68,13 +68,7 @@ def select(
 ) -> tuple[Architecture, ...]:
     """Returns the architectures of these names, or of a family, or all of transformers or timm.
 
-    Args:
-        names: each stands for itself, whichever library it is of.
-        family: one of FAMILIES.
-        is_timm: timm's models take the place of those of transformers.
-
-    Raises:
-        SuiteError: [suite-name] a name or the family is not known.
+    Raises [suite-name] for a name or family that is not known.
     """
     if family is not None and family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)

@@ -339,15 +339,9 @@ _CHUNK = 1 << 22
 
 
 def write_ir(model: ov.Model, path: Path, model_format: str) -> Content:
-    """Writes a model as the compiler reads it.
+    """Writes a model as a compiler of this format ("8.4") reads it; returns a digest of the file.
 
-    Args:
-        model: stays as it is.
-        path: of the file to write; its folder gets twice the model's size for a moment.
-        model_format: the compiler's, such as "8.4".
-
-    Returns:
-        A digest of the file.
+    The file's folder gets twice the model's size for a moment.
     """
     model = model.clone()
     model.set_rt_info(True, "is_new_api")

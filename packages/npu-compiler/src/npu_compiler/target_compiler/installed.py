@@ -27,16 +27,8 @@ def compile_if_installed(
 ) -> tuple[TargetReport, None] | tuple[None, TargetError]:
     """Compiles with the first compiler, or returns the error that says how to have one.
 
-    Args:
-        model: with static shapes.
-        target: to compile for.
-        options: further options of the compiler.
-
-    Returns:
-        The report; a refusal has the operation with which it begins.
-
-    Raises:
-        TargetError: [target-cache] the compiler's files cannot be written.
+    A refusal has the operation with which it begins. Raises [target-cache] if the compiler's files
+    cannot be written.
     """
     try:
         with target_compiler() as compiler:
@@ -62,16 +54,8 @@ def find_beginning(
     """Returns the operation that ends the shortest beginning of a model refused with one reason.
 
     Beginnings in the order of execution are compiled, first of doubled lengths and then by halves;
-    the answer is kept.
-
-    Args:
-        compiler: that refused the model; its cache keeps the answer.
-        model: stays as it is.
-        target: as it was refused for.
-        refused: the report on the whole model.
-
-    Returns:
-        Its friendly name; "" if the search took longer than two minutes, or the model has state.
+    the compiler's cache keeps the answer: a friendly name, or "" if the search took longer than two
+    minutes or the model has state.
     """
     with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
         content = write_ir(model, Path(place) / "ir", compiler.model_format)

@@ -70,16 +70,9 @@ class CompilerProcess:
         *,
         windows_paths: bool,
     ) -> None:
-        """Starts the process and reads the compiler's version.
+        """Starts a client (see vcl_client.c) and reads the compiler's version; [target-compiler].
 
-        Args:
-            command: of a client of the compiler; see vcl_client.c.
-            library: path of the compiler, as the client reads it.
-            environment: variables besides the process's own.
-            windows_paths: whether the client reads paths as Windows does, below Z:.
-
-        Raises:
-            TargetError: [target-compiler] the process does not start.
+        With `windows_paths` the client reads paths as Windows does, below Z:.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="npu-target-")
         self.folder = Path(self._folder.name)

@@ -135,14 +135,8 @@ def graph_identity(
 ) -> dict[str, Any] | None:
     """Returns all that decides what becomes of a graph but the weights' values, JSON-like.
 
-    Args:
-        graph_module: from dynamo, before anything rewrites it.
-        inputs: its example inputs, as a backend is given them.
-        config: see CompilerConfig.
-
-    Returns:
-        None where something is not known well enough: sizes that vary, tensors inside the graph,
-        tensor subclasses, functions and ops that are not torch's or ours, modes that see each call.
+    None where something is not known well enough: sizes that vary, tensors inside the graph, tensor
+    subclasses, functions and ops that are not torch's or ours, modes that see each call.
     """
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None

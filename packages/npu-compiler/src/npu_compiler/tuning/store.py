@@ -66,11 +66,7 @@ def tuning_key(
 ) -> str:
     """Returns the key of a captured graph: weights count by shape alone, as they do for speed.
 
-    Args:
-        graph: as it was captured.
-        kind: of the graph.
-        config: as it was requested.
-        target: of estimates, which thus never have the key of a measurement; None measures.
+    `target` is of estimates, which thus never have the key of a measurement; None measures.
     """
     serving = npu_runtime.device_info() if target is None else None
     facts = {

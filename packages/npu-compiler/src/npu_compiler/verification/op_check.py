@@ -46,14 +46,8 @@ def verified_op(
 ) -> OpProgram:
     """Builds the program of an op, and returns it once it is known to be right.
 
-    Args:
-        call: the op.
-        build: compiles it with further options of the device's compiler.
-        dtype: what the program computes in.
-        key: of the program; what was found out is kept under it for other processes.
-
-    Raises:
-        LoweringError: [wrong-result] when it differs from torch with all known workarounds.
+    `build` takes further options of the device's compiler. What was found out is kept under the key
+    for other processes. Raises [wrong-result] for one that differs with all known workarounds.
     """
     settings = read_settings()
     path = settings.cache_dir / "ops" / f"{key}.json"

@@ -204,13 +204,7 @@ def decompressed(
 ) -> dict[str, torch.Tensor] | str:
     """Returns weights by name, the compressed ones as what their integers stand for.
 
-    Args:
-        weights: name -> weight, exact.
-        report: which were compressed, and how; rounded to nearest.
-        symmetric: whether without zero points.
-
-    Returns:
-        Why it cannot be said, where a compressed weight is not one of these as it is.
+    Or why that cannot be said, where a compressed weight is not rounded to nearest as reported.
     """
     found = {name: on_host(weight) for name, weight in weights.items()}
     uses = Counter(weight.name for weight in report.weights)

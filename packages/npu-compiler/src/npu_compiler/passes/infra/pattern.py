@@ -157,14 +157,9 @@ def call(
     keywords: bool = False,
     name: str | None = None,
 ) -> Pattern:
-    """A call of one op, or of one of several.
+    """A call of an overload, or of one of a tuple, whose first arguments match; others may be any.
 
-    Args:
-        target: an overload, or a tuple of them.
-        args: patterns or plain values of the first arguments; others may be anything.
-        commutes: whether the two arguments may stand in either order.
-        keywords: whether keyword arguments may be given; the pass then looks at them.
-        name: of the call itself.
+    `commutes` allows either order of two, `keywords` keyword arguments, which the pass looks at.
     """
     targets = target if isinstance(target, tuple) else (target,)
     return _Call(targets, args, commutes, keywords, name)
