@@ -197,13 +197,9 @@ def compare_steps(base: Sequence[Samples], new: Sequence[Samples]) -> list[Diffe
 def compare_calls(
     base: Sequence[Samples], new: Sequence[Samples], table: str, *, step: str | None
 ) -> list[Difference]:
-    """Compares a table of calls; those whose total changed most come first.
+    """Compares a table ("program", "layer" or "op"); calls whose total changed most come first.
 
-    Args:
-        base: traces of before.
-        new: traces of after.
-        table: "program", "layer" or "op".
-        step: kind of steps; calls outside of them are left out. None for whole traces.
+    Calls outside of steps of a kind are left out; None for whole traces.
     """
     found = [
         {
@@ -319,11 +315,7 @@ def block_means(values: Sequence[float], blocks: int) -> list[float]:
     """Means of consecutive values, in so many blocks of about equal size.
 
     Calls that follow each other are alike, and calls of one op differ by their shapes: blocks are
-    more independent, and more equal.
-
-    Args:
-        values: in the order of time.
-        blocks: how many; the values themselves if there are not two for each.
+    more independent, and more equal. The values themselves if there are not two for each.
     """
     if len(values) < 2 * blocks:
         return list(values)

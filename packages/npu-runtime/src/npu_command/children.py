@@ -150,16 +150,10 @@ def run_each(
     jobs: int,
     make_child: Callable[[], Child],
 ) -> None:
-    """Does every task once, on several children at a time.
+    """Does every task once, on so many children at a time, as they are free.
 
-    Args:
-        tasks: taken one by one, when a child is free.
-        work: gives a task to a child and takes its answers; called on a thread for each child.
-        jobs: children at a time.
-        make_child: makes one of them.
-
-    Raises:
-        Exception: the first that `work` or `tasks` raised; tasks that wait are not begun.
+    `work` gives a task to a child and takes its answers, on a thread for each child. What it or
+    `tasks` raises first goes on; tasks that wait are not begun.
     """
     waiting = iter(tasks)
     lock = threading.Lock()
@@ -204,12 +198,9 @@ def run_each(
 
 
 def serve(reply: Callable[[Any, Say], None]) -> None:
-    """Is the child's side: answers tasks until there are no more.
+    """Is the child's side: replies to tasks until there are no more.
 
     What libraries print goes to standard error from now on, where it is no answer.
-
-    Args:
-        reply: called with each task, and with what writes an answer.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -53,17 +53,10 @@ _SHORTAGES = (
 
 
 def report_error(program: str, error: BaseException) -> int:
-    """Explains an error on standard error.
+    """Explains one of HANDLED_ERRORS on standard error, and raises one of which nothing is known.
 
-    Args:
-        program: the command, with its subcommand.
-        error: one of HANDLED_ERRORS.
-
-    Returns:
-        The exit code: 130 after Ctrl-C, 141 when whoever reads standard output has gone, else 2.
-
-    Raises:
-        BaseException: the error itself, where nothing is known of it.
+    Returns the exit code: 130 after Ctrl-C, 141 when whoever reads standard output has gone, else
+    2.
     """
     if isinstance(error, KeyboardInterrupt):
         _say(f"\n{program}: interrupted")

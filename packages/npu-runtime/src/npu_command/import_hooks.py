@@ -105,15 +105,9 @@ def deferred_starts() -> Iterator[None]:
 def when_imported(name: str, action: Callable[[], object]) -> Callable[[], None]:
     """Calls an action once: now if the module is loaded, else right after it has been loaded.
 
-    A module that is still being imported (it imports the caller, for example) counts as loaded
-    when the next module is looked up.
-
-    Args:
-        name: full name of the module.
-        action: must not raise, or the import fails.
-
-    Returns:
-        A function that cancels the action. It may be called at any time, and twice.
+    A module that is still being imported (it imports the caller, for example) counts as loaded when
+    the next module is looked up. The action must not raise, or the import fails. Returns a function
+    that cancels it, which may be called at any time, and twice.
     """
 
     @contextlib.contextmanager
@@ -132,14 +126,9 @@ def when_imported(name: str, action: Callable[[], object]) -> Callable[[], None]
 
 
 def while_importing(name: str, around: Around) -> Callable[[], None]:
-    """Runs the first successful import of a module inside `around()`.
+    """Runs the first successful import of a module, not loaded yet, inside `around()`.
 
-    Args:
-        name: full name of a module that is not loaded yet.
-        around: returns a context manager.
-
-    Returns:
-        A function that cancels the hook. It may be called at any time, and twice.
+    Returns a function that cancels the hook. It may be called at any time, and twice.
     """
 
     def execute(module: ModuleType, loader: importlib.abc.Loader) -> None:

@@ -75,17 +75,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def give_answer(
     place: Path | None, value: object, show: Callable[[], object], *, is_lines: bool = False
 ) -> None:
-    """Gives a command's answer in the form that --json asks for.
+    """Gives a command's answer in the form that --json asks for, or `show` prints it for people.
 
-    Args:
-        place: the option's value.
-        value: what JSON can hold; a path is written as text, and a number that JSON does not have
-            as null.
-        show: prints the same for people.
-        is_lines: whether the value is a list of which each item is a line of its own.
-
-    Raises:
-        FileAccessError: [output-file] if the file cannot be written.
+    A path is written as text, and a number that JSON does not have as null; with `is_lines` each
+    item of a list is a line. Raises [output-file] if the file cannot be written.
     """
     if place != OUTPUT:
         show()

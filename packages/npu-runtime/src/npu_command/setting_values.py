@@ -20,18 +20,9 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 def read_flag(values: Mapping[str, str], name: str, *, error: ErrorClass) -> bool | None:
-    """Reads a flag: 1, true, yes, on, or 0, false, no, off, in any case.
+    """Reads a flag: 1, true, yes, on, or 0, false, no, off, in any case; None if not set or empty.
 
-    Args:
-        values: the environment.
-        name: of the variable.
-        error: the class to raise, of npu_runtime.errors.
-
-    Returns:
-        None where the variable is not set, or empty.
-
-    Raises:
-        NpuError: [bad-setting] for any other text.
+    Raises [bad-setting], of the class `error`, for any other text.
     """
     text = values.get(name, "").strip().lower()
     if text in _ON:
@@ -54,18 +45,9 @@ def read_number(
     of: str = "",
     error: ErrorClass,
 ) -> int:
-    """Reads a whole number.
+    """Reads a whole number, of what `of` names in messages.
 
-    Args:
-        values: the environment.
-        name: of the variable.
-        default: where it is not set.
-        least: the smallest that is taken.
-        of: what it counts, for the message.
-        error: the class to raise, of npu_runtime.errors.
-
-    Raises:
-        NpuError: [bad-setting] for a smaller number, or another text.
+    Raises [bad-setting], of the class `error`, for one below `least`, or another text.
     """
     text = values.get(name, str(default)).strip()
     # int would take 1_000 and digits of other scripts too; more digits than 18 are a slip.

@@ -46,15 +46,10 @@ class _Version(ctypes.Structure):
 
 
 def serving_device(library: str, wanted: str) -> dict[str, Any] | None:
-    """Describes the device that the driver openvino would open.
+    """Describes the device that the driver openvino would open, for a name or its own choice.
 
-    Args:
-        library: path of OpenVINO's C library.
-        wanted: name of the device that was asked for; empty for the driver's choice.
-
-    Returns:
-        What the extension module's `device_properties` does; None where there is no such device,
-        or OpenVINO does not answer: opening the device says why.
+    `library` is OpenVINO's C library. Returns what the extension module's `device_properties` does;
+    None where there is no such device, or OpenVINO does not answer: opening the device says why.
     """
     return _asked(library, lambda openvino, core: _described(openvino, core, wanted))
 

@@ -24,13 +24,8 @@ _WINDOW_S = 0.2
 def busy_percent(index: int, *, root: Path = Path("/"), window_s: float = _WINDOW_S) -> int:
     """Share of a moment in which the NPU ran jobs, of all processes, in percent.
 
-    Args:
-        index: of the npu device.
-        root: where the machine's file system is.
-        window_s: seconds that are watched, during which the call waits.
-
-    Raises:
-        DeviceError: the kernel tells nothing of this device (code ``sensor-absent``), as below.
+    The call waits for `window_s` seconds. Raises [sensor-absent] if the kernel tells nothing of
+    this device, as below.
     """
     start, busy = time.monotonic_ns(), _counter(index, "npu_busy_time_us", "utilization", root)
     time.sleep(window_s)

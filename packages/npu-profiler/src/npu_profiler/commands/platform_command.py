@@ -15,19 +15,10 @@ __all__ = ["run_command"]
 
 
 def run_command(name: str, words: Sequence[str], *, caller: str) -> Any:
-    """Runs a command; its standard error is this process's.
+    """Runs a command with `--json FILE` added and returns its answer; stderr is this process's.
 
-    Args:
-        name: of the command and its distribution.
-        words: its arguments, to which `--json FILE` is added.
-        caller: subcommand that runs it, for errors.
-
-    Returns:
-        Its answer.
-
-    Raises:
-        TraceError: [command-missing] it is not installed; [command-failed] it ended with an error,
-            which it reported on standard error.
+    Raises [command-missing] if it is not installed, [command-failed] if it ended with an error,
+    which it reported on standard error.
     """
     command = _find(name, caller)
     with tempfile.TemporaryDirectory() as scratch:

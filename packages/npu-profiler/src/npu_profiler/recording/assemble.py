@@ -123,14 +123,10 @@ class Assembler:
         own_thread_id: int | None,
         until_ns: int | None = None,
     ) -> Piece:
-        """Places what torch's profiler recorded, put on the system's clock.
+        """Places what torch's profiler recorded until a time, put on the system's clock.
 
-        Args:
-            windows: are emptied while they are read: two forms of a million ops at once are too
-                much memory.
-            alignment: how far torch's clock stands from the system's.
-            own_thread_id: a thread of ours, which is no part of the program.
-            until_ns: what began later is left out; None for all.
+        Windows are emptied while they are read: two forms of a million ops at once are too much
+        memory. A thread of ours is no part of the program.
         """
         slices = []
         flows = []

@@ -34,16 +34,10 @@ _Interval = tuple[int, int]
 
 
 def read_schedules(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Reads the schedules that a compiler made of some programs.
+    """Reads the schedules of programs from the JSON of `npu-compiler check --target`.
 
-    Args:
-        checks: of each program the JSON of `npu-compiler check --target`.
-
-    Returns:
-        Of each program `name`, `target`, `compiler`, its estimate's fields, `layers` and `tasks`.
-
-    Raises:
-        TraceError: [estimate-schedule] one has no schedule.
+    Returns for each `name`, `target`, `compiler`, its estimate's fields, `layers` and `tasks`.
+    Raises [estimate-schedule] if one has no schedule.
     """
     programs = []
     for check in checks:
@@ -96,9 +90,6 @@ def layer_parts(tasks: Sequence[_Task]) -> Iterator[tuple[int, int, int]]:
 
     A moment counts for the layer that ends first of those with a task in it. So the work for later
     layers, such as loading their weights, costs nothing while an earlier layer still runs.
-
-    Args:
-        tasks: with a layer or without; what runs without one counts for none.
     """
     ends: dict[int, int] = {}
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -147,10 +147,7 @@ _APART = 0.035  # words of two roofs, as a share of the height
 def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Chart:
     """Draws layers that have operations and bytes as dots, as large as their time, under the roofs.
 
-    Args:
-        roofs: layers; those without operations have no place here, and are counted below it.
-        peaks: of the device: a slope for the memory, a level for each precision.
-        title: the picture's.
+    The others are counted below. The memory's roof is a slope, that of each precision a level.
     """
     shown = [roof for roof in roofs if roof.flops and roof.size_bytes and roof.time_ns]
     shown.sort(key=lambda roof: -roof.time_ns)

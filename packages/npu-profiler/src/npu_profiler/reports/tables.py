@@ -51,11 +51,8 @@ class Table:
     ) -> "Table":
         """Makes a table with one row for each item.
 
-        Args:
-            title: the table's.
-            columns: a cell is the item's attribute that its column's key names.
-            items: one for each row.
-            cells: by a column's key, what gives its cells in place of the attribute.
+        A cell is the item's attribute that its column's key names, or what `cells` gives for that
+        key.
         """
         getters = [cells.get(column.key) or attrgetter(column.key) for column in columns]
         return cls(title, columns, [tuple(get(item) for get in getters) for item in items])

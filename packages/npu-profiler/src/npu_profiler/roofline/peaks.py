@@ -134,14 +134,8 @@ def find_peaks(
 ) -> Peaks:
     """The peaks of a device: those that were measured earlier, and what is missing of them now.
 
-    Args:
-        precisions: which arithmetic is wanted; names that no probe knows are left out.
-        device_index: of the npu device.
-        is_fresh: whether to measure again.
-        say: is told what is measured; a probe takes one to three seconds.
-
-    Raises:
-        TraceError: [roofline-device] The device cannot be opened.
+    Precisions that no probe knows are left out; a probe takes one to three seconds. Raises
+    [roofline-device] if the device cannot be opened.
     """
     device = _describe(device_index)
     path = read_cache_dir() / _FILE

@@ -47,9 +47,6 @@ def align(marks: Sequence[ClockMark]) -> ClockAlignment:
     A mark says: the offset lies within [torch - after, torch - before]. The narrowest statement is
     the intersection over all marks; when the clocks drifted there is none, and the median of the
     middles is taken with the largest deviation as its error.
-
-    Args:
-        marks: any number, in any order.
     """
     if not marks:
         return ClockAlignment(0, None, 0)

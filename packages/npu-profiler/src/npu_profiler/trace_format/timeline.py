@@ -104,17 +104,11 @@ class Piece:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Sorts slices for writing and cuts those that end after their parent.
+    """Sorts slices by (start, longest first) and cuts those that end after their parent.
 
     Two clocks meet on a thread's track (torch's and ours), a fraction of a microsecond apart, so a
     child may seem to outlive its parent by that much. Viewers drop such slices; a shorter one is
     the lesser evil.
-
-    Args:
-        slices: in any order, of any tracks.
-
-    Returns:
-        The same slices by (start, longest first), each within the one that contains its start.
     """
     # Two stable sorts, as pairs for keys would take as much memory as the slices.
     ordered = sorted(slices, key=lambda item: item.duration_ns, reverse=True)

@@ -60,15 +60,9 @@ def read_machine(
     serving: Serving | None = None,
     read_log: Callable[[], str] | None = None,
 ) -> Machine:
-    """Reads everything.
+    """Reads everything below a root; the other arguments stand for what the machine would say.
 
-    Args:
-        root: where the machine's file system is.
-        user: who runs the process; by default who does.
-        may_use: whether the process may read and write a device node.
-        library_path: the loader's own variable; by default what the environment has.
-        serving: what serves as npu; by default the device is asked, which opens its driver.
-        read_log: returns the kernel's messages; by default ``dmesg`` is asked.
+    By default the device is asked what serves, which opens its driver, and ``dmesg`` for messages.
     """
     if library_path is None:
         library_path = variables("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")

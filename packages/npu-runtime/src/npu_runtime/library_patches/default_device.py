@@ -35,12 +35,8 @@ def decide(
 ) -> DefaultDevice:
     """Decides which device is taken where a program names none.
 
-    Args:
-        settings: what the environment asks for.
-        is_in_use: whether this process has used npu: then the program has named it.
-        serving: gives the device that serves, None without one. Called only where the rest does
-            not decide, for it opens the driver.
-        tested: the device that transformers' own tests are told to use; empty for none.
+    A process that used npu has named it. `serving` is called only where the rest does not decide,
+    for it opens the driver; `tested` is the device that transformers' own tests are told to use.
     """
     if settings.auto:
         return DefaultDevice(True, "NPU_AUTO=1 asks for it")

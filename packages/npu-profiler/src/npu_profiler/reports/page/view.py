@@ -96,18 +96,10 @@ _HOST = "127.0.0.1"
 
 
 def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool = False) -> None:
-    """Offers the page of a trace until Ctrl-C.
+    """Offers the page of a trace on a port, 0 for any that is free, until Ctrl-C.
 
     The browser reads the trace itself, while this process computes the summary and the tables.
-
-    Args:
-        path: the trace.
-        port: where; 0 for any that is free.
-        say: is told the address when it is there.
-        is_opened: whether a browser is asked to open it.
-
-    Raises:
-        TraceError: [view-port] The port is taken, or not ours to take.
+    Raises [view-port] if the port is taken, or not ours to take.
     """
     with make_server(path, port) as server:
         address = f"http://{_HOST}:{server.server_address[1]}/"
