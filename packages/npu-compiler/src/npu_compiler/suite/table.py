@@ -10,9 +10,7 @@ from npu_compiler.suite.families import (
     audio,
     encoder_decoders,
     encoders,
-    mixture_of_experts,
     multimodal,
-    state_space,
     text_decoders,
     timm_models,
     vision,
@@ -28,8 +26,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     *audio.ARCHITECTURES,
     *multimodal.ARCHITECTURES,
     *encoder_decoders.ARCHITECTURES,
-    *mixture_of_experts.ARCHITECTURES,
-    *state_space.ARCHITECTURES,
+    *text_decoders.MIXTURES,
+    *text_decoders.STATE_SPACES,
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(row.family for row in ARCHITECTURES))
 

@@ -33,6 +33,7 @@ __all__ = [
     "image",
     "make",
     "padded",
+    "rows",
     "text",
     "translation",
     "waveform",
@@ -165,6 +166,17 @@ def _enliven(name: str, parameter: torch.Tensor) -> None:
             parameter.mul_(wanted / spread)
     elif name.endswith("weight") and spread + abs(middle) < _NOISE:
         parameter.add_(1.0)  # the scale of a norm, which some models start around 0
+
+
+def rows(family: str, inputs: Callable[[], dict[str, Any]]) -> Callable[..., Architecture]:
+    """Returns what makes the rows of a family, of the arguments of from_config and their inputs."""
+
+    def row(
+        name: str, model: str, config: str, inputs: Any = inputs, **settings: Any
+    ) -> Architecture:
+        return Architecture(name, family, from_config(model, config, **settings), inputs)
+
+    return row
 
 
 def from_config(model: str, config: str, **settings: Any) -> Callable[[], torch.nn.Module]:

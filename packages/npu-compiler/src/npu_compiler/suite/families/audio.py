@@ -9,10 +9,9 @@ import torch
 from npu_compiler.suite.families.architecture import (
     ANSWER_TOKENS,
     ENCODER_DECODER,
-    Architecture,
     answer,
     drawn,
-    from_config,
+    rows,
     waveform,
 )
 
@@ -24,11 +23,7 @@ _WAVES: dict[str, Any] = {
     "conv_kernel": (10, 8, 4), "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
 }  # fmt: skip
 
-
-def _row(
-    name: str, model: str, config: str, inputs: Any = waveform, **settings: Any
-) -> Architecture:
-    return Architecture(name, "audio", from_config(model, config, **settings), inputs)
+_row = rows("audio", waveform)
 
 
 def _spectrogram() -> dict[str, torch.Tensor]:

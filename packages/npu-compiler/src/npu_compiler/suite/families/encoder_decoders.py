@@ -9,10 +9,9 @@ import torch
 from npu_compiler.suite.families.architecture import (
     ANSWER_TOKENS,
     ENCODER_DECODER,
-    Architecture,
     answer,
-    from_config,
     image,
+    rows,
     translation,
 )
 from npu_compiler.suite.families.vision import PATCHES
@@ -25,11 +24,7 @@ _T5: dict[str, Any] = {
     "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, **_TOKENS,
 }  # fmt: skip
 
-
-def _row(
-    name: str, model: str, config: str, inputs: Any = translation, **settings: Any
-) -> Architecture:
-    return Architecture(name, "encoder-decoder", from_config(model, config, **settings), inputs)
+_row = rows("encoder-decoder", translation)
 
 
 def _reading() -> dict[str, torch.Tensor]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from npu_compiler.suite.families.architecture import (
     VOCABULARY,
-    Architecture,
-    from_config,
     padded,
+    rows,
     text,
 )
 
@@ -19,9 +18,7 @@ _SIZES: dict[str, Any] = {
 }  # fmt: skip
 ENCODER: dict[str, Any] = {"vocab_size": VOCABULARY, "pad_token_id": 0, **_SIZES}
 
-
-def _row(name: str, model: str, config: str, inputs: Any = padded, **settings: Any) -> Architecture:
-    return Architecture(name, "encoder", from_config(model, config, **settings), inputs)
+_row = rows("encoder", padded)
 
 
 ARCHITECTURES = (

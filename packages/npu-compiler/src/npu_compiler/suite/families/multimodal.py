@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from npu_compiler.suite.families.architecture import Architecture, from_config, image, padded
+from npu_compiler.suite.families.architecture import image, padded, rows
 from npu_compiler.suite.families.encoders import ENCODER
 from npu_compiler.suite.families.text_decoders import DECODER
 from npu_compiler.suite.families.vision import PATCHES
@@ -23,9 +23,7 @@ _TEXT_TOWER: dict[str, Any] = {
 }
 _VISION_TOWER: dict[str, Any] = {**PATCHES, "projection_dim": 32}
 
-
-def _row(name: str, model: str, config: str, inputs: Any, **settings: Any) -> Architecture:
-    return Architecture(name, "multimodal", from_config(model, config, **settings), inputs)
+_row = rows("multimodal", padded)
 
 
 def _pair() -> dict[str, torch.Tensor]:

@@ -1,7 +1,8 @@
-"""Decoders of text: causal language models without experts and without recurrent state."""
+"""Decoders of text: causal language models, mixtures of experts, and recurrent states."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from npu_compiler.suite.families.architecture import (
@@ -9,10 +10,12 @@ from npu_compiler.suite.families.architecture import (
     Architecture,
     from_config,
     padded,
+    rows,
     text,
+    translation,
 )
 
-__all__ = ["ARCHITECTURES", "DECODER"]
+__all__ = ["ARCHITECTURES", "DECODER", "MIXTURES", "STATE_SPACES"]
 
 _TOKENS: dict[str, Any] = {
     "vocab_size": VOCABULARY, "use_cache": False, "bos_token_id": 1, "eos_token_id": 2,
@@ -26,13 +29,17 @@ DECODER: dict[str, Any] = {**_TOKENS, **_SIZES, **_WIDE, "num_key_value_heads": 
 _OLD_SIZES: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
 
-def _row(name: str, prefix: str, inputs: Any = text, **settings: Any) -> Architecture:
-    return _other(name, f"{prefix}ForCausalLM", f"{prefix}Config", inputs, **settings)
+def _causal(
+    family: str, name: str, prefix: str, inputs: Any = text, **settings: Any
+) -> Architecture:
+    build = from_config(f"{prefix}ForCausalLM", f"{prefix}Config", **settings)
+    return Architecture(name, family, build, inputs)
 
 
-def _other(name: str, model: str, config: str, inputs: Any = text, **settings: Any) -> Architecture:
-    return Architecture(name, "text decoder", from_config(model, config, **settings), inputs)
-
+_row = functools.partial(_causal, "text decoder")
+_mixture = functools.partial(_causal, "mixture of experts")
+_recurrent = functools.partial(_causal, "state space")
+_other = rows("text decoder", text)
 
 ARCHITECTURES = (
     _row("llama", "Llama", **DECODER),
@@ -103,4 +110,124 @@ ARCHITECTURES = (
         **_TOKENS,
     ),
     _other("ctrl", "CTRLLMHeadModel", "CTRLConfig", dff=128, **_OLD_SIZES, **_TOKENS),
+)
+
+# Each token goes through a few of many feed-forward nets.
+
+_ROUTED: dict[str, Any] = {**DECODER, "num_experts": 4, "num_experts_per_tok": 2}
+_LOCAL: dict[str, Any] = {**DECODER, "num_local_experts": 4, "num_experts_per_tok": 2}
+
+MIXTURES = (
+    _mixture("mixtral", "Mixtral", padded, **_LOCAL),
+    _mixture(
+        "qwen2_moe",
+        "Qwen2Moe",
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=64,
+        **_ROUTED,
+    ),
+    _mixture("qwen3_moe", "Qwen3Moe", head_dim=16, moe_intermediate_size=32, **_ROUTED),
+    _mixture("olmoe", "Olmoe", padded, **_ROUTED),
+    _mixture("gpt_oss", "GptOss", head_dim=16, sliding_window=8, **_LOCAL),
+    _mixture("granitemoe", "GraniteMoe", **_LOCAL),
+    _mixture("phimoe", "Phimoe", **_LOCAL),
+    _mixture(
+        "deepseek_v3",
+        "DeepseekV3",
+        **{
+            **DECODER,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 32,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+        },
+    ),
+    Architecture(
+        "switch_transformers",
+        "mixture of experts",
+        from_config(
+            "SwitchTransformersForConditionalGeneration",
+            "SwitchTransformersConfig",
+            vocab_size=128,
+            d_model=64,
+            d_kv=16,
+            d_ff=128,
+            num_layers=2,
+            num_decoder_layers=2,
+            num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1,
+            num_heads=4,
+            num_experts=4,
+            expert_capacity=16,
+            use_cache=False,
+            pad_token_id=0,
+            decoder_start_token_id=1,
+            output_router_logits=False,
+        ),
+        translation,
+    ),
+)
+
+# With a recurrent state, alone and mixed with attention.
+
+_MAMBA: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "conv_kernel": 4, **_TOKENS,
+}  # fmt: skip
+
+STATE_SPACES = (
+    _recurrent("mamba", "Mamba", **_MAMBA),
+    _recurrent(
+        "mamba2", "Mamba2", num_heads=8, head_dim=16, n_groups=2, expand=2, chunk_size=8, **_MAMBA
+    ),
+    _recurrent(
+        "rwkv",
+        "Rwkv",
+        hidden_size=64,
+        attention_hidden_size=64,
+        num_hidden_layers=2,
+        intermediate_size=128,
+        context_length=64,
+        **_TOKENS,
+    ),
+    _recurrent(
+        "recurrent_gemma",
+        "RecurrentGemma",
+        lru_width=64,
+        attention_window_size=8,
+        block_types=["recurrent", "attention"],
+        **DECODER,
+    ),
+    _recurrent(
+        "jamba",
+        "Jamba",
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        num_experts=4,
+        mamba_d_state=8,
+        mamba_dt_rank=8,
+        **DECODER,
+    ),
+    _recurrent(
+        "bamba",
+        "Bamba",
+        attn_layer_indices=[1],
+        mamba_n_heads=8,
+        mamba_d_head=16,
+        mamba_n_groups=1,
+        mamba_d_state=8,
+        mamba_chunk_size=8,
+        **DECODER,
+    ),
+    _recurrent("lfm2", "Lfm2", layer_types=["conv", "full_attention"], **DECODER),
+    _recurrent("xlstm", "xLSTM", hidden_size=64, num_heads=4, num_blocks=2, **_TOKENS),
 )

@@ -8,8 +8,8 @@ from npu_compiler.suite.families.architecture import (
     ENCODER_DECODER,
     IMAGE,
     Architecture,
-    from_config,
     image,
+    rows,
 )
 
 __all__ = ["ARCHITECTURES", "PATCHES"]
@@ -32,8 +32,7 @@ def _classifier(name: str, prefix: str, **settings: Any) -> Architecture:
     return _row(name, f"{prefix}ForImageClassification", f"{prefix}Config", **settings)
 
 
-def _row(name: str, model: str, config: str, **settings: Any) -> Architecture:
-    return Architecture(name, "vision", from_config(model, config, **settings), image)
+_row = rows("vision", image)
 
 
 ARCHITECTURES = (
