@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from npu_llm.chat.reply import Finish, InterruptGuard, Reply, ReplyStream
+from npu_llm.chat.reply import Draft, Finish, InterruptGuard, Reply, ReplyStream, generated
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.chat.tool_calls import Call, read_calls, style_of
 from npu_llm.engine.engine import Engine, EngineOptions
@@ -317,7 +314,7 @@ class ChatSession:
         replies: list[Reply],
     ) -> Generator[str, None, None]:
         """Yields the pieces of the answer to a message, and adds the whole one to `replies`."""
-        draft = _Draft(Detokenizer(self._tokenizer))
+        draft = Draft(Detokenizer(self._tokenizer))
         interrupt: BaseException | None = None
         with self._claimed():
             self._stop.clear()
@@ -362,21 +359,11 @@ class ChatSession:
         if interrupt is not None:
             raise interrupt
 
-    def _reply(self, draft: _Draft) -> Reply:
-        times, ids = draft.times, tuple(token.id for token in draft.tokens)
-        passed_s = times[-1] - times[0] if times else 0.0
-        return Reply(
-            text=draft.text.text,
-            tokens=ids,
-            prompt_tokens=len(draft.prompt),
-            prefilled_tokens=len(draft.prompt) - self._store.num_reused,
-            time_to_first_token_s=times[0] - draft.started_s if times else None,
-            tokens_per_s=(len(times) - 1) / passed_s if passed_s > 0 else None,
-            finish=draft.finish or "cancelled",
-            dropped_messages=draft.dropped,
+    def _reply(self, draft: Draft) -> Reply:
+        return draft.reply(
+            prefilled=len(draft.prompt) - self._store.num_reused,
+            tool_calls=self._calls([token.id for token in draft.tokens]),
             verification=str(self._model.verification),
-            logprobs=tuple(token for token in draft.tokens if token.logprob is not None),
-            tool_calls=self._calls(ids),
         )
 
     def _calls(self, tokens: Sequence[int]) -> tuple[Call, ...]:
@@ -426,33 +413,24 @@ class ChatSession:
     ) -> Generator[Event, None, None]:
         """Yields the tokens of transformers' generate, which another thread calls."""
         cache = self._store.lend(prompt)
-        answer = _Streamed()
         tokens: list[int] = []
         ids = torch.tensor([prompt])
         model: Any = self._model
-        arguments = {
-            "pad_token_id": self._tokenizer.pad_token_id,
-            **options,
-            "stopping_criteria": [*(options.get("stopping_criteria") or ()), answer.must_stop],
-        }
+        arguments = {"pad_token_id": self._tokenizer.pad_token_id, **options}
         if options.get("stop_strings") is not None:
             arguments["tokenizer"] = model.tokenizer
-        with ThreadPoolExecutor(1, thread_name_prefix="npu-llm answer") as thread:
-            running = thread.submit(
-                model.generate, input_ids=ids, attention_mask=torch.ones_like(ids),
-                past_key_values=cache, streamer=answer, **arguments,
-            )  # fmt: skip
-            running.add_done_callback(lambda _: answer.tokens.put(None))
-            try:
-                while (token := answer.tokens.get()) is not None:
+        found = generated(
+            model.generate, input_ids=ids, attention_mask=torch.ones_like(ids),
+            past_key_values=cache, **arguments,
+        )  # fmt: skip
+        try:
+            with closing(found):
+                for token in found:
                     tokens.append(token)
                     yield Token(token)
-            finally:
-                answer.is_stopped = True
-                wait([running])
-                # The last token has not been read; a wrong guess may be in its place.
-                self._store.give_back([*prompt, *tokens[:-1]])
-        running.result()
+        finally:
+            # The last token has not been read; a wrong guess may be in its place.
+            self._store.give_back([*prompt, *tokens[:-1]])
         yield Finished(self._reason(len(prompt), tokens, options))
 
     def _prompt(self, max_new_tokens: int) -> tuple[list[int], int]:
@@ -541,33 +519,6 @@ def _as_message(message: str | Message) -> dict[str, Any]:
     )
 
 
-@dataclass
-class _Draft:
-    """An answer on its way."""
-
-    text: Detokenizer
-    prompt: list[int] = field(default_factory=list)
-    dropped: int = 0
-    tokens: list[Token] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    started_s: float = field(default_factory=time.perf_counter)
-    finish: Finish | None = None
-
-    def add(self, token: Token) -> str:
-        """Adds a token; returns the text that it completes."""
-        self.tokens.append(token)
-        self.times.append(time.perf_counter())
-        return self.text.put([token.id])
-
-    def ends(self, *stops: threading.Event | None) -> bool:
-        """Whether a stop string or one of some events ends it; sets `finish`."""
-        if self.text.has_stopped:
-            self.finish = "stop"
-        elif any(stop is not None and stop.is_set() for stop in stops):
-            self.finish = "cancelled"
-        return self.finish is not None
-
-
 def _finish(end: Finished) -> Finish:
     """Returns why an answer ended; raises the failure if it did so by one."""
     if end.error is not None:
@@ -580,29 +531,6 @@ def _name_of(tool: Any) -> str:
     if callable(tool):
         return str(tool.__name__)
     return str(tool.get("function", tool).get("name"))
-
-
-class _Streamed:
-    """Passes tokens from a streamer of transformers to another thread, and stops generation."""
-
-    def __init__(self) -> None:
-        self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self.is_stopped = False
-        self._saw_prompt = False
-
-    def put(self, value: torch.Tensor) -> None:
-        """Takes the prompt first, then tokens: one at a time, or several after right guesses."""
-        if self._saw_prompt:
-            for token in value.flatten().tolist():
-                self.tokens.put(token)
-        self._saw_prompt = True
-
-    def end(self) -> None:
-        """No-op."""
-
-    def must_stop(self, input_ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
-        """A stopping criterion: True for each row, (batch,) bool, once is_stopped is."""
-        return torch.full((input_ids.shape[0],), self.is_stopped)
 
 
 def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> None:

@@ -1,19 +1,25 @@
-"""Replies of a session: the whole one, and the stream of its pieces."""
+"""Replies of a session: the whole one, the stream of its pieces, and one on its way."""
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 if TYPE_CHECKING:
     from npu_llm.chat.tool_calls import Call
     from npu_llm.engine.sampler import Token
+    from npu_llm.tokenizer.detokenizer import Detokenizer
 
-__all__ = ["Finish", "InterruptGuard", "Reply", "ReplyStream"]
+__all__ = ["Draft", "Finish", "InterruptGuard", "Reply", "ReplyStream", "generated"]
 
 Finish = Literal["stop", "length", "cancelled"]
 
@@ -53,6 +59,84 @@ class Reply:
     def answer_tokens(self) -> int:
         """Number of the answer's tokens."""
         return len(self.tokens)
+
+
+@dataclass
+class Draft:
+    """An answer on its way.
+
+    Attributes:
+        text: decodes it.
+        prompt: tokens of what it answers.
+        dropped: number of messages that were dropped to make room.
+        tokens: its tokens so far.
+        times: when each came, by time.perf_counter.
+        started_s: when it was asked for.
+        finish: why it ended; None before.
+    """
+
+    text: Detokenizer
+    prompt: list[int] = field(default_factory=list)
+    dropped: int = 0
+    tokens: list[Token] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    started_s: float = field(default_factory=time.perf_counter)
+    finish: Finish | None = None
+
+    def add(self, token: Token) -> str:
+        """Adds a token; returns the text that it completes."""
+        self.tokens.append(token)
+        self.times.append(time.perf_counter())
+        return self.text.put([token.id])
+
+    def ends(self, *stops: threading.Event | None) -> bool:
+        """Whether a stop string or one of some events ends it; sets `finish`."""
+        if self.text.has_stopped:
+            self.finish = "stop"
+        elif any(stop is not None and stop.is_set() for stop in stops):
+            self.finish = "cancelled"
+        return self.finish is not None
+
+    def reply(self, *, prefilled: int, tool_calls: tuple[Call, ...], verification: str) -> Reply:
+        """Returns the answer; takes attributes of Reply."""
+        times = self.times
+        passed_s = times[-1] - times[0] if times else 0.0
+        return Reply(
+            text=self.text.text,
+            tokens=tuple(token.id for token in self.tokens),
+            prompt_tokens=len(self.prompt),
+            prefilled_tokens=prefilled,
+            time_to_first_token_s=times[0] - self.started_s if times else None,
+            tokens_per_s=(len(times) - 1) / passed_s if passed_s > 0 else None,
+            finish=self.finish or "cancelled",
+            dropped_messages=self.dropped,
+            verification=verification,
+            logprobs=tuple(token for token in self.tokens if token.logprob is not None),
+            tool_calls=tool_calls,
+        )
+
+
+def generated(generate: Callable[..., Any], **arguments: Any) -> Generator[int, None, None]:
+    """Yields the tokens of transformers' generate, which another thread calls.
+
+    Closing the generator ends the generation after the current step.
+
+    Args:
+        generate: a model's.
+        arguments: its arguments, without a streamer.
+    """
+    answer = _Streamed()
+    criteria = [*(arguments.pop("stopping_criteria", None) or ()), answer.must_stop]
+    with ThreadPoolExecutor(1, thread_name_prefix="npu-llm answer") as thread:
+        running = thread.submit(generate, streamer=answer, stopping_criteria=criteria, **arguments)
+        running.add_done_callback(lambda _: answer.tokens.put(None))
+        try:
+            while (token := answer.tokens.get()) is not None:
+                yield token
+        finally:
+            answer.is_stopped = True
+            wait([running])
+    running.result()
 
 
 class ReplyStream:
@@ -148,3 +232,26 @@ class InterruptGuard:
             signal.default_int_handler(number, frame)
         self.was_interrupted = True
         self._event.set()
+
+
+class _Streamed:
+    """Passes tokens from a streamer of transformers to another thread, and stops generation."""
+
+    def __init__(self) -> None:
+        self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.is_stopped = False
+        self._saw_prompt = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Takes the prompt first, then tokens: one at a time, or several after right guesses."""
+        if self._saw_prompt:
+            for token in value.flatten().tolist():
+                self.tokens.put(token)
+        self._saw_prompt = True
+
+    def end(self) -> None:
+        """No-op."""
+
+    def must_stop(self, input_ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
+        """A stopping criterion: True for each row, (batch,) bool, once is_stopped is."""
+        return torch.full((input_ids.shape[0],), self.is_stopped)

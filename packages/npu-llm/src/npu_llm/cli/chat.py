@@ -49,11 +49,14 @@ def main(arguments: Sequence[str]) -> int:
 
     display = Display()
     lines = LineReader((options.cache_dir or read_settings().cache_dir) / "chat-history")
-    if options.server is None and options.model is not None and reads_images(options.model):
-        from npu_llm.cli.tasks.image_chat import chat_about_images
+    if options.server is not None:
+        session, models = _remote(options, display)
+    elif options.model is not None and reads_images(options.model):
+        from npu_llm.cli.tasks.image_chat import start_image_chat
 
-        return chat_about_images(options, lines)
-    session, models = _remote(options, display) if options.server else _local(options, display)
+        session, models = start_image_chat(options, display)
+    else:
+        session, models = _local(options, display)
     from npu_llm.cli.turns import Chat
 
     with as_exception():  # from here on Ctrl-C stops an answer

@@ -84,7 +84,7 @@ class Chat:
 
     Attributes:
         session: the conversation: messages, system, undo(), reset() and stream(), as ChatSession
-            has them.
+            has them, and show() if it is about images.
     """
 
     def __init__(
@@ -123,6 +123,8 @@ class Chat:
             "/system": self._system,
             "/undo": self._undo,
         }
+        if hasattr(session, "show"):
+            self._commands["/image"] = self._image
         if hasattr(models, "restore"):
             self._commands |= {"/load": self._load, "/save": self._save}
 
@@ -227,6 +229,13 @@ class Chat:
             return
         models: Any = self._models
         self.session = models.restore(self.session, Path(name).expanduser())
+
+    def _image(self, name: str) -> None:
+        if not name:
+            self._display.reply("Name the file: /image PATH")
+            return
+        self.session.show(Path(name))
+        self._display.line(f"{name} is shown with the next question.", style="dim")
 
     def _set(self, text: str) -> None:
         renders = read_markdown(text)

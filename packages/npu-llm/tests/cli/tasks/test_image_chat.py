@@ -1,7 +1,11 @@
+import argparse
+
 import pytest
 from PIL import Image
 
 from npu_llm import NPUModelForImageTextToText
+from npu_llm.cli.tasks.image_chat import ImageSession
+from npu_llm.vision_language.prompting import load_processor
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +48,19 @@ def test_options_of_language_models_are_refused(command, llava):
     done = command("chat", "--kv-cache", "u8", model=llava, text="")
     assert done.returncode != 0
     assert done.stderr.rstrip().endswith("[image-chat]")
+
+
+def test_an_answer_that_is_left_stays_as_far_as_it_went(llava, shared):
+    model = shared.load(NPUModelForImageTextToText, llava, dtype="float32")
+    options = argparse.Namespace(
+        model=llava, system=None, max_new_tokens=50, greedy=True, temperature=None
+    )
+    session = ImageSession(model, load_processor(str(llava)), options)
+    stream = session.stream("what is this ?", eos_token_id=None)
+    first = next(stream)
+    stream.close()
+    assert stream.reply.finish == "cancelled"
+    assert stream.reply.text.startswith(first)
+    assert 0 < stream.reply.answer_tokens < 50
+    assert [one["role"] for one in session.messages] == ["user", "assistant"]
+    assert session.undo() == "what is this ?"

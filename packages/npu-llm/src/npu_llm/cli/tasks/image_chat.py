@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from npu_command.interrupt import as_exception
-from npu_llm.cli.answer_text import AnswerStreamer
-from npu_llm.cli.arguments import as_generate
+from npu_llm.chat.reply import Draft, Reply, ReplyStream, generated
 from npu_llm.cli.tasks.describe import read_image, start_image_model
-from npu_llm.cli.terminal import Display, LineReader
-from npu_llm.cli.turns import Chat, status_of
+from npu_llm.cli.terminal import Display
+from npu_llm.cli.turns import status_of
+from npu_llm.engine.sampler import Token
 from npu_llm.errors import OptionError
+from npu_llm.tokenizer.detokenizer import Detokenizer
 from npu_llm.vision_language.prompting import prompt_inputs
 
-__all__ = ["ImageChat", "ImageSession", "chat_about_images"]
+__all__ = ["ImageModels", "ImageSession", "start_image_chat"]
 
 # Options of chat that such models do not have.
 _ABSENT = ("pipeline", "max_context", "kv_cache", "sparse_attention", "session")
 
 
-def chat_about_images(options: argparse.Namespace, lines: LineReader) -> int:
-    """Reads turns from standard input until it ends; returns the exit code.
+def start_image_chat(
+    options: argparse.Namespace, display: Display
+) -> tuple[ImageSession, ImageModels]:
+    """Starts the model that the options name; returns a session with it, and what /model does.
 
     Raises:
         OptionError: [image-chat] for an option that only language models have.
@@ -36,13 +40,8 @@ def chat_about_images(options: argparse.Namespace, lines: LineReader) -> int:
                 f"got {getattr(options, name)}. Omit it.",
                 code="image-chat",
             )
-    display = Display()
     model, processor = start_image_model(options, display)
-    session = ImageSession(model, processor, options)
-    with as_exception():  # from here on Ctrl-C stops an answer
-        display.line("/help lists the commands.", style="dim")
-        ImageChat(session, display, lines, is_plain=options.plain).run()
-    return 0
+    return ImageSession(model, processor, options), ImageModels()
 
 
 class ImageSession:
@@ -65,40 +64,64 @@ class ImageSession:
             self._asked |= {"do_sample": True, "temperature": options.temperature}
         self._turns: list[dict[str, Any]] = []
         self._images: list[Any] = []
+        self._stop = threading.Event()
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages as text, oldest first."""
         return [{"role": one["role"], "content": _text_of(one)} for one in self._whole()]
 
-    def show(self, image: Any) -> None:
-        """Shows a PIL image with the next question."""
-        self._images.append(image)
+    def show(self, path: Path) -> None:
+        """Shows an image file with the next question; raises as read_image does."""
+        self._images.append(read_image(path))
 
-    def ask(
-        self, text: str, streamer: AnswerStreamer, chosen: Mapping[str, Any] | None = None
-    ) -> None:
-        """Answers a question; one without any answer is forgotten, and its images wait.
+    def stream(self, text: str, **chosen: Any) -> ReplyStream:
+        """Answers a question piece by piece; one without any answer is forgotten.
+
+        The images of such a question are shown with the next one.
 
         Args:
             text: the question.
-            streamer: takes the answer.
             chosen: arguments of generate that take the place of the chat's own.
 
         Raises:
             LlmError: if the model cannot take the conversation.
         """
+        replies: list[Reply] = []
+        return ReplyStream(self._answer(text, chosen, replies), replies, self._stop)
+
+    def _answer(
+        self, text: str, chosen: Mapping[str, Any], replies: list[Reply]
+    ) -> Generator[str, None, None]:
+        self._stop.clear()
         content = [{"type": "image", "image": one} for one in self._images]
         question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         inputs = prompt_inputs(self._processor, [*self._whole(), question])
+        draft = Draft(Detokenizer(self._processor.tokenizer))
+        tokens = generated(self._model.generate, **inputs, **{**self._asked, **chosen})
+        interrupt: BaseException | None = None
         try:
-            self._model.generate(**inputs, **{**self._asked, **(chosen or {})}, streamer=streamer)
-        finally:
-            if streamer.tokens:
-                streamer.end()
-                answer = {"type": "text", "text": streamer.text}
-                self._turns += [question, {"role": "assistant", "content": [answer]}]
-                self._images = []
+            with closing(tokens):
+                for token in tokens:
+                    if piece := draft.add(Token(token)):
+                        yield piece
+                    if draft.ends(self._stop):
+                        break
+                else:
+                    draft.finish = "stop"
+            if piece := draft.text.end():
+                yield piece
+        except (KeyboardInterrupt, GeneratorExit) as raised:
+            interrupt, draft.finish = raised, "cancelled"
+            draft.text.end()
+        reply = draft.reply(prefilled=0, tool_calls=(), verification="")
+        if reply.tokens:
+            answer = {"type": "text", "text": reply.text}
+            self._turns += [question, {"role": "assistant", "content": [answer]}]
+            self._images = []
+        replies.append(reply)
+        if interrupt is not None:
+            raise interrupt
 
     def undo(self) -> str | None:
         """Forgets the last question and its answer; returns the question, None if there is none.
@@ -125,31 +148,8 @@ class ImageSession:
         return [{"role": "system", "content": content}, *self._turns]
 
 
-class ImageChat(Chat):
-    """The turns of a chat about images: the same commands, without files, and /image."""
-
-    session: ImageSession
-
-    def __init__(
-        self, session: ImageSession, display: Display, lines: LineReader, *, is_plain: bool
-    ) -> None:
-        super().__init__(session, self, display, lines, is_plain=is_plain)
-        self._commands |= {"/image": self._image}
-
-    def ask(self, text: str) -> None:
-        """Answers one turn; Ctrl-C stops the answer, and what was generated stays."""
-        is_whole = True
-        with self._answering() as write:
-            streamer = AnswerStreamer(self.session._processor.tokenizer, write)
-            try:
-                self.session.ask(text, streamer, as_generate(self._chosen))
-            except KeyboardInterrupt:
-                is_whole = False
-        if not is_whole:
-            self._display.line("(interrupted)", style="dim")
-        said = status_of(streamer)
-        self._last = self.figures(self.session, streamer)
-        self._display.line(said, style="dim")
+class ImageModels:
+    """The model of a chat about images; see npu_llm.cli.turns.Models."""
 
     def describe(self, session: ImageSession) -> str:
         """Returns the model's name."""
@@ -163,16 +163,9 @@ class ImageChat(Chat):
             code="chat-model",
         )
 
-    def figures(self, session: ImageSession, reply: AnswerStreamer) -> Mapping[str, str]:
+    def figures(self, session: ImageSession, reply: Reply) -> Mapping[str, str]:
         """Returns the figures of an answer."""
         return {"model": session.model, "answer": status_of(reply)}
-
-    def _image(self, name: str) -> None:
-        if not name:
-            self._display.reply("Name the file: /image PATH")
-            return
-        self.session.show(read_image(Path(name)))
-        self._display.line(f"{name} is shown with the next question.", style="dim")
 
 
 def _text_of(message: dict[str, Any]) -> str:
