@@ -76,15 +76,27 @@ def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.O
     return ops.divide(ctx.number(1, dtype), ops.sqrt(size)).output(0)
 
 
-def _whole(
-    ctx: Context, query: fx.Node, key: fx.Node, value: fx.Node, mask: Any, causal: Any, scale: Any
+@converter(
+    aten.scaled_dot_product_attention.default,
+    torch.ops.npu_compiler.attention.default,
+    rule=_rule_no_dropout,
+)
+def convert_sdpa(
+    ctx: Context,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    attn_mask: Any,
+    is_causal: Any,
+    scale: Any,
+    **_: Any,
 ) -> ov.Output:
-    if mask is not None and causal:
+    if attn_mask is not None and is_causal:
         # OpenVINO does not read the mask then; torch's kernels apply both.
         ctx.refuse("a mask beside is_causal")
-    bias = None if mask is None else _additive(ctx, mask, ctx.dtype(query))
-    output = attend(ctx, query, key, value, bias=bias, causal=bool(causal), scale=scale)
-    return _zero_dead_rows(ctx, output, mask, ctx.out_dtype(0))
+    bias = None if attn_mask is None else _additive(ctx, attn_mask, ctx.dtype(query))
+    output = attend(ctx, query, key, value, bias=bias, causal=bool(is_causal), scale=scale)
+    return _zero_dead_rows(ctx, output, attn_mask, ctx.out_dtype(0))
 
 
 def attend(
@@ -122,24 +134,6 @@ def attend(
     return node.output(0)
 
 
-@converter(
-    aten.scaled_dot_product_attention.default,
-    torch.ops.npu_compiler.attention.default,
-    rule=_rule_no_dropout,
-)
-def convert_sdpa(
-    ctx: Context,
-    query: fx.Node,
-    key: fx.Node,
-    value: fx.Node,
-    attn_mask: Any,
-    is_causal: Any,
-    scale: Any,
-    **_: Any,
-) -> Any:
-    return _whole(ctx, query, key, value, attn_mask, is_causal, scale)
-
-
 def _log_sum_exp(
     ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
 ) -> Any:
@@ -174,36 +168,26 @@ def _scores(
     return scores
 
 
-@converter(aten._scaled_dot_product_flash_attention_for_cpu.default, rule=_rule_no_dropout)
-def convert_flash_for_cpu(
+@converter(
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_fused_attention_overrideable.default,
+    rule=_rule_no_dropout,
+)
+def convert_flash(
     ctx: Context,
     query: fx.Node,
     key: fx.Node,
     value: fx.Node,
     is_causal: bool,
-    attn_mask: Any,
     scale: Any,
-    **_: Any,
+    **given: Any,
 ) -> Any:
-    output = _whole(ctx, query, key, value, attn_mask, is_causal, scale)
-    return output, _log_sum_exp(ctx, query, key, attn_mask, is_causal, scale)
-
-
-@converter(aten._scaled_dot_product_fused_attention_overrideable.default, rule=_rule_no_dropout)
-def convert_fused_overrideable(
-    ctx: Context,
-    query: fx.Node,
-    key: fx.Node,
-    value: fx.Node,
-    attn_bias: Any,
-    is_causal: bool,
-    return_debug_mask: bool,
-    scale: Any,
-    **_: Any,
-) -> Any:
-    output = _whole(ctx, query, key, value, attn_bias, is_causal, scale)
-    statistic = _log_sum_exp(ctx, query, key, attn_bias, is_causal, scale)
-    return output, statistic, None, None, None, None, None, None, None
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    output = convert_sdpa(ctx, query, key, value, mask, is_causal, scale)
+    results = output, _log_sum_exp(ctx, query, key, mask, is_causal, scale)
+    # The other op has seven more results, which are not computed.
+    is_for_cpu = ctx.node.target is aten._scaled_dot_product_flash_attention_for_cpu.default
+    return results if is_for_cpu else (*results, *[None] * 7)
 
 
 @converter(aten._scaled_dot_product_flash_attention_for_cpu_backward.default, rule=_rule_no_dropout)

@@ -26,7 +26,13 @@ def spread(values: Any, count: int) -> list[int]:
     return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
 
 
-@converter(aten.convolution.default)
+@converter(
+    aten.convolution.default,
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+    rule=lambda node, padding, **_: "padding given by name" if isinstance(padding, str) else None,
+)
 def convert_convolution(
     ctx: Context,
     input_: fx.Node,
@@ -35,9 +41,9 @@ def convert_convolution(
     stride: Any,
     padding: Any,
     dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
+    transposed: bool = False,
+    output_padding: Any = 0,
+    groups: int = 1,
 ) -> Any:
     spatial = ctx.rank(weight) - 2
     if ctx.rank(input_) != spatial + 2:
@@ -62,27 +68,6 @@ def convert_convolution(
         forward = ops.group_convolution if groups > 1 else ops.convolution
         result = forward(value, kernel, strides, pads, pads, dilations)
     return _with_bias(ctx, result.output(0), bias, spatial)
-
-
-@converter(
-    aten.conv1d.default,
-    aten.conv2d.default,
-    aten.conv3d.default,
-    rule=lambda node, padding, **_: "padding given by name" if isinstance(padding, str) else None,
-)
-def convert_conv(
-    ctx: Context,
-    input_: fx.Node,
-    weight: fx.Node,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Any:
-    return convert_convolution(
-        ctx, input_, weight, bias, stride, padding, dilation, False, [0], groups
-    )
 
 
 def grouped_kernel(ctx: Context, weight: fx.Node, groups: int) -> ov.Output:

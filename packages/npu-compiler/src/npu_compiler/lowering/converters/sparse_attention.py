@@ -84,13 +84,14 @@ def _address(
     query: fx.Node,
     key: fx.Node,
     *,
-    query_lengths: Any,
-    key_lengths: Any,
+    actual_seq_lengths_query: Any,
     block_table: Any,
     layout_query: str,
-    layout_key: str,
     sparse_mode: int,
+    **of_key: Any,
 ) -> _Rows:
+    query_lengths, layout_key = actual_seq_lengths_query, of_key["layout_key"]
+    key_lengths = of_key["actual_seq_lengths_key"]
     _static(ctx, query, key, query_lengths, key_lengths, block_table)
     sizes = [int(size) for size in ctx.sizes(query) if size is not None]
     key_sizes = [int(size) for size in ctx.sizes(key) if size is not None]
@@ -165,34 +166,19 @@ def convert_lightning_indexer(
     query: fx.Node,
     key: fx.Node,
     weights: fx.Node,
-    actual_seq_lengths_query: Any,
-    actual_seq_lengths_key: Any,
-    block_table: Any,
-    layout_query: str,
-    layout_key: str,
     sparse_count: int,
-    sparse_mode: int,
     query_dequant_scale: Any,
     key_dequant_scale: Any,
+    **layout: Any,
 ) -> Any:
     if query_dequant_scale is not None or key_dequant_scale is not None:
         ctx.refuse("int8 with scales: its host kernel takes them")
-    rows = _address(
-        ctx,
-        query,
-        key,
-        query_lengths=actual_seq_lengths_query,
-        key_lengths=actual_seq_lengths_key,
-        block_table=block_table,
-        layout_query=layout_query,
-        layout_key=layout_key,
-        sparse_mode=sparse_mode,
-    )
+    rows = _address(ctx, query, key, **layout)
     *_, heads, width = (int(size or 0) for size in ctx.sizes(query))
     positions = ctx.unsqueeze(_vector(ctx, np.arange(rows.capacity)), [0])
     is_visible = _below(ctx, positions, rows)
     found = _scores(ctx, query, key, weights, rows, heads, width)
-    if rows.table is not None or layout_query == "TND":
+    if rows.table is not None or layout["layout_query"] == "TND":
         found = ops.gather_elements(found, _every(ctx, rows, positions), 1).output(0)
     unseen = ctx.number(float("-inf"), _FLOAT)
     found = ops.select(is_visible, found, unseen).output(0)
@@ -261,27 +247,15 @@ def convert_sparse_flash_attention(
     sparse_indices: fx.Node,
     scale_value: float,
     sparse_block_size: int,
-    block_table: Any,
-    actual_seq_lengths_query: Any,
-    actual_seq_lengths_kv: Any,
     query_rope: Any,
     key_rope: Any,
-    layout_query: str,
+    actual_seq_lengths_kv: Any,
     layout_kv: str,
-    sparse_mode: int,
+    **layout: Any,
 ) -> Any:
     _static(ctx, value, sparse_indices, query_rope, key_rope)
-    rows = _address(
-        ctx,
-        query,
-        key,
-        query_lengths=actual_seq_lengths_query,
-        key_lengths=actual_seq_lengths_kv,
-        block_table=block_table,
-        layout_query=layout_query,
-        layout_key=layout_kv,
-        sparse_mode=sparse_mode,
-    )
+    layout |= {"actual_seq_lengths_key": actual_seq_lengths_kv, "layout_key": layout_kv}
+    rows = _address(ctx, query, key, **layout)
     count = int(ctx.sizes(sparse_indices)[-1] or 0)
     heads = int(ctx.sizes(query)[-2] or 0)
     blocks = ctx.reshape(ctx.get(sparse_indices, _INT), [rows.count, count, 1])

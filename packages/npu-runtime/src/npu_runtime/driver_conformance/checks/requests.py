@@ -32,16 +32,20 @@ from npu_runtime.driver_conformance.registry import check
 __all__: list[str] = []
 
 
+def _bound(bench: Bench, program: c_void_p, x: Block, y: Block) -> c_void_p:
+    """A request of a program with one port of 64 values on each side."""
+    request = bench.request(program)
+    bench.bind(request, Direction.INPUT, 0, x, [64])
+    bench.bind(request, Direction.OUTPUT, 0, y, [64])
+    return request
+
+
 @check("request_create")
 def makes_contexts_apart(bench: Bench) -> None:
     """Two requests of one program keep their own memory."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
-    requests = [bench.request(program) for _ in range(2)]
     blocks = [(bench.floats([start] * 64), bench.floats([0] * 64)) for start in (1, 10)]
-    for request, (x, y) in zip(requests, blocks, strict=True):
-        bench.bind(request, Direction.INPUT, 0, x, [64])
-        bench.bind(request, Direction.OUTPUT, 0, y, [64])
-    for request in requests:
+    for request in [_bound(bench, program, x, y) for x, y in blocks]:
         bench.run(request, stream)
     got = [float(bench.read_floats(y, 64)[0]) for _, y in blocks]
     expect(got == [2, 11], f"two requests with inputs 1 and 10 gave {got}; the rule is 2 and 11")
@@ -66,10 +70,8 @@ def starts_variables_anew(bench: Bench) -> None:
 def leaves_other_requests_alone(bench: Bench) -> None:
     """And the program."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
-    kept = bench.request(program)
-    x, y = bench.floats([3] * 64), bench.floats([0] * 64)
-    bench.bind(kept, Direction.INPUT, 0, x, [64])
-    bench.bind(kept, Direction.OUTPUT, 0, y, [64])
+    y = bench.floats([0] * 64)
+    kept = _bound(bench, program, bench.floats([3] * 64), y)
     for _ in range(10):
         bench.call("request_destroy", bench.request(program))
     bench.run(kept, stream)
@@ -178,16 +180,13 @@ def _request_with_layers(bench: Bench) -> c_void_p:
     options = bench.programs().layer_options
     if options is None:
         raise Unsupported("the driver's program set has no layer_options")
-    request = bench.request(bench.load(bench.programs().add_one, options=options))
-    _run_add_one(bench, request)
+    return _run_once(bench, bench.load(bench.programs().add_one, options=options))
+
+
+def _run_once(bench: Bench, program: c_void_p) -> c_void_p:
+    request = _bound(bench, program, bench.floats([1] * 64), bench.floats([0] * 64))
+    bench.run(request, bench.stream())
     return request
-
-
-def _run_add_one(bench: Bench, request: c_void_p) -> None:
-    stream, x, y = bench.stream(), bench.floats([1] * 64), bench.floats([0] * 64)
-    bench.bind(request, Direction.INPUT, 0, x, [64])
-    bench.bind(request, Direction.OUTPUT, 0, y, [64])
-    bench.run(request, stream)
 
 
 @check("request_layers")
@@ -226,8 +225,7 @@ def fills_no_more_than_it_was_given(bench: Bench) -> None:
 @check("request_layers")
 def says_when_the_program_records_none(bench: Bench) -> None:
     """NPU_ERROR_UNSUPPORTED for a program that was loaded without the options."""
-    request = bench.request(bench.load(bench.programs().add_one))
-    _run_add_one(bench, request)
+    request = _run_once(bench, bench.load(bench.programs().add_one))
     bench.refuses(
         "request_layers", request, None, 0, byref(c_size_t()),
         what="a program that records none", status=Status.ERROR_UNSUPPORTED,
@@ -235,13 +233,6 @@ def says_when_the_program_records_none(bench: Bench) -> None:
 
 
 _RUNS = 50
-
-
-def _bound(bench: Bench, program: c_void_p, x: Block, y: Block) -> c_void_p:
-    request = bench.request(program)
-    bench.bind(request, Direction.INPUT, 0, x, [64])
-    bench.bind(request, Direction.OUTPUT, 0, y, [64])
-    return request
 
 
 @check("request_run")
