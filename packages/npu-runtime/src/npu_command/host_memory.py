@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_bytes", "process_memory_bytes", "resident_bytes"]
+__all__ = ["available_bytes", "collector_paused", "process_memory_bytes", "resident_bytes"]
 
 # Files with limit and usage, and the line of memory.stat for pages that can be dropped.
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -111,3 +113,15 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pauses the garbage collector, which walks again and again through objects that all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -9,7 +9,6 @@ generates: no branch of that code depends on how many tokens there are.
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import logging
 import warnings
@@ -31,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from transformers.cache_utils import Cache, DynamicLayer
 
+from npu_command.host_memory import collector_paused
 from npu_llm.adapters.lora import SCALES, adapted, port_names, port_sizes
 from npu_llm.cache_names import CACHE
 from npu_llm.capture.functional import drop_grad_modes
@@ -232,17 +232,14 @@ def _undisturbed() -> Iterator[None]:
     torch imports Inductor, to leave its frames out (torch 2.13, 2026-11-23).
     """
     find_frames = getattr(symbolic_shapes, "uninteresting_files", None)
-    was_enabled = gc.isenabled()
-    gc.disable()
     if find_frames is not None:
         symbolic_shapes.uninteresting_files = functools.cache(set[str])
     try:
-        yield
+        with collector_paused():
+            yield
     finally:
         if find_frames is not None:
             symbolic_shapes.uninteresting_files = find_frames
-        if was_enabled:
-            gc.enable()
 
 
 def _examples(

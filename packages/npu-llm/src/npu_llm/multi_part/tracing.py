@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from transformers.cache_utils import Cache, DynamicLayer
 
+from npu_command.host_memory import collector_paused
 from npu_llm.capture.functional import drop_grad_modes, make_functional
 from npu_llm.capture.patches import record_modules
 from npu_llm.capture.step import join_weights
@@ -188,7 +188,7 @@ def trace_part(
     def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(run(dict(zip(names, given, strict=True))))
 
-    with torch.no_grad(), warnings.catch_warnings(), _without_collection():
+    with torch.no_grad(), warnings.catch_warnings(), collector_paused():
         warnings.simplefilter("ignore")  # tracing warns about code that runs many times
         try:
             with as_in_newer(model), record_modules(model), _sizes_kept(model):
@@ -245,18 +245,6 @@ class _whole(int):
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return torch.sym_int(value)  # type: ignore[no-untyped-call]
         return int(value, *rest)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keeps the garbage collector from walking through the growing graph again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _check_sizes(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import gc
 import importlib.metadata
 import os
 import platform
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.host_memory import resident_bytes
+from npu_command.host_memory import collector_paused, resident_bytes
 from npu_command.import_hooks import when_imported
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.calls import ImportCalls, ModuleCalls
@@ -232,7 +231,7 @@ class Recording:
         if _current is not self or not self.is_ours:
             return
         _current = None
-        with _collector_paused():
+        with collector_paused():
             self._finish()
 
     def _finish(self) -> None:
@@ -444,15 +443,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Stops looking for garbage while millions of objects are made that all stay (30 % faster)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
