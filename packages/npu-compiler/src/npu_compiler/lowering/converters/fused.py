@@ -16,7 +16,7 @@ from npu_compiler.lowering.context import MASKED, Context, same_size
 from npu_compiler.lowering.converters.attention import attend
 from npu_compiler.lowering.converters.convolution import convert_convolution
 from npu_compiler.lowering.converters.matmul import convert_addmm, convert_linear
-from npu_compiler.lowering.converters.normalization import rms
+from npu_compiler.lowering.converters.normalization import batch_norm, rms
 from npu_compiler.lowering.registry import converter
 
 __all__: list[str] = []
@@ -64,29 +64,16 @@ def convert_conv_bn_relu(
     running_var: fx.Node,
     bn_weight: Any,
     bn_bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
     eps: float,
+    **windows: Any,
 ) -> Any:
     dtype = ctx.dtype(x)
-    channels = ctx.sizes(weight)[0]
-    if channels is None:
-        ctx.refuse("a symbolic number of channels")
     if bias is not None and ctx.dtype(bias) is not dtype:
         ctx.refuse("a bias of another dtype than the input")
-    value = convert_convolution(ctx, x, weight, bias, stride, padding, dilation, False, [0], groups)
-    ones, zeros = (ctx.constant(torch.full((channels,), at, dtype=dtype)) for at in (1, 0))
-    normal = ops.batch_norm_inference(
-        value,
-        ones if bn_weight is None else ctx.get(bn_weight, dtype),
-        zeros if bn_bias is None else ctx.get(bn_bias, dtype),
-        ctx.get(running_mean, dtype),
-        ctx.get(running_var, dtype),
-        float(eps),
-    )
-    return _relu(ctx, normal)
+    product = convert_convolution(ctx, x, weight, bias, **windows)
+    value = product if isinstance(product, ov.Output) else product.output(0)
+    parts = (bn_weight, bn_bias, running_mean, running_var)
+    return _relu(ctx, batch_norm(ctx, value, ctx.sizes(weight)[0], dtype, parts, eps))
 
 
 @converter(npu.rms_norm.default)

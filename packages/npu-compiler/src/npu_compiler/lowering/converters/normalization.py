@@ -12,7 +12,7 @@ from torch import fx
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
-__all__ = ["rms"]
+__all__ = ["batch_norm", "rms"]
 
 aten = torch.ops.aten
 
@@ -192,6 +192,25 @@ def _group_norm(
     return result
 
 
+def batch_norm(
+    ctx: Context,
+    value: ov.Output,
+    channels: int | None,
+    dtype: torch.dtype,
+    parts: tuple[Any, Any, Any, Any],
+    eps: float,
+) -> ov.Output:
+    """Lowers a batch norm; the parts are weight and bias, which may be None, mean and variance."""
+    if channels is None:
+        ctx.refuse("a symbolic number of channels")
+    given = (
+        torch.full((channels,), fill, dtype=dtype) if part is None else part
+        for part, fill in zip(parts, (1, 0, 0, 1), strict=True)
+    )
+    operands = (ctx.get(part, dtype) for part in given)
+    return ops.batch_norm_inference(value, *operands, float(eps)).output(0)
+
+
 @converter(
     aten.batch_norm.default,
     aten.native_batch_norm.default,
@@ -212,17 +231,10 @@ def convert_batch_norm(
     epsilon: float = 0.0,
     **_: Any,
 ) -> Any:
-    dtype = ctx.dtype(input_)
-    channels = ctx.sizes(input_)[1]
-    if channels is None:
-        ctx.refuse("a symbolic number of channels")
-    scale = torch.ones(channels, dtype=dtype) if weight is None else weight
-    shift = torch.zeros(channels, dtype=dtype) if bias is None else bias
-    output = ops.batch_norm_inference(
-        ctx.get(input_),
-        *(ctx.get(part, dtype) for part in (scale, shift, running_mean, running_var)),
-        float(eps or epsilon),  # the names of two ops
-    ).output(0)
+    parts = (weight, bias, running_mean, running_var)
+    value, channels = ctx.get(input_), ctx.sizes(input_)[1]
+    # The names of two ops.
+    output = batch_norm(ctx, value, channels, ctx.dtype(input_), parts, eps or epsilon)
     return output if ctx.node.target is aten.batch_norm.default else (output, None, None)
 
 
