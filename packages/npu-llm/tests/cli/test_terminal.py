@@ -1,13 +1,17 @@
 import io
+import re
 import sys
 import types
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from npu_command import output
-from npu_llm.cli.terminal import Display
+from npu_llm.cli import terminal
+from npu_llm.cli.terminal import Display, WordWrap, text_writer
 from npu_llm.progress import MERGE_STAGES
 
 
@@ -115,3 +119,71 @@ def test_without_a_terminal_a_stage_is_a_line_at_its_end(capsys):
         assert capsys.readouterr().err == ""
         listener(MERGE_STAGES[0], 1.0)
     assert capsys.readouterr().err == "loading weights: 0.0 s\n"
+
+
+# Answers
+
+
+def shown(written, columns):
+    """What a terminal shows: it breaks lines at the edge, moves back and erases."""
+    lines, at = [""], 0
+    index = 0
+    while index < len(written):
+        if moved := re.match(r"\x1b\[(\d+)D\x1b\[K", written[index:]):
+            at -= int(moved[1])
+            assert at >= 0
+            lines[-1] = lines[-1][:at]
+            index += moved.end()
+            continue
+        if written[index] == "\n" or at == columns:
+            lines.append("")
+            at = 0
+        if written[index] != "\n":
+            lines[-1] += written[index]
+            at += 1
+        index += 1
+    return lines
+
+
+@given(st.lists(st.text(alphabet="ab \n", min_size=1, max_size=7), max_size=30), st.integers(4, 20))
+def test_no_word_that_fits_a_line_is_broken_however_it_arrives(pieces, columns):
+    written = []
+    wrap = WordWrap(written.append, lambda: columns)
+    for piece in pieces:
+        wrap.write(piece)
+    lines = shown("".join(written), columns)
+    assert all(len(line) <= columns for line in lines)
+    words = "".join(pieces).split()
+    if all(len(word) < columns for word in words):
+        assert [word for line in lines for word in line.split()] == words
+
+
+def test_a_word_that_grows_beyond_the_edge_moves_to_the_next_line():
+    written = []
+    wrap = WordWrap(written.append, lambda: 10)
+    for piece in ("one ", "thou", "sand", " two"):
+        wrap.write(piece)
+    assert written == ["one ", "thou", "\x1b[4D\x1b[K\nthousand", " \ntwo"]
+    assert shown("".join(written), 10) == ["one ", "thousand ", "two"]
+
+
+def test_wide_characters_count_twice():
+    written = []
+    wrap = WordWrap(written.append, lambda: 8)
+    wrap.write("日本 語語")
+    assert written == ["日本 \n語語"]
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_an_answer_cannot_steer_a_terminal(kind, monkeypatch):
+    written = []
+    monkeypatch.setattr(terminal, "_write", written.append)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", kind)
+    text_writer()("one\x1b[31m\ttwo\r\n\x1b]0;title\x07three\x9b2J")
+    assert "".join(written) == "one[31m\ttwo\n]0;titlethree2J"
+
+
+def test_a_file_gets_an_answer_as_it_is(capsys):
+    text_writer()("\x1b[31m")
+    assert capsys.readouterr().out == "\x1b[31m"

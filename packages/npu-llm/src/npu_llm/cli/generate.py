@@ -73,8 +73,8 @@ def generate(options: argparse.Namespace) -> int:
     display = Display()
     with import_notice():
         from npu_llm.chat.chat_session import ChatSession
-        from npu_llm.cli.answer_text import writer_beside_json
         from npu_llm.cli.session import figures, generation_options, start
+        from npu_llm.cli.terminal import writer_beside_json
     model = start(options, display)
     if options.adapter:
         names = [model.load_adapter(path) for path, _ in options.adapter]

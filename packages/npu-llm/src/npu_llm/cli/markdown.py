@@ -16,7 +16,7 @@ from rich.segment import Segment, Segments
 from rich.syntax import Syntax
 from rich.text import Text
 
-from npu_llm.cli.answer_text import without_controls
+from npu_llm.cli.terminal import without_controls
 
 __all__ = ["Block", "MarkdownBlocks", "MarkdownWriter"]
 

@@ -1,12 +1,15 @@
-"""Terminal: lines that are typed, and all that commands print besides answers, to standard error.
+"""Terminal: typed lines, answers on standard output, and all else on standard error.
 
-Typed lines have editing and a history in a terminal. Those from a pipe are plain.
+Typed lines have editing and a history in a terminal. Those from a pipe are plain. Answers are
+written as they come, without breaking words; npu_llm.cli.markdown renders those in Markdown.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import re
 import sys
 import termios
 import time
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -26,11 +30,21 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from npu_command.output import Imports, is_quiet
+from npu_command.output import OUTPUT, Imports, is_quiet
 from npu_llm.errors import read_text
 from npu_llm.progress import STAGES, ProgressListener, Stage
 
-__all__ = ["Counter", "Display", "LineReader", "unechoed"]
+__all__ = [
+    "Counter",
+    "Display",
+    "LineReader",
+    "WordWrap",
+    "can_render",
+    "text_writer",
+    "unechoed",
+    "without_controls",
+    "writer_beside_json",
+]
 
 # Called with how much is done, and of how much.
 Counter = Callable[[int, int], None]
@@ -322,3 +336,95 @@ class LineReader:
             self._history.touch(mode=0o600)
             readline.append_history_file(1, self._history)
         readline.replace_history_item(last, line)
+
+
+_PIECES = re.compile(r"\n| |[^\n ]+")
+# All but newlines and tabs.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def text_writer() -> Callable[[str], object]:
+    """Returns what writes pieces of an answer to standard output.
+
+    In a terminal no word is broken at the edge, and nothing in an answer steers the terminal; into
+    a file or a pipe goes the text as it is.
+    """
+    if not sys.stdout.isatty():
+        return _write
+    write = _write if os.environ.get("TERM") == "dumb" else WordWrap(_write, _columns).write
+    return lambda text: write(without_controls(text))
+
+
+def without_controls(text: str) -> str:
+    """Returns a text without what would steer a terminal: escapes, bells, carriage returns."""
+    return _CONTROLS.sub("", text)
+
+
+def writer_beside_json(place: Path | None) -> Callable[[str], object]:
+    """Returns text_writer(), or what writes nothing where JSON stands alone on standard output.
+
+    Args:
+        place: what --json says.
+    """
+    return (lambda _: None) if place == OUTPUT else text_writer()
+
+
+def can_render() -> bool:
+    """Whether standard output is a terminal that shows styles and the signs of lists and tables."""
+    encoding = codecs.lookup(sys.stdout.encoding or "ascii").name
+    return (
+        sys.stdout.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("NO_COLOR")
+        and encoding == "utf-8"
+    )
+
+
+class WordWrap:
+    """Breaks lines between words as pieces of words arrive; each is shown at once.
+
+    Where a word grows beyond the edge, its beginning is taken back and written on the next line. A
+    word that is longer than a line, or a script without spaces, is left to the terminal.
+
+    Args:
+        write: takes text with control sequences.
+        columns: returns how many characters a line has now.
+    """
+
+    def __init__(self, write: Callable[[str], object], columns: Callable[[], int]) -> None:
+        self._write = write
+        self._columns = columns
+        self._column = 0
+        self._word = ""
+
+    def write(self, text: str) -> None:
+        """Writes the next piece of the text, which may end within a word."""
+        edge = self._columns() - 1  # the last column is where terminals differ
+        self._write("".join(self._placed(piece, edge) for piece in _PIECES.findall(text)))
+
+    def _placed(self, piece: str, edge: int) -> str:
+        if piece in ("\n", " "):
+            self._word = ""
+            ends = piece == "\n" or self._column >= edge
+            self._column = 0 if ends else self._column + 1
+            return "\n" if ends else " "
+        width, begun = cell_len(piece), cell_len(self._word)
+        self._word += piece
+        if self._column + width <= edge or self._column == begun or begun + width > edge:
+            self._column += width
+            return piece
+        self._column = begun + width
+        taken_back = f"\x1b[{begun}D\x1b[K" if begun else ""
+        return f"{taken_back}\n{self._word}"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

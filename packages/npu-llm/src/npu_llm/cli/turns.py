@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from npu_command.errors import NpuError
 from npu_command.output import aligned
-from npu_llm.cli.answer_text import can_render, text_writer
 from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
-from npu_llm.cli.terminal import Display, LineReader, unechoed
+from npu_llm.cli.terminal import Display, LineReader, can_render, text_writer, unechoed
 from npu_llm.errors import OptionError
 
 __all__ = ["Chat", "Models", "status_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
 from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
 from npu_llm.cli.tasks.starting import add_task_model, start_task
-from npu_llm.cli.terminal import Display
+from npu_llm.cli.terminal import Display, writer_beside_json
 from npu_llm.errors import OptionError
 
 __all__ = ["main", "read_image", "reads_images", "start_image_model"]
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     images = [read_image(path) for path in options.images]
     display = Display()
     model, processor = start_image_model(options, display)
-    from npu_llm.cli.answer_text import AnswerStreamer, writer_beside_json
+    from npu_llm.chat.reply import Draft, generated
+    from npu_llm.engine.sampler import Token
+    from npu_llm.tokenizer.detokenizer import Detokenizer
     from npu_llm.vision_language.prompting import prompt_inputs
 
     content = [{"type": "image", "image": one} for one in images]
@@ -50,33 +52,38 @@ def main(arguments: Sequence[str]) -> int:
     asked = {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
-    streamer = AnswerStreamer(processor.tokenizer, writer_beside_json(options.json))
-    if asked.get("num_beams", model.generation_config.num_beams or 1) > 1:
-        found = model.generate(**inputs, **asked)  # an answer is known at the end only
-        streamer.put(inputs["input_ids"])
-        streamer.put(found[0, inputs["input_ids"].shape[1] :])
-        streamer.end()
+    draft = Draft(Detokenizer(processor.tokenizer))
+    prompt_tokens = inputs["input_ids"].shape[1]
+    has_beams = asked.get("num_beams", model.generation_config.num_beams or 1) > 1
+    tokens: Iterable[int]
+    if has_beams:  # an answer is known at the end only
+        tokens = model.generate(**inputs, **asked)[0, prompt_tokens:].tolist()
     else:
-        model.generate(**inputs, **asked, streamer=streamer)
+        tokens = generated(model.generate, **inputs, **asked)
+    write = writer_beside_json(options.json)
+    for token in tokens:
+        write(draft.add(Token(token)))
+    write(draft.text.end())
+    reply = draft.reply(prefilled=0, tool_calls=(), verification="")
     document = {
-        "answer": streamer.text,
+        "answer": reply.text,
         "precision": model.precision.name,
         "device": model.report.device,
-        "prompt_tokens": inputs["input_ids"].shape[1],
-        "answer_tokens": len(streamer.tokens),
+        "prompt_tokens": prompt_tokens,
+        "answer_tokens": reply.answer_tokens,
     }
     give_answer(options.json, document, lambda: print(flush=True))
     rows = {
         "device": model.report.device,
         "precision": model.precision.name,
         "program": str(model.verification),
-        "prompt": f"{inputs['input_ids'].shape[1]:,} tokens, images included",
-        "answer": f"{len(streamer.tokens):,} tokens",
+        "prompt": f"{prompt_tokens:,} tokens, images included",
+        "answer": f"{reply.answer_tokens:,} tokens",
     }
-    if streamer.time_to_first_token_s is not None:
-        rows["first token after"] = f"{streamer.time_to_first_token_s:.2f} s"
-    if streamer.tokens_per_s is not None:
-        rows["speed"] = f"{streamer.tokens_per_s:.1f} tokens/s"
+    if reply.time_to_first_token_s is not None:
+        rows["first token after"] = f"{reply.time_to_first_token_s:.2f} s"
+    if reply.tokens_per_s is not None and not has_beams:
+        rows["speed"] = f"{reply.tokens_per_s:.1f} tokens/s"
     display.table(rows)
     return 0
 
