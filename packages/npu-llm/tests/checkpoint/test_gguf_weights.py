@@ -1,14 +1,11 @@
 import gguf
 import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from transformers import modeling_gguf_pytorch_utils
 from transformers.integrations.ggml import _gguf_parse_value
 
-from npu_llm.checkpoint.gguf_weights import exact_blocks, gguf_progress, read_gguf_once
-
-KINDS = [kind for kind in GGMLQuantizationType if hasattr(gguf.quants, kind.name)]
+from npu_llm.checkpoint.gguf_weights import read_gguf_once
 
 
 @pytest.fixture
@@ -73,100 +70,3 @@ def test_elements_are_what_transformers_makes_of_them(file):
             for name, field in found.fields.items()
         }
     assert repr(quick) == repr(values(GGUFReader(file)))
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_dequantized_values_are_gguf_s(kind):
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    raw = np.random.default_rng(1).integers(0, 256, (35, 3 * size), np.uint8)
-    with np.errstate(all="ignore"):  # scales are random bytes too
-        expected = gguf.dequantize(raw, kind)
-        with read_gguf_once():
-            found = gguf.dequantize(raw, kind)
-    assert found.shape == (35, 3 * block)
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_plain_values_stay(dtype):
-    kind = {np.float32: GGMLQuantizationType.F32, np.float16: GGMLQuantizationType.F16}[dtype]
-    raw = np.arange(6, dtype=dtype).reshape(2, 3)
-    with read_gguf_once():
-        np.testing.assert_array_equal(gguf.dequantize(raw, kind), raw.astype(np.float32))
-
-
-def test_progress_names_the_tensor_that_is_converted(file):
-    seen = []
-    tensors = GGUFReader(file).tensors
-    with gguf_progress(lambda share, doing: seen.append((share, doing))):
-        assert list(modeling_gguf_pytorch_utils.tqdm(tensors, desc="said by tqdm")) == tensors
-    first, second = (one.n_bytes for one in tensors)
-    assert seen == [
-        (0.0, "tensor 1 of 2, 0 of 0 MB, token_embd.weight"),
-        (first / (first + second), "tensor 2 of 2, 0 of 0 MB, output.weight"),
-    ]
-
-
-def dequantized(kind, rows=7, columns=96, seed=0):
-    values = np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
-    return torch.from_numpy(gguf.dequantize(gguf.quantize(values, kind), kind))
-
-
-def test_blocks_of_q4_0_are_found():
-    weight = dequantized(GGMLQuantizationType.Q4_0)
-    weight[2, 32:64] = 0.0
-    found = exact_blocks(weight)
-    assert found is not None
-    assert found.values.shape == (7, 3, 32)
-    assert found.zero_point is None
-    assert torch.equal(found.scale.half().float(), found.scale)
-    assert torch.equal(found.dequantize(), weight)
-
-
-def test_any_integers_and_scales_of_a_file_are_found():
-    """Other encoders use other integers than llama.cpp's, and scales of either sign."""
-    generator = np.random.default_rng(1)
-    d = generator.standard_normal((40, 1)).astype(np.float16)
-    d[3], d[4] = 6e-8, -65504.0 / 8
-    raw = np.concatenate([d.view(np.uint8), generator.integers(0, 256, (40, 16), np.uint8)], 1)
-    raw[5, 2:] = 0x98  # only 0 and 1
-    raw[6, 2:] = 0xFB  # 3 and 7: none has the lowest integer
-    raw = raw.reshape(20, 36)
-    weight = torch.from_numpy(gguf.dequantize(raw, GGMLQuantizationType.Q4_0))
-    found = exact_blocks(weight)
-    assert found is not None
-    assert torch.equal(found.dequantize(), weight)
-
-
-def test_rows_in_another_order_and_transposed_weights_are_found():
-    weight = dequantized(GGMLQuantizationType.Q4_0)[torch.tensor([4, 0, 6, 2, 1, 5, 3])]
-    stored = weight.t().contiguous()
-    found = exact_blocks(stored.t())
-    assert found is not None
-    assert torch.equal(found.dequantize(), weight)
-
-
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q5_0", "F16"])
-def test_other_blocks_are_none(kind):
-    assert exact_blocks(dequantized(GGMLQuantizationType[kind])) is None
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-30, 3e38])
-@pytest.mark.parametrize("row", [0, 6])
-def test_one_value_that_does_not_fit_refuses_all(value, row):
-    weight = dequantized(GGMLQuantizationType.Q4_0)
-    weight[row, 40] = value
-    assert exact_blocks(weight) is None
-
-
-def test_a_value_that_is_off_by_one_bit_refuses_all():
-    weight = dequantized(GGMLQuantizationType.Q4_0)
-    at = int(weight[5].abs().argmax())
-    weight[5, at] = torch.nextafter(weight[5, at], torch.tensor(9.0))
-    assert exact_blocks(weight) is None
-
-
-def test_shapes_without_blocks_are_none():
-    assert exact_blocks(torch.zeros(3, 40)) is None
-    assert exact_blocks(torch.zeros(64)) is None
-    assert exact_blocks(torch.zeros(0, 64)) is None

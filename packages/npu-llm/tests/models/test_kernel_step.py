@@ -13,7 +13,6 @@ from npu_llm import NPUModelForCausalLM
 from npu_llm.capture.compression import Compression
 from npu_llm.capture.functional import make_functional
 from npu_llm.capture.step import capture_step
-from npu_llm.checkpoint.gguf_weights import exact_blocks
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import OptionError
@@ -326,6 +325,7 @@ def packed(source, folder, dtype="int4", **how):
         folder / "weights",
         pack_weights(lowered, weights, precision=PRECISIONS[dtype], compression=Compression(**how)),
     )
+    weights.fill()
     return model, PackedParameters(lowered, folder / "weights")
 
 
@@ -365,7 +365,8 @@ def test_blocks_of_q4_0_are_packed_bit_for_bit(tmp_path, save_tiny, tied):
 
 
 def test_a_model_that_was_unpacked_can_be_saved_by_transformers(tmp_path, model):
-    unpacked, _ = load_model(find_source(write_gguf(model, tmp_path / "some.gguf")))
+    unpacked, weights = load_model(find_source(write_gguf(model, tmp_path / "some.gguf")))
+    weights.fill()
     unpacked.save_pretrained(tmp_path / "saved")
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     assert all(map(torch.equal, saved.parameters(), unpacked.parameters()))
@@ -401,8 +402,8 @@ def test_others_beside_such_blocks_are_rounded_in_groups_of_their_size(tmp_path,
     assert found.read(model.model.embed_tokens.weight) is None  # looked up, in float16
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_other_precisions_do_not_keep_blocks(tmp_path, model, dtype):
+@pytest.mark.parametrize("dtype, kept", [("int8", "int4"), ("bfloat16", "bfloat16")])
+def test_other_precisions_of_integers_keep_them(tmp_path, model, dtype, kept):
     file = write_gguf(model, tmp_path / "some.gguf")
     packed(find_source(file), tmp_path, dtype)
     kinds = {
@@ -410,14 +411,12 @@ def test_other_precisions_do_not_keep_blocks(tmp_path, model, dtype):
         for one in read_weights(tmp_path / "weights").values()
         if isinstance(one, PackedLinear)
     }
-    assert "int4" not in kinds
-    assert dtype in kinds
+    assert kinds == {kept}
 
 
 def test_weights_of_other_origin_are_in_the_groups_asked_for(tmp_path, model):
     model, found = packed(find_source(tmp_path / "original"), tmp_path, group_size=32)
     layer = model.model.layers[0].mlp
-    assert exact_blocks(layer.up_proj.weight) is None
     assert not torch.equal(found.read(layer.up_proj.weight), layer.up_proj.weight)
     stored = read_weights(tmp_path / "weights")
     assert {(one.kind, one.group) for one in stored.values() if isinstance(one, PackedLinear)} == {

@@ -60,7 +60,6 @@ def merge(
             auto=auto,
             trust_remote_code=trust_remote_code,
             ignore_unexpected=ignore_unexpected,
-            on_progress=progress.advance,
         )
         weights.fill()
     with progress.stage("merge"), torch.no_grad():

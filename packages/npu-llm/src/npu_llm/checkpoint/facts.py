@@ -12,16 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_llm.checkpoint.file_headers import (
-    GgufHeader,
-    TensorSpec,
-    read_folder_headers,
-    read_gguf_header,
-)
+from npu_llm.checkpoint.file_headers import TensorSpec, read_folder_headers
 from npu_llm.checkpoint.quantized.signs import may_be_quantized
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName
 from npu_llm.errors import ModelError
+from npu_llm.gguf.file import GgufFile, open_gguf
 from npu_llm.precision import Precision
 
 if TYPE_CHECKING:
@@ -119,10 +115,10 @@ def read_facts(source: ModelSource) -> ModelFacts:
     Raises:
         ModelError: [config-unreadable] for an invalid config.json, [weights-missing] for a folder
             without weights that transformers can load, and what
-            npu_llm.checkpoint.file_headers and npu_llm.checkpoint.file_headers raise.
+            npu_llm.checkpoint.file_headers and npu_llm.gguf.file raise.
     """
     if source.gguf_file is not None:
-        return _from_gguf(read_gguf_header(source.path), source.path)
+        return _from_gguf(open_gguf(source.path))
     config = read_config(source.folder)
     tensors = read_folder_headers(source.folder)
     scheme = read_scheme(source.folder, config, tensors)
@@ -232,33 +228,36 @@ def _from_config(
     )
 
 
-def _from_gguf(header: GgufHeader, path: Path) -> ModelFacts:
-    kind = header.architecture
+def _from_gguf(file: GgufFile) -> ModelFacts:
+    kind, tensors = file.architecture, file.tensors
 
     def number(name: str) -> int:
-        value = header.metadata.get(f"{kind}.{name}", 0)
+        value = file.metadata.get(f"{kind}.{name}", 0)
+        if isinstance(value, list):  # one for each layer
+            value = max((one for one in value if isinstance(one, int)), default=0)
         return value if isinstance(value, int) else 0
 
     hidden, heads = number("embedding_length"), number("attention.head_count") or 1
-    is_tied = "output.weight" not in header.shapes
-    table = header.shapes.get("token_embd.weight", ())
-    tables = 0 if is_tied else _product(table)
-    matrices = sum(_product(shape) for shape in header.shapes.values() if len(shape) > 1)
+    is_tied = "output.weight" not in tensors
+    table = tensors.get("token_embd.weight")
+    tables = 0 if is_tied or table is None else table.elements
+    matrices = sum(one.elements for one in tensors.values() if len(one.shape) > 1)
+    latent = number("attention.kv_lora_rank")
     return ModelFacts(
         architecture=kind,
-        parameters=sum(_product(shape) for shape in header.shapes.values()),
+        parameters=sum(one.elements for one in tensors.values()),
         matrix_parameters=matrices - tables,
         table_parameters=tables,
         layers=number("block_count"),
         hidden_size=hidden,
         heads=heads,
-        kv_heads=number("attention.head_count_kv") or heads,
-        head_dim=number("attention.key_length") or hidden // heads,
-        vocabulary=table[-1] if table else 0,
+        kv_heads=1 if latent else number("attention.head_count_kv") or heads,
+        head_dim=latent or number("attention.key_length") or hidden // heads,
+        vocabulary=table.shape[0] if table else 0,
         context_length=number("context_length") or None,
-        stored_bytes=path.stat().st_size,
+        stored_bytes=sum(path.stat().st_size for path in file.paths),
         is_tied=is_tied,
-        is_mapped=False,
+        is_mapped=True,
     )
 
 
@@ -292,10 +291,3 @@ def _is_table(name: str) -> bool:
 
 # Architectures' names for the embedding of tokens.
 _TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")
-
-
-def _product(shape: Iterable[int]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result

@@ -13,17 +13,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from npu_llm.checkpoint.facts import read_config, read_scheme
 from npu_llm.checkpoint.file_headers import read_folder_headers
-from npu_llm.checkpoint.gguf_weights import gguf_progress
 from npu_llm.checkpoint.leftovers import unexpected
 from npu_llm.checkpoint.quantized.loading import LazyWeight, load_quantized, place
-from npu_llm.checkpoint.quantized.scheme import Scheme
 from npu_llm.checkpoint.quantized.signs import described_in
 from npu_llm.checkpoint.saved import untrusted
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError
+from npu_llm.gguf.model import load_gguf_model
 from npu_llm.older_transformers import show_tokenizer_failure
-from npu_llm.progress import Advance
 
 try:
     from transformers.initialization import no_init_weights
@@ -42,20 +40,18 @@ def load_model(
     auto: Any = AutoModelForCausalLM,
     trust_remote_code: bool = False,
     ignore_unexpected: bool = False,
-    on_progress: Advance = lambda share, doing: None,
 ) -> tuple[Any, StreamedWeights]:
     """Loads a model on the CPU, with float32 parameters.
 
     The weights of a checkpoint in one 16-bit dtype stay mapped in its files, as quantized ones do;
-    those of a float32 checkpoint are mapped and are the model's parameters. A GGUF file is unpacked
-    into memory.
+    those of a float32 checkpoint are mapped and are the model's parameters. Those of a GGUF file
+    are unpacked when they are read.
 
     Args:
         source: the model's files.
         auto: transformers' class for models of its task; by default causal language models.
         trust_remote_code: whether model code inside the checkpoint may run.
         ignore_unexpected: whether to drop tensors that the model has no place for.
-        on_progress: called with the share of the weights that is loaded, and what is being read.
 
     Returns:
         A transformers model in eval mode, and the values of its parameters.
@@ -66,29 +62,31 @@ def load_model(
             [weights-unexpected] if the files have weights that the model lacks,
             [unknown-architecture] if transformers does not have its architecture, [remote-code] if
             it needs code of the checkpoint that is not trusted; and what
-            npu_llm.checkpoint.quantized.scheme raises.
+            npu_llm.checkpoint.quantized.scheme and npu_llm.gguf.model.load_gguf_model raise.
     """
-    stored: dict[str, LazyWeight] = {}
-    scheme = _scheme_of(source)
-    dtype = torch.float32 if scheme is not None else _stored_dtype(source)
-    arguments: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    weights = StreamedWeights()
     if source.gguf_file is not None:
-        arguments["gguf_file"] = source.gguf_file
-    else:
-        _check_architecture(read_config(source.folder), source, auto, trust_remote_code)
+        model, in_file = load_gguf_model(source.path, auto=auto)
+        weights.use_placeholders(model, in_file)
+        return _with_experts(model), weights
+    stored: dict[str, LazyWeight] = {}
+    config = read_config(source.folder)
+    scheme = read_scheme(source.folder, config, read_folder_headers(source.folder))
+    dtype = torch.float32 if scheme is not None else _stored_dtype(source)
+    _check_architecture(config, source, auto, trust_remote_code)
     try:
         if scheme is not None:
             model, info, stored = load_quantized(
                 source, scheme, auto=auto, trust_remote_code=trust_remote_code
             )
         else:
-            with gguf_progress(on_progress):
-                model, info = auto.from_pretrained(
-                    str(source.folder),
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # reported below
-                    **arguments,
-                )
+            model, info = auto.from_pretrained(
+                str(source.folder),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+            )
     except (MemoryError, ModelError):
         raise
     except Exception as failure:  # of any class: of transformers, tokenizers, the hub, a model
@@ -98,13 +96,9 @@ def load_model(
     for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
         if hasattr(owner, name):
             delattr(owner, name)
-    weights = StreamedWeights()
     if dtype is not torch.float32 or stored:
         model = _in_float32(model, weights, auto, trust_remote_code, stored)
-    experts = getattr(model, "set_experts_implementation", None)
-    if experts is not None and _has_experts(model.config):
-        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
-    return model.eval(), weights
+    return _with_experts(model), weights
 
 
 def check_loadable(
@@ -114,15 +108,16 @@ def check_loadable(
     trust_remote_code: bool = False,
     ignore_unexpected: bool = False,
 ) -> None:
-    """Raises what load_model raises for a checkpoint's config, and its tensors' names and shapes.
+    """Raises what load_model raises for a model's config, and its tensors' names and shapes.
 
     Args:
-        source: the model's files; a GGUF file is not looked at.
+        source: the model's files.
         auto: as in load_model.
         trust_remote_code: as in load_model.
         ignore_unexpected: as in load_model.
     """
     if source.gguf_file is not None:
+        load_gguf_model(source.path, auto=auto)
         return
     config, headers = read_config(source.folder), read_folder_headers(source.folder)
     _check_architecture(config, source, auto, trust_remote_code)
@@ -169,17 +164,16 @@ def _check_placement(
         )
 
 
-def _scheme_of(source: ModelSource) -> Scheme | None:
-    if source.gguf_file is not None:
-        return None
-    return read_scheme(
-        source.folder, read_config(source.folder), read_folder_headers(source.folder)
-    )
+def _with_experts(model: Any) -> Any:
+    experts = getattr(model, "set_experts_implementation", None)
+    if experts is not None and _has_experts(model.config):
+        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
+    return model.eval()
 
 
 def _stored_dtype(source: ModelSource) -> torch.dtype:
     """Returns the dtype in which a checkpoint can be mapped; float32 if it must be converted."""
-    if source.gguf_file is not None or "quantization_config" in read_config(source.folder):
+    if "quantization_config" in read_config(source.folder):
         return torch.float32
     kinds = {tensor.dtype for tensor in read_folder_headers(source.folder).values()}
     return _STORED.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32

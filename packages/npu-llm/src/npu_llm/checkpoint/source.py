@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_llm.errors import ModelError
+from npu_llm.gguf.file import find_parts
 
 __all__ = ["DEFAULT_WEIGHTS", "ModelSource", "check_place", "find_installed_weights", "find_source"]
 
@@ -26,7 +27,8 @@ class ModelSource:
 
     Attributes:
         folder: the folder that holds it.
-        gguf_file: name of the GGUF file in the folder; None for a transformers checkpoint.
+        gguf_file: name of the GGUF file in the folder, or of a part of a split one; None for a
+            transformers checkpoint.
     """
 
     folder: Path
@@ -57,7 +59,7 @@ class ModelSource:
 
     def _files(self) -> Iterator[Path]:
         if self.gguf_file is not None:
-            yield self.path
+            yield from find_parts(self.path)
             return
         for file in self.folder.iterdir():
             if file.suffix in _MODEL_FILES and file.is_file():
@@ -70,8 +72,8 @@ def find_source(
     """Finds a model by what a user passed.
 
     Args:
-        name_or_path: a checkpoint folder, a GGUF file, a folder with one GGUF file, or a name on
-            the hub.
+        name_or_path: a checkpoint folder, a GGUF file, a folder with one or with all parts of one,
+            or a name on the hub.
         gguf_file: which GGUF file in a folder, as in transformers.
         hub: arguments of huggingface_hub.snapshot_download, such as revision and token.
 
@@ -152,7 +154,7 @@ def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:
     if (folder / "config.json").is_file():
         return ModelSource(folder)
     found = sorted(folder.glob("*.gguf"))
-    if len(found) == 1:
+    if found and set(found) <= set(find_parts(found[0])):
         return ModelSource(folder, found[0].name)
     what = f"several GGUF files: {_listed(folder)}" if found else "neither"
     raise ModelError(

@@ -23,6 +23,7 @@ from torch import fx
 
 from npu_compiler.programs.load import write_model
 from npu_compiler.quantize import QuantizedWeight
+from npu_llm.gguf.weights import Blocks, Weight
 
 __all__ = ["StoredWeight", "StreamedWeights"]
 
@@ -47,7 +48,9 @@ class StoredWeight(Protocol):
     def values(self) -> torch.Tensor:
         """Computes the values, in a float dtype."""
 
-    def integers(self, *, is_transposed: bool = False) -> QuantizedWeight | None:
+    def integers(
+        self, *, is_transposed: bool = False, index: int | None = None
+    ) -> QuantizedWeight | None:
         """Returns the integers whose products with scales are the values; None if there are none.
 
         They are (outputs, groups, inputs / groups), of 8 bits in one group or of 4 bits in groups
@@ -55,6 +58,7 @@ class StoredWeight(Protocol):
 
         Args:
             is_transposed: whether the weight's values are (inputs, outputs).
+            index: of one matrix, where the weight has several.
         """
 
 
@@ -63,6 +67,7 @@ class StreamedWeights:
 
     def __init__(self) -> None:
         self._stored: dict[int, torch.Tensor | StoredWeight] = {}
+        self._forms: dict[int, StoredWeight] = {}
         self._placeholders: dict[int, torch.Tensor] = {}
         self._latest: tuple[int, torch.Tensor] | None = None
 
@@ -83,10 +88,14 @@ class StreamedWeights:
                 value = stored[f"{module_name}.{name}".lstrip(".")]
                 if id(parameter) not in made:
                     made[id(parameter)] = self._placeholder(value)
+                    if not isinstance(value, torch.Tensor):
+                        self._forms[made[id(parameter)].data_ptr()] = value
                 module._parameters[name] = made[id(parameter)]
 
     def _placeholder(self, value: torch.Tensor | StoredWeight) -> torch.nn.Parameter:
         elements = math.prod(value.shape)
+        if isinstance(value, Weight) and value.is_as_stored:
+            value = value.values()
         if isinstance(value, torch.Tensor):
             value = value.detach().contiguous()
         if elements < _SMALL or (isinstance(value, torch.Tensor) and value.dtype is torch.float32):
@@ -119,18 +128,26 @@ class StreamedWeights:
         return values.view(tensor.shape) if tensor.is_contiguous() else values.t()
 
     def integers(
-        self, tensor: torch.Tensor, *, is_transposed: bool = False
+        self, tensor: torch.Tensor, *, is_transposed: bool = False, index: int | None = None
     ) -> QuantizedWeight | None:
         """Returns the integers (outputs, inputs) that a file holds for a parameter; None for none.
 
         Args:
             tensor: a parameter.
             is_transposed: whether the parameter is (inputs, outputs).
+            index: of one matrix, where the parameter has several.
         """
-        stored = self._stored.get(tensor.data_ptr())
-        if stored is None or isinstance(stored, torch.Tensor):
-            return None
-        return stored.integers(is_transposed=is_transposed)
+        form = self._forms.get(tensor.data_ptr())
+        return None if form is None else form.integers(is_transposed=is_transposed, index=index)
+
+    def blocks(self, tensor: torch.Tensor) -> Blocks | None:
+        """Returns a parameter's quantized rows as a GGUF file has them; None if it has none.
+
+        Args:
+            tensor: a parameter, or a view of all of it.
+        """
+        form = self._forms.get(tensor.data_ptr())
+        return form.blocks() if isinstance(form, Weight) else None
 
     def values(self) -> Iterator[torch.Tensor]:
         """Yields each weight that is not in memory yet, in the checkpoint's dtype."""

@@ -138,18 +138,16 @@ def fill_entry(
         from npu_llm.models.kernel_step import save_kernel_step, why_not
         from npu_llm.tokenizer.tokenizer import agrees
 
-    with read_gguf_once():
-        with progress.stage("weights"):
-            model, weights = load_model(
-                source,
-                trust_remote_code=options.trust_remote_code,
-                ignore_unexpected=options.ignore_unexpected,
-                on_progress=progress.advance,
-            )
-        with progress.stage("tokenizer"):
-            tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder / "tokenizer")
+    with progress.stage("weights"):
+        model, weights = load_model(
+            source,
+            trust_remote_code=options.trust_remote_code,
+            ignore_unexpected=options.ignore_unexpected,
+        )
+    with progress.stage("tokenizer"), read_gguf_once():
+        tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder / "tokenizer")
     save_config(model.config, folder)
     model.generation_config.save_pretrained(folder)
     # If the files set no limit, the model's class may.

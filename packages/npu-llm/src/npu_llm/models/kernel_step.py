@@ -15,7 +15,6 @@ from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_compiler.quantize import QuantizedWeight, fitting_group, quantize_weight
 from npu_llm.capture.compression import Compression
 from npu_llm.capture.step import CapturedStep
-from npu_llm.checkpoint.gguf_weights import exact_blocks
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.models.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
 from npu_llm.precision import Precision, kernels_cache
@@ -178,8 +177,8 @@ def pack_weights(
     """Yields a program's weights, each made when it is asked for.
 
     In int8 and int4, a weight that a file holds as integers which the kernels can have keeps them
-    and their scales (npu_llm.checkpoint.quantized), as one in blocks of 4 bits does in int4
-    (npu_llm.checkpoint.gguf_weights); others are rounded to the nearest values.
+    and their scales (npu_llm.checkpoint.quantized, npu_llm.gguf.weights); others are rounded to the
+    nearest values.
 
     Args:
         lowered: the program, and the parameters that its weights are made of.
@@ -265,10 +264,8 @@ class _Packer:
             if (address := self._lowered.sources[source].data_ptr()) in self._made
         }
         if not self._made:
-            blocks = {
-                source: exact_blocks(self._value(source, recipe)) for source in recipe.sources
-            }
-            made = {source: found for source, found in blocks.items() if found is not None}
+            held = {source: self._integers(source, recipe) for source in recipe.sources}
+            made = {source: found for source, found in held.items() if found is not None}
         # All outputs of a weight are in one form, and where some have few bits, all have.
         form = min(map(_form_of, made.values()), key=lambda one: one.bits, default=None)
         return {source: one for source, one in made.items() if _form_of(one) == form}
@@ -278,17 +275,18 @@ class _Packer:
 
         In int4 they have 4 bits.
         """
-        if recipe.index is not None:
-            return {}
         found: dict[str, QuantizedWeight] = {}
         for source in recipe.sources:
-            integers = self._weights.integers(
-                self._lowered.sources[source], is_transposed=recipe.transposed
-            )
+            integers = self._integers(source, recipe)
             if integers is None or (self._wanted == "int4" and integers.bits != 4):
                 return {}
             found[source] = integers
         return found if len({_form_of(one) for one in found.values()}) == 1 else {}
+
+    def _integers(self, source: str, recipe: Recipe) -> QuantizedWeight | None:
+        return self._weights.integers(
+            self._lowered.sources[source], is_transposed=recipe.transposed, index=recipe.index
+        )
 
     def _value(self, source: str, recipe: Recipe) -> torch.Tensor:
         """Returns a source as (outputs, inputs), or a vector; valid until the next call."""

@@ -71,7 +71,6 @@ def fill_entry(
             auto=auto,
             trust_remote_code=options.trust_remote_code,
             ignore_unexpected=options.ignore_unexpected,
-            on_progress=progress.advance,
         )
     with progress.stage("capture"):
         traced = trace(model, source)

@@ -282,7 +282,6 @@ def fill_task_entry(
             auto=auto,
             trust_remote_code=options.trust_remote_code,
             ignore_unexpected=options.ignore_unexpected,
-            on_progress=progress.advance,
         )
         weights.fill()
     example = make_example(model, sizes=_image_sizes(source.folder))

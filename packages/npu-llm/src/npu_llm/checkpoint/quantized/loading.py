@@ -60,9 +60,13 @@ class LazyWeight:
             values = values.t()
         return values.reshape(self.shape).contiguous()
 
-    def integers(self, *, is_transposed: bool = False) -> QuantizedWeight | None:
+    def integers(
+        self, *, is_transposed: bool = False, index: int | None = None
+    ) -> QuantizedWeight | None:
         """Returns the integers, if kernels can hold them; see StoredWeight."""
         if self._weight.why_floats is not None or is_transposed != self._is_transposed:
+            return None
+        if index is not None:
             return None
         found = self._decoded()
         return as_kernels_hold(found) if isinstance(found, IntegerWeight) else None

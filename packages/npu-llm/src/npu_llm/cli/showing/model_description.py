@@ -153,9 +153,7 @@ def _verdict(entry: Entry) -> Verdict:
 
 
 def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
-    """Raises what the first start of a checkpoint would raise for its config and tensors."""
-    if source.gguf_file is not None:
-        return
+    """Raises what the first start of a model would raise for its config and tensors."""
     # Heavy; a model that was started before needs no check.
     start_packages()
     import transformers
@@ -165,7 +163,8 @@ def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
     from npu_llm.tasks.auto_model import find_task
 
     be_quiet()
-    check_loadable(source, auto=getattr(transformers, find_task(source.path)), **files)
+    task = "AutoModelForCausalLM" if source.gguf_file is not None else find_task(source.path)
+    check_loadable(source, auto=getattr(transformers, task), **files)
 
 
 def _known_pipeline(

@@ -1,0 +1,1 @@
+"""GGUF files: their container, and the models that they hold."""

@@ -1,0 +1,262 @@
+"""The metadata of one file, as its architecture's row in the table reads it: each use is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from npu_llm.errors import ModelError
+from npu_llm.gguf.file import GgufFile, GgufTensor
+
+__all__ = ["Keys"]
+
+_NOTHING: Any = object()
+# Keys that change no result, of any architecture.
+_WITHOUT_EFFECT = {
+    "vocab_size": "the embedding's rows say it",
+    "rope.scaling.finetuned": "a note on how the model was made",
+    "attention.layer_norm_epsilon": "an architecture has one of the two, which its row reads",
+    "attention.layer_norm_rms_epsilon": "an architecture has one of the two, which its row reads",
+    "expert_shared_count": "the shared experts' tensors say it",
+    "expert_shared_feed_forward_length": "the shared experts' tensors say it",
+    "rope.dimension_sections": "text has the same position in each of them",
+    "rope.freq_base_swa": "rows read it where layers have windows",
+    "pooling_type": "for embeddings of texts, which a language model's answers do not use",
+    # llama.cpp reads them for few architectures, whose rows use them.
+    "rope.scaling.yarn_log_multiplier": "read for architectures whose rows use it",
+    "rope.scaling.yarn_beta_fast": "read for architectures whose rows use it",
+    "rope.scaling.yarn_beta_slow": "read for architectures whose rows use it",
+    "rope.scaling.yarn_ext_factor": "read for architectures whose rows use it",
+    "rope.scaling.yarn_attn_factor": "read for architectures whose rows use it",
+    "rope.scaling.alpha": "already part of rope.freq_base in files of language models",
+    "tensor_data_layout": "a note on rows of old files, which no release of llama.cpp reads",
+}
+# Values of further keys that change nothing where no row reads the key.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.sliding_window": (0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_used_count": (0,),
+    "final_logit_softcapping": (0.0,),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "ssm.dt_b_c_rms": (False,),
+}
+
+
+class Keys:
+    """The keys and tensors of a file, without the architecture's prefix."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self._used: set[str] = set()
+
+    def get(self, key: str, default: Any = _NOTHING) -> Any:
+        """Returns a value of the metadata.
+
+        Raises:
+            ModelError: [gguf-metadata] if it is missing and there is no default.
+        """
+        name = f"{self.file.architecture}.{key}"
+        self._used.add(name)
+        value = self.file.metadata.get(name, default)
+        if value is _NOTHING:
+            raise self.refuse(f"must have {name}")
+        return value
+
+    def has(self, key: str) -> bool:
+        """Whether the file has a key."""
+        return f"{self.file.architecture}.{key}" in self.file.metadata
+
+    def number(self, key: str, default: Any = _NOTHING) -> int:
+        """Returns a whole number that all layers share.
+
+        Raises:
+            ModelError: [gguf-metadata] for another kind of value, or different ones by layer.
+        """
+        value = self.get(key, default)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.refuse(f"must have one whole number as {key}, got {value!r:.60}")
+        return value
+
+    def real(self, key: str, default: Any = _NOTHING) -> float:
+        """Returns a number.
+
+        Raises:
+            ModelError: [gguf-metadata] for another kind of value.
+        """
+        value = self.get(key, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise self.refuse(f"must have a number as {key}, got {value!r:.60}")
+        return float(value)
+
+    def by_layer(self, key: str, default: Any = _NOTHING) -> list[Any]:
+        """Returns a value for each layer.
+
+        Raises:
+            ModelError: [gguf-metadata] for a list that is shorter than the layers are many.
+        """
+        value = self.get(key, default)
+        if not isinstance(value, list):
+            return [value] * self.layers
+        if len(value) < self.layers:
+            raise self.refuse(f"must have {key} for {self.layers} layers, got {len(value)} values")
+        return value[: self.layers]
+
+    @property
+    def layers(self) -> int:
+        """Layers that are run: without those that only predict further tokens."""
+        blocks = self.number("block_count")
+        if not 0 < blocks <= len(self.file.tensors):
+            raise self.refuse(f"must have a block_count that its tensors fit, got {blocks}")
+        return blocks - self.number("nextn_predict_layers", 0)
+
+    @property
+    def width(self) -> int:
+        """Width of the stream between layers."""
+        return self.number("embedding_length")
+
+    @property
+    def heads(self) -> int:
+        """Query heads of every layer."""
+        heads = self.number("attention.head_count")
+        if not 0 < heads <= self.width:
+            raise self.refuse(f"must have attention.head_count within its width, got {heads}")
+        return heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads of every layer."""
+        count = self.number("attention.head_count_kv", self.heads)
+        if not 0 < count <= self.heads or self.heads % count:
+            raise self.refuse(
+                f"must have attention.head_count_kv that divides {self.heads}, got {count}"
+            )
+        return count
+
+    @property
+    def head_dim(self) -> int:
+        """Rows of a head's queries and keys."""
+        found = self.number("attention.key_length", self.width // self.heads)
+        value = self.number("attention.value_length", self.width // self.heads)
+        if value != found:
+            raise self.refuse(
+                f"must have attention.value_length equal to key_length ({found}), got {value}"
+            )
+        return found
+
+    @property
+    def rotated(self) -> int:
+        """Rows of a head that rotate with the position."""
+        found = self.number("rope.dimension_count", self.head_dim)
+        if found > self.head_dim or found % 2:
+            raise self.refuse(f"must have an even rope.dimension_count within a head, got {found}")
+        return found
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding."""
+        return self.tensor("token_embd.weight").shape[0]
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the embedding is the head as well."""
+        return "output.weight" not in self.file.tensors
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether the file has a tensor; `*` stands for any number of a layer."""
+        if "*" not in name:
+            return name in self.file.tensors
+        before, after = name.split("*", 1)
+        return any(f"{before}{layer}{after}" in self.file.tensors for layer in range(self.layers))
+
+    def tensor(self, name: str) -> GgufTensor:
+        """Returns a tensor.
+
+        Raises:
+            ModelError: [weights-missing] if it is not there.
+        """
+        found = self.file.tensors.get(name)
+        if found is None:
+            raise ModelError(
+                f"{self.file.path}: must contain all weights of the model; {name} is missing. Get "
+                "the whole file, or convert the model again.",
+                code="weights-missing",
+            )
+        return found
+
+    def size(self, tensor: str, axis: int, key: str, default: int | None = None) -> int:
+        """Returns a size that a key may give too, as the first layer's tensor that has it shows.
+
+        Args:
+            tensor: its name, with `*` for the layer.
+            axis: which of its sizes, outermost first.
+            key: the key, which may be missing.
+            default: what to return if no layer has the tensor.
+
+        Raises:
+            ModelError: [gguf-metadata] if they differ, or there is neither.
+        """
+        for layer in range(self.layers):
+            found = self.file.tensors.get(tensor.replace("*", str(layer)))
+            if found is not None and len(found.shape) > axis:
+                size = found.shape[axis]
+                if self.has(key) and size not in self.by_layer(key):
+                    raise self.refuse(f"must have {key} = {size}, as {found.name} has")
+                return size
+        if default is not None:
+            return default
+        return self.number(key)
+
+    def gating(self, *allowed: int, default: int | None = None) -> int:
+        """Returns how routers score experts: 1 softmax, 2 sigmoid, 3 softmax of the chosen ones.
+
+        Raises:
+            ModelError: [gguf-metadata] for a way that the class does not have.
+        """
+        found = self.number("expert_gating_func", 0) or default
+        if found not in allowed:
+            raise self.refuse(f"must have expert_gating_func {allowed}, got {found}")
+        return found
+
+    def check_all_used(self, without_effect: Sequence[str]) -> None:
+        """Refuses keys of the architecture that nothing has read.
+
+        Args:
+            without_effect: further keys that change no result.
+
+        Raises:
+            ModelError: [gguf-metadata] with their names.
+        """
+        prefix = self.file.architecture + "."
+        harmless = {prefix + key for key in (*_WITHOUT_EFFECT, *without_effect)}
+        left = [
+            name
+            for name in self.file.metadata
+            if name.startswith(prefix)
+            and name not in self._used
+            and name not in harmless
+            and self.file.metadata[name] not in _NEUTRAL.get(name.removeprefix(prefix), ())
+        ]
+        if left:
+            raise self.refuse(
+                "must have no metadata that would be left out; got "
+                + ", ".join(f"{name} = {self.file.metadata[name]!r:.40}" for name in left[:4])
+            )
+
+    def refuse(self, rule: str) -> ModelError:
+        """Returns the error for metadata that cannot be used."""
+        return ModelError(
+            f"{self.file.path}: {rule} (architecture {self.file.architecture!r}). Convert the "
+            "model again, or use a checkpoint folder of it.",
+            code="gguf-metadata",
+        )

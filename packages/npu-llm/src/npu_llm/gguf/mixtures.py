@@ -1,0 +1,516 @@
+"""Rows of the table for decoders with mixtures of experts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from npu_llm.gguf.dense import PAIRED, QK_NORMED, QKV_BIASES, has_biases, layer_types
+from npu_llm.gguf.keys import Keys
+from npu_llm.gguf.ropes import Rope, read_rope
+from npu_llm.gguf.rows import (
+    DECODER,
+    EMBEDDINGS,
+    GATED,
+    LLAMA,
+    Architecture,
+    At,
+    Named,
+    experts,
+    real,
+)
+from npu_llm.gguf.weights import Weight, joined
+
+__all__ = ["MIXTURES", "expert_count", "expert_width"]
+
+_SOFTMAX, _SIGMOID = 1, 2
+_MLP = "model.layers.*.mlp"
+_NEXT_TOKENS = ("nextn_predict_layers",)
+
+
+def expert_count(keys: Keys) -> int:
+    """Returns how many experts a layer has."""
+    count = keys.size("blk.*.ffn_gate_inp.weight", 0, "expert_count")
+    if count != keys.number("expert_count"):
+        raise keys.refuse(f"must have expert_count = {count}, as ffn_gate_inp.weight has")
+    return count
+
+
+def expert_width(keys: Keys) -> int:
+    """Returns the rows of an expert's up projection."""
+    keys.get("expert_feed_forward_length", None)
+    if keys.has_tensor("blk.*.ffn_gate_up_exps.weight"):
+        return keys.size("blk.*.ffn_gate_up_exps.weight", 1, "") // 2
+    return keys.size("blk.*.ffn_up_exps.weight", 1, "")
+
+
+def _shared_width(keys: Keys) -> int:
+    keys.get("expert_shared_feed_forward_length", None)
+    return keys.size("blk.*.ffn_up_shexp.weight", 0, "", default=0)
+
+
+def _used(keys: Keys) -> int:
+    return keys.number("expert_used_count")
+
+
+def _scale(keys: Keys) -> float:
+    return keys.real("expert_weights_scale", 0.0) or 1.0
+
+
+def _is_normed(keys: Keys) -> bool:
+    return bool(keys.get("expert_weights_norm", False))
+
+
+def _dense_first(keys: Keys) -> int:
+    return keys.number("leading_dense_block_count", 0)
+
+
+_DENSE_WIDTH = {"intermediate_size": lambda keys: keys.number("feed_forward_length", 0)}
+_ROUTED: Mapping[str, Any] = {
+    "num_experts": expert_count,
+    "num_experts_per_tok": _used,
+    "moe_intermediate_size": expert_width,
+}
+_QKV_NORMED = {**LLAMA, **QK_NORMED}
+_WITHOUT_MLP = {name: of for name, of in LLAMA.items() if ".mlp." not in name}
+
+
+def _row_of_gate(at: At) -> Weight:
+    """Returns the gate of a shared expert as a matrix of one row."""
+    found = at.weight("blk.*.ffn_gate_inp_shexp")
+    return found.view(1, found.shape[-1])
+
+
+def _one_row(name: str) -> Any:
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        return found.view(1, found.shape[-1])
+
+    return find
+
+
+_DEEPSEEK_ROUTED: Mapping[str, Any] = {
+    "n_routed_experts": expert_count,
+    "num_experts_per_tok": _used,
+    "moe_intermediate_size": expert_width,
+    "n_shared_experts": lambda keys: keys.number("expert_shared_count", 1),
+    "first_k_dense_replace": _dense_first,
+    "routed_scaling_factor": _scale,
+    "norm_topk_prob": _is_normed,
+    "n_group": lambda keys: keys.number("expert_group_count", 0) or 1,
+    "topk_group": lambda keys: keys.number("expert_group_used_count", 0) or 1,
+}
+
+
+def _deepseek_sizes(keys: Keys) -> tuple[int, int, int]:
+    """Returns the rows of a head's query that rotate, that do not, and those of its value."""
+    rotated = keys.number("rope.dimension_count")
+    keys.get("attention.key_length", None), keys.get("attention.value_length", None)
+    key = "_mla" if keys.has("attention.key_length_mla") else ""
+    query = keys.number(f"attention.key_length{key}")
+    value = keys.number(f"attention.value_length{key}")
+    if not 0 < rotated < query:
+        raise keys.refuse("must have rope.dimension_count within a head's query")
+    return rotated, query - rotated, value
+
+
+def _key_and_value(at: At) -> Weight:
+    """Returns what makes each head's keys and values of the latent ones."""
+    if at.has("blk.*.attn_kv_b"):
+        return at.weight("blk.*.attn_kv_b")
+    key, value = at.weight("blk.*.attn_k_b"), at.weight("blk.*.attn_v_b")
+    count, rank, rows = key.shape
+
+    def join(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([values.swapaxes(1, 2), value.values().numpy()], 1).reshape(-1, rank)
+
+    shape = (count * (rows + value.shape[1]), rank)
+    return key.then(join, shape).reading(value.tensors)
+
+
+def _deepseek_rope(keys: Keys) -> Mapping[str, Rope]:
+    rope = read_rope(keys, rotated=keys.number("rope.dimension_count"))
+    multiplier = _deepseek_multiplier(keys)
+    if rope.scaling == "yarn" and multiplier:
+        return {"": Rope(**{**vars(rope), "scale": keys.real("rope.scaling.attn_factor", 1.0)})}
+    return {"": rope}
+
+
+def _deepseek_multiplier(keys: Keys) -> float:
+    return keys.real("rope.scaling.yarn_log_multiplier", 0.0) / 0.1
+
+
+def _scale_attention(model: Any, keys: Keys) -> None:
+    """Sets by what products of queries and keys are multiplied, which YaRN changes too."""
+    rope = _deepseek_rope(keys)[""]
+    rotated, plain, _ = _deepseek_sizes(keys)
+    magnitude = rope.scale * (1.0 + 0.1 * _deepseek_multiplier(keys) * math.log(rope.factor))
+    scale = magnitude**2 / math.sqrt(rotated + plain)
+    for layer in model.model.layers:
+        layer.self_attn.scaling = scale
+
+
+_LATENT: Mapping[str, Named] = {
+    **EMBEDDINGS,
+    **GATED,
+    "model.layers.*.input_layernorm": "blk.*.attn_norm",
+    "model.layers.*.self_attn.q_proj": "blk.*.attn_q",
+    "model.layers.*.self_attn.q_a_proj": "blk.*.attn_q_a",
+    "model.layers.*.self_attn.q_a_layernorm": "blk.*.attn_q_a_norm",
+    "model.layers.*.self_attn.q_b_proj": "blk.*.attn_q_b",
+    "model.layers.*.self_attn.kv_a_proj_with_mqa": "blk.*.attn_kv_a_mqa",
+    "model.layers.*.self_attn.kv_a_layernorm": "blk.*.attn_kv_a_norm",
+    "model.layers.*.self_attn.kv_b_proj": _key_and_value,
+    "model.layers.*.self_attn.o_proj": "blk.*.attn_output",
+}
+
+
+def _rank(keys: Keys) -> int | None:
+    keys.get("attention.q_lora_rank", None)
+    if keys.has_tensor("blk.*.attn_q.weight"):
+        return None
+    return keys.number("attention.q_lora_rank")
+
+
+_DEEPSEEK: Mapping[str, Any] = {
+    **{name: of for name, of in DECODER.items() if name not in ("num_key_value_heads", "head_dim")},
+    **_DEEPSEEK_ROUTED,
+    "num_key_value_heads": lambda keys: keys.number("attention.head_count_kv", 0) and keys.heads,
+    "q_lora_rank": _rank,
+    "kv_lora_rank": lambda keys: keys.number("attention.kv_lora_rank"),
+    "qk_rope_head_dim": lambda keys: _deepseek_sizes(keys)[0],
+    "qk_nope_head_dim": lambda keys: _deepseek_sizes(keys)[1],
+    "v_head_dim": lambda keys: _deepseek_sizes(keys)[2],
+    "head_dim": lambda keys: _deepseek_sizes(keys)[0],
+}
+
+
+def _interleaved(gate: Weight, up: Weight) -> Weight:
+    """Returns rows of experts' gates and up projections by turns, as gpt-oss has them."""
+    both = joined([gate, up], axis=1)
+    count, rows, columns = both.shape
+    turns = np.arange(rows).reshape(2, rows // 2).swapaxes(0, 1).reshape(-1)
+    order = (np.arange(count)[:, None] * rows + turns).reshape(-1)
+    return both.view(count * rows, columns).take(order).view(count, rows, columns)
+
+
+def _oss_gate_up(at: At) -> Weight:
+    gate, up = (at.weight(f"blk.*.ffn_{part}_exps.weight") for part in ("gate", "up"))
+    return _interleaved(gate, up).transposed()
+
+
+def _oss_gate_up_bias(at: At) -> Weight:
+    gate, up = (at.weight(f"blk.*.ffn_{part}_exps.bias") for part in ("gate", "up"))
+
+    def turn(values: np.ndarray) -> np.ndarray:
+        return np.stack([values, up.values().numpy()], -1).reshape(values.shape[0], -1)
+
+    return gate.then(turn, (gate.shape[0], gate.shape[1] * 2)).reading(up.tensors)
+
+
+def _down_transposed(at: At) -> Weight:
+    return at.weight("blk.*.ffn_down_exps.weight").transposed()
+
+
+def _gate_up_transposed(at: At) -> Weight:
+    both = [at.weight(f"blk.*.ffn_{part}_exps.weight") for part in ("gate", "up")]
+    return joined(both, axis=1).transposed()
+
+
+def _partial(keys: Keys) -> float:
+    return keys.rotated / keys.head_dim
+
+
+def _has_experts(keys: Keys) -> list[bool]:
+    tensors = keys.file.tensors
+    return [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in range(keys.layers)]
+
+
+def _needs_gating(*allowed: int, default: int | None = None) -> Any:
+    """Returns a config's entry that checks how experts are scored, and gives nothing."""
+
+    def check(keys: Keys) -> int:
+        return keys.gating(*allowed, default=default)
+
+    return check
+
+
+_GRANITE: Mapping[str, Any] = {
+    "attention_bias": has_biases(),
+    "logits_scaling": real("logit_scale"),
+    "residual_multiplier": lambda keys: keys.real("residual_scale", 0.0) or 1.0,
+    "embedding_multiplier": lambda keys: keys.real("embedding_scale", 0.0) or 1.0,
+    "attention_multiplier": lambda keys: (
+        keys.real("attention.scale", 0.0) or 1.0 / math.sqrt(keys.head_dim)
+    ),
+}
+
+
+def _llama_4_rope(keys: Keys) -> list[int]:
+    if keys.number("attention.sliding_window", 1) == 0:
+        return [1] * keys.layers
+    return [int((layer + 1) % 4 != 0) for layer in range(keys.layers)]
+
+
+def _is_chunked(keys: Keys) -> bool:
+    return keys.number("attention.sliding_window", 1) != 0
+
+
+def _types_of_llama_4(keys: Keys) -> list[str]:
+    if not _is_chunked(keys):
+        return ["full_attention"] * keys.layers
+    found: list[str] = layer_types(4)(keys)
+    return [one.replace("sliding", "chunked") for one in found]
+
+
+def _shared_input(at: At) -> Weight:
+    return joined([at.weight(f"blk.*.ffn_{part}_shexp") for part in ("gate", "up")])
+
+
+MIXTURES: Mapping[str, Architecture] = {
+    "llama(experts)": Architecture(
+        "mixtral",
+        {**PAIRED, **experts(_MLP)},
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_local_experts": expert_count,
+            "intermediate_size": expert_width,
+            "sliding_window": None,
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        {
+            **LLAMA,
+            **experts(_MLP, shared="shared_expert"),
+            f"{_MLP}.shared_expert_gate": _row_of_gate,
+        },
+        {
+            **DECODER,
+            **_ROUTED,
+            "shared_expert_intermediate_size": _shared_width,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "use_sliding_window": False,
+        },
+        optional=QKV_BIASES,
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        {**_QKV_NORMED, **experts(_MLP)},
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_local_experts": expert_count,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "use_sliding_window": False,
+            "attention_bias": has_biases(),
+        },
+    ),
+    "olmoe": Architecture(
+        "olmoe",
+        {**_QKV_NORMED, **experts(_MLP)},
+        {
+            **DECODER,
+            **_ROUTED,
+            "intermediate_size": expert_width,
+            "norm_topk_prob": False,
+            "attention_bias": has_biases(),
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        {**_LATENT, **experts(_MLP, shared="shared_experts")},
+        {
+            **_DEEPSEEK,
+            "topk_method": "greedy",
+            "scoring_func": _needs_gating(_SOFTMAX, default=_SOFTMAX),
+        },
+        ropes=_deepseek_rope,
+        prepare=_scale_attention,
+        without_effect=("attention.head_count_kv",),
+    ),
+    "deepseek2(sigmoid)": Architecture(
+        "deepseek_v3",
+        {**_LATENT, **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts")},
+        {**_DEEPSEEK, "rope_interleave": True, "gating": _needs_gating(_SIGMOID)},
+        ropes=_deepseek_rope,
+        prepare=_scale_attention,
+        optional=("exp_probs_b.bias",),
+        without_effect=("attention.head_count_kv",),
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        {
+            **{name: of for name, of in PAIRED.items() if ".mlp." not in name},
+            **experts("model.layers.*.block_sparse_moe", router="router"),
+        },
+        {
+            **DECODER,
+            **_GRANITE,
+            "num_local_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "intermediate_size": expert_width,
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "granitemoe(shared)": Architecture(
+        "granitemoeshared",
+        {
+            **{name: of for name, of in PAIRED.items() if ".mlp." not in name},
+            **experts("model.layers.*.block_sparse_moe", router="router"),
+            "model.layers.*.shared_mlp.input_linear": _shared_input,
+            "model.layers.*.shared_mlp.output_linear": "blk.*.ffn_down_shexp",
+        },
+        {
+            **DECODER,
+            **_GRANITE,
+            "num_local_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "intermediate_size": expert_width,
+            "shared_intermediate_size": _shared_width,
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        {
+            **_WITHOUT_MLP,
+            "model.layers.*.post_attention_layernorm": "blk.*.post_attention_norm",
+            "model.layers.*.self_attn.sinks": "blk.*.attn_sinks.weight",
+            f"{_MLP}.router": "blk.*.ffn_gate_inp",
+            f"{_MLP}.experts.gate_up_proj": _oss_gate_up,
+            f"{_MLP}.experts.gate_up_proj_bias": _oss_gate_up_bias,
+            f"{_MLP}.experts.down_proj": _down_transposed,
+            f"{_MLP}.experts.down_proj_bias": "blk.*.ffn_down_exps.bias",
+        },
+        {
+            **DECODER,
+            "num_local_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "intermediate_size": expert_width,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(2),
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "minimax-m2": Architecture(
+        "minimax_m2",
+        {**_QKV_NORMED, **experts(_MLP, bias="e_score_correction_bias")},
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_local_experts": expert_count,
+            "intermediate_size": expert_width,
+            "partial_rotary_factor": _partial,
+            "gating": _needs_gating(_SIGMOID),
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        {
+            **_QKV_NORMED,
+            **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts"),
+            "model.layers.*.post_attention_layernorm": "blk.*.post_attention_norm",
+        },
+        {
+            **DECODER,
+            **_DEEPSEEK_ROUTED,
+            "partial_rotary_factor": _partial,
+            "attention_bias": has_biases("attn_q", "attn_k", "attn_v"),
+            "use_qk_norm": lambda keys: keys.has_tensor("blk.*.attn_q_norm.weight"),
+            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+        },
+    ),
+    "dots1": Architecture(
+        "dots1",
+        {
+            **_QKV_NORMED,
+            **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts"),
+        },
+        {
+            **DECODER,
+            **_DEEPSEEK_ROUTED,
+            "sliding_window": None,
+            "layer_types": lambda keys: ["full_attention"] * keys.layers,
+            "gating": _needs_gating(_SIGMOID),
+        },
+        optional=("exp_probs_b.bias",),
+    ),
+    "ernie4_5-moe": Architecture(
+        "ernie4_5_moe",
+        {
+            **LLAMA,
+            **experts(_MLP, shared="shared_experts"),
+            f"{_MLP}.gate.moe_statics.e_score_correction_bias": _one_row("blk.*.exp_probs_b.bias"),
+        },
+        {
+            **DECODER,
+            "moe_num_experts": expert_count,
+            "moe_k": _used,
+            "moe_intermediate_size": expert_width,
+            "moe_num_shared_experts": lambda keys: (
+                keys.number("expert_shared_count", 0) or _shared_width(keys) // expert_width(keys)
+            ),
+            "moe_layer_start_index": _dense_first,
+            "moe_layer_end_index": lambda keys: keys.layers - 1,
+            "moe_layer_interval": lambda keys: keys.number("interleave_moe_layer_step"),
+        },
+        optional=("exp_probs_b.bias",),
+    ),
+    "hunyuan-moe": Architecture(
+        "hunyuan_v1_moe",
+        {
+            **LLAMA,
+            **experts(_MLP, router="gate.wg", shared="shared_mlp"),
+            "model.layers.*.self_attn.query_layernorm": "blk.*.attn_q_norm",
+            "model.layers.*.self_attn.key_layernorm": "blk.*.attn_k_norm",
+        },
+        {
+            **DECODER,
+            "num_experts": expert_count,
+            "moe_topk": _used,
+            "intermediate_size": expert_width,
+            "shared": _shared_width,
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "llama4": Architecture(
+        "llama4_text",
+        {
+            **{name: of for name, of in LLAMA.items() if ".mlp." not in name},
+            "model.layers.*.feed_forward.gate_proj": "blk.*.ffn_gate",
+            "model.layers.*.feed_forward.up_proj": "blk.*.ffn_up",
+            "model.layers.*.feed_forward.down_proj": "blk.*.ffn_down",
+            **experts("model.layers.*.feed_forward", router="router", shared="shared_expert"),
+            "model.layers.*.feed_forward.experts.gate_up_proj": _gate_up_transposed,
+            "model.layers.*.feed_forward.experts.down_proj": _down_transposed,
+        },
+        {
+            **DECODER,
+            "intermediate_size": expert_width,
+            "intermediate_size_mlp": lambda keys: keys.number("feed_forward_length", 0),
+            "num_local_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "interleave_moe_layer_step": lambda keys: keys.number("interleave_moe_layer_step"),
+            "moe_layers": lambda keys: [at for at, one in enumerate(_has_experts(keys)) if one],
+            "use_qk_norm": lambda keys: keys.number("expert_count") != 128,
+            "no_rope_layers": _llama_4_rope,
+            "attention_chunk_size": 8192,
+            "layer_types": _types_of_llama_4,
+            "attn_temperature_tuning": _is_chunked,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+        },
+    ),
+}

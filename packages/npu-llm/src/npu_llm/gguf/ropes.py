@@ -1,0 +1,142 @@
+"""Frequencies of rotary positions as ggml computes them from a file's metadata and factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from npu_llm.gguf.keys import Keys
+
+__all__ = ["Rope", "read_rope"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions of a model's layers.
+
+    Attributes:
+        base: the base of the powers that the frequencies are.
+        frequencies: (rotated / 2,) float32, by which positions are multiplied.
+        scale: by which cosines and sines are multiplied.
+        scaling: how the frequencies are changed: "none", "linear", "yarn" or "longrope".
+        factor: by how much positions are compressed.
+        original: the context before it was extended.
+        factors: (rotated / 2,) float32, by which frequencies are divided one by one; None for none.
+    """
+
+    base: float
+    frequencies: torch.Tensor
+    scale: float
+    scaling: str
+    factor: float
+    original: int
+    factors: np.ndarray | None = None
+
+    def parameters(self, *, partial: float | None = None) -> dict[str, object]:
+        """Returns transformers' rope_parameters, as far as they can say it.
+
+        Args:
+            partial: the share of a head that rotates; None for all of it.
+        """
+        found: dict[str, object] = {"rope_type": "default", "rope_theta": self.base}
+        if partial is not None:
+            found["partial_rotary_factor"] = partial
+        if self.scaling == "linear" and self.factor != 1.0 and self.factors is None:
+            found |= {"rope_type": "linear", "factor": self.factor}
+        if self.scaling == "yarn" and self.factor != 1.0 and self.factors is None:
+            found |= {
+                "rope_type": "yarn",
+                "factor": self.factor,
+                "attention_factor": self.scale,
+                "original_max_position_embeddings": self.original,
+            }
+        return found
+
+
+def read_rope(
+    keys: Keys,
+    *,
+    rotated: int | None = None,
+    base: float | None = None,
+    is_scaled: bool = True,
+    has_yarn_keys: bool = False,
+    factors: str | None = "rope_freqs.weight",
+) -> Rope:
+    """Reads how a file's model rotates.
+
+    YaRN: Peng et al., 2023, https://arxiv.org/abs/2309.00071
+
+    Args:
+        keys: the file's metadata.
+        rotated: rows of a head that rotate; by default the metadata's.
+        base: the base; by default the metadata's.
+        is_scaled: whether the metadata's scaling is for these layers.
+        has_yarn_keys: whether ggml reads YaRN's own parameters for the architecture.
+        factors: the tensor of factors; None if these layers have none.
+
+    Raises:
+        ModelError: [gguf-metadata] for an unknown kind of scaling.
+    """
+    size = keys.rotated if rotated is None else rotated
+    base = keys.real("rope.freq_base", 10_000.0) if base is None else base
+    context = keys.number("context_length")
+    original = keys.number("rope.scaling.original_context_length", context)
+    scaling = keys.get("rope.scaling.type", "linear")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise keys.refuse(f"must have a known rope.scaling.type, got {scaling!r}")
+    factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 0.0)) or 1.0
+    scale = keys.real("rope.scaling.attn_factor", 1.0)
+    if not is_scaled or scaling == "none":
+        factor = 1.0
+    frequencies = base ** (-np.arange(0, size, 2, dtype=np.float64) / size)
+    divided = _factors(keys, scaling, context > original, factors)
+    if divided is not None:
+        if divided.shape != frequencies.shape:
+            raise keys.refuse(f"must have {len(frequencies)} rotary factors, got {divided.shape}")
+        frequencies = frequencies / divided
+    interpolated = frequencies / factor
+    if scaling == "yarn":
+        fast = keys.real("rope.scaling.yarn_beta_fast", 32.0) if has_yarn_keys else 32.0
+        slow = keys.real("rope.scaling.yarn_beta_slow", 1.0) if has_yarn_keys else 1.0
+        multiplier = keys.real("rope.scaling.yarn_log_multiplier", 0.0) if has_yarn_keys else 0.0
+        # The share that is not interpolated, by frequency.
+        kept = _ramp(size, base, original, fast, slow)
+        interpolated = interpolated * (1 - kept) + frequencies * kept
+        scale *= _magnitude(factor, 1.0) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+    return Rope(
+        base,
+        torch.from_numpy(interpolated.astype(np.float32)),
+        scale,
+        scaling,
+        factor,
+        original,
+        divided,
+    )
+
+
+def _factors(keys: Keys, scaling: str, is_long: bool, name: str | None) -> np.ndarray | None:
+    tensors = keys.file.tensors
+    if name is not None and name in tensors:
+        return tensors[name].values()
+    long, short = "rope_factors_long.weight", "rope_factors_short.weight"
+    if long in tensors and short in tensors:
+        # As llama.cpp does where the context is the model's own.
+        return tensors[long if is_long else short].values()
+    return None
+
+
+def _ramp(size: int, base: float, original: int, fast: float, slow: float) -> np.ndarray:
+    def turn(rotations: float) -> float:
+        return size * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = max(0, math.floor(turn(fast))), min(size - 1, math.ceil(turn(slow)))
+    at = np.arange(size // 2)
+    kept: np.ndarray = 1.0 - np.clip((at - low) / max(0.001, high - low), 0.0, 1.0)
+    return kept
+
+
+def _magnitude(factor: float, multiplier: float) -> float:
+    return 1.0 if factor <= 1.0 else 0.1 * multiplier * math.log(factor) + 1.0

@@ -1,0 +1,257 @@
+"""Rows of the table for decoders with states in place of, or next to, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from npu_llm.gguf.dense import QK_NORMED
+from npu_llm.gguf.keys import Keys
+from npu_llm.gguf.mixtures import expert_count, expert_width
+from npu_llm.gguf.ropes import Rope, read_rope
+from npu_llm.gguf.rows import (
+    DECODER,
+    LLAMA,
+    Architecture,
+    At,
+    Named,
+    experts,
+    heads,
+    less_one,
+    real,
+)
+from npu_llm.gguf.weights import Weight
+
+__all__ = ["STATES"]
+
+
+def _negative_log(at: At) -> Weight:
+    """Returns the logarithm of decays, which the file has as their negative."""
+    return at.weight("=blk.*.ssm_a").then(lambda values: np.log(-values))
+
+
+def _convolution(name: str) -> Any:
+    """Returns the weights of a convolution by channel: (channels, 1, kernel)."""
+
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        return found if len(found.shape) == 1 else found.view(found.shape[0], 1, found.shape[-1])
+
+    return find
+
+
+def _lfm2_types(keys: Keys) -> list[str]:
+    counts = keys.by_layer("attention.head_count_kv")
+    return ["full_attention" if count else "conv" for count in counts]
+
+
+_LFM2: Mapping[str, Named] = {
+    "model.embed_tokens": "token_embd",
+    "model.embedding_norm": "token_embd_norm",
+    "lm_head": "output",
+    "model.layers.*.operator_norm": "blk.*.attn_norm",
+    "model.layers.*.ffn_norm": "blk.*.ffn_norm",
+    "model.layers.*.self_attn.q_proj": heads("q"),
+    "model.layers.*.self_attn.k_proj": heads("k"),
+    "model.layers.*.self_attn.v_proj": heads("v"),
+    "model.layers.*.self_attn.out_proj": "blk.*.attn_output",
+    "model.layers.*.self_attn.q_layernorm": "blk.*.attn_q_norm",
+    "model.layers.*.self_attn.k_layernorm": "blk.*.attn_k_norm",
+    "model.layers.*.conv.conv": _convolution("blk.*.shortconv.conv"),
+    "model.layers.*.conv.in_proj": "blk.*.shortconv.in_proj",
+    "model.layers.*.conv.out_proj": "blk.*.shortconv.out_proj",
+    "model.layers.*.feed_forward.w1": "blk.*.ffn_gate",
+    "model.layers.*.feed_forward.w3": "blk.*.ffn_up",
+    "model.layers.*.feed_forward.w2": "blk.*.ffn_down",
+}
+_LFM2_CONFIG: Mapping[str, Any] = {
+    **DECODER,
+    "num_key_value_heads": lambda keys: max(keys.by_layer("attention.head_count_kv")),
+    "norm_eps": real("attention.layer_norm_rms_epsilon"),
+    "conv_L_cache": lambda keys: keys.number("shortconv.l_cache"),
+    "layer_types": _lfm2_types,
+}
+
+
+def _linear_heads(keys: Keys) -> tuple[int, int, int]:
+    """Returns key heads, value heads for each, and rows of a value head."""
+    groups, rank = keys.number("ssm.group_count"), keys.number("ssm.time_step_rank")
+    inner = keys.number("ssm.inner_size")
+    if not groups or rank % groups or not rank or inner % rank:
+        raise keys.refuse("must have ssm.group_count, time_step_rank and inner_size that divide")
+    return groups, rank // groups, inner // rank
+
+
+def _grouped(keys: Keys, size: int) -> np.ndarray:
+    """Returns the order that puts the value heads of a key head next to each other."""
+    groups, each, _ = _linear_heads(keys)
+    return np.arange(groups * each * size).reshape(each, groups, size).swapaxes(0, 1).reshape(-1)
+
+
+def _by_value_head(name: str, *, is_one_row: bool = False) -> Any:
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        order = _grouped(at.keys, 1 if is_one_row else _linear_heads(at.keys)[2])
+        return found.take(order) if len(order) == found.shape[0] else found
+
+    return find
+
+
+def _values_last(name: str) -> Any:
+    """Returns rows of queries and keys as they are, with those of values by key head."""
+
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        order = _grouped(at.keys, _linear_heads(at.keys)[2])
+        before = found.shape[0] - len(order)
+        if before < 0:
+            return found
+        taken = found.take(np.concatenate([np.arange(before), before + order]))
+        return taken.view(taken.shape[0], 1, taken.shape[-1]) if "conv" in name else taken
+
+    return find
+
+
+def _columns_by_value_head(at: At) -> Weight:
+    found = at.weight("blk.*.ssm_out")
+    _, each, size = _linear_heads(at.keys)
+    order = _grouped(at.keys, size)
+    if each == 1 or found.shape[-1] != len(order):
+        return found
+    return found.then(lambda values: values[:, order])
+
+
+def _decays_by_value_head(at: At) -> Weight:
+    found: Weight = _by_value_head("=blk.*.ssm_a", is_one_row=True)(at)
+    return found.then(lambda values: np.log(-values))
+
+
+def _linear_types(keys: Keys) -> list[str]:
+    recurrent = keys.get("attention.recurrent_layers", None)
+    interval = keys.number("full_attention_interval", 4)
+    if recurrent is None:
+        recurrent = [(layer + 1) % interval != 0 for layer in range(keys.layers)]
+    return ["linear_attention" if one else "full_attention" for one in recurrent[: keys.layers]]
+
+
+def _qwen_3_5_rope(keys: Keys) -> Mapping[str, Rope]:
+    keys.get("rope.dimension_sections")
+    return {"": read_rope(keys)}
+
+
+_QWEN_3_5: Mapping[str, Named] = {
+    **LLAMA,
+    **QK_NORMED,
+    "model.norm": less_one("output_norm"),
+    "model.layers.*.input_layernorm": less_one("blk.*.attn_norm"),
+    "model.layers.*.post_attention_layernorm": less_one("blk.*.post_attention_norm"),
+    "model.layers.*.self_attn.q_proj": "blk.*.attn_q",
+    "model.layers.*.self_attn.q_norm": less_one("blk.*.attn_q_norm"),
+    "model.layers.*.self_attn.k_norm": less_one("blk.*.attn_k_norm"),
+    "model.layers.*.linear_attn.dt_bias": _by_value_head("blk.*.ssm_dt.bias", is_one_row=True),
+    "model.layers.*.linear_attn.A_log": _decays_by_value_head,
+    "model.layers.*.linear_attn.conv1d": _values_last("blk.*.ssm_conv1d"),
+    "model.layers.*.linear_attn.norm": "blk.*.ssm_norm",
+    "model.layers.*.linear_attn.out_proj": _columns_by_value_head,
+    "model.layers.*.linear_attn.in_proj_qkv": _values_last("blk.*.attn_qkv"),
+    "model.layers.*.linear_attn.in_proj_z": _by_value_head("blk.*.attn_gate"),
+    "model.layers.*.linear_attn.in_proj_b": _by_value_head("blk.*.ssm_beta", is_one_row=True),
+    "model.layers.*.linear_attn.in_proj_a": _by_value_head("blk.*.ssm_alpha", is_one_row=True),
+}
+_QWEN_3_5_CONFIG: Mapping[str, Any] = {
+    **DECODER,
+    "partial_rotary_factor": lambda keys: keys.rotated / keys.head_dim,
+    "layer_types": _linear_types,
+    "linear_conv_kernel_dim": lambda keys: keys.number("ssm.conv_kernel"),
+    "linear_key_head_dim": lambda keys: keys.number("ssm.state_size"),
+    "linear_value_head_dim": lambda keys: _linear_heads(keys)[2],
+    "linear_num_key_heads": lambda keys: keys.number("ssm.group_count"),
+    "linear_num_value_heads": lambda keys: keys.number("ssm.time_step_rank"),
+}
+
+
+def _sections(keys: Keys) -> dict[str, Any]:
+    sections = keys.get("rope.dimension_sections")
+    return {"mrope_section": sections[:3], "mrope_interleaved": True}
+
+
+STATES: Mapping[str, Architecture] = {
+    "lfm2": Architecture("lfm2", _LFM2, {**_LFM2_CONFIG, "block_auto_adjust_ff_dim": False}),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        {**_LFM2, **experts("model.layers.*.feed_forward", bias="expert_bias")},
+        {
+            **_LFM2_CONFIG,
+            "num_dense_layers": lambda keys: keys.number("leading_dense_block_count", 0),
+            "num_experts": expert_count,
+            "num_experts_per_tok": lambda keys: keys.number("expert_used_count"),
+            "moe_intermediate_size": expert_width,
+            "use_expert_bias": True,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.0,
+            "gating": lambda keys: keys.gating(2),
+        },
+    ),
+    "mamba": Architecture(
+        "mamba",
+        {
+            "backbone.embeddings": "token_embd",
+            "backbone.norm_f": "output_norm",
+            "lm_head": "output",
+            "backbone.layers.*.norm": "blk.*.attn_norm",
+            "backbone.layers.*.mixer.A_log": _negative_log,
+            "backbone.layers.*.mixer.D": "=blk.*.ssm_d",
+            "backbone.layers.*.mixer.conv1d": _convolution("blk.*.ssm_conv1d"),
+            "backbone.layers.*.mixer.in_proj": "blk.*.ssm_in",
+            "backbone.layers.*.mixer.x_proj": "blk.*.ssm_x",
+            "backbone.layers.*.mixer.dt_proj": "blk.*.ssm_dt",
+            "backbone.layers.*.mixer.out_proj": "blk.*.ssm_out",
+        },
+        {
+            "vocab_size": lambda keys: keys.vocabulary,
+            "hidden_size": lambda keys: keys.width,
+            "num_hidden_layers": lambda keys: keys.layers,
+            "state_size": lambda keys: keys.number("ssm.state_size"),
+            "conv_kernel": lambda keys: keys.number("ssm.conv_kernel"),
+            "intermediate_size": lambda keys: keys.number("ssm.inner_size"),
+            "expand": lambda keys: keys.number("ssm.inner_size") // keys.width,
+            "time_step_rank": lambda keys: keys.number("ssm.time_step_rank"),
+            "layer_norm_epsilon": real("attention.layer_norm_rms_epsilon"),
+            "residual_in_fp32": True,
+            "tie_word_embeddings": lambda keys: keys.is_tied,
+        },
+        ropes=None,
+        without_effect=("context_length", "feed_forward_length", "attention.head_count"),
+    ),
+    "qwen35": Architecture(
+        "qwen3_5_text",
+        _QWEN_3_5,
+        _QWEN_3_5_CONFIG,
+        ropes=_qwen_3_5_rope,
+        rope_extras=_sections,
+    ),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe_text",
+        {
+            **_QWEN_3_5,
+            **experts("model.layers.*.mlp", shared="shared_expert"),
+            "model.layers.*.mlp.shared_expert_gate": lambda at: at.weight(
+                "blk.*.ffn_gate_inp_shexp"
+            ).view(1, at.keys.width),
+        },
+        {
+            **_QWEN_3_5_CONFIG,
+            "num_experts": expert_count,
+            "num_experts_per_tok": lambda keys: keys.number("expert_used_count"),
+            "moe_intermediate_size": expert_width,
+            "shared_expert_intermediate_size": lambda keys: keys.size(
+                "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length"
+            ),
+        },
+        ropes=_qwen_3_5_rope,
+        rope_extras=_sections,
+        without_effect=("feed_forward_length",),
+    ),
+}
