@@ -33,7 +33,7 @@ class Precision:
 
     Attributes:
         name: the name a user gives.
-        weights: what the weights are stored as.
+        weights: what the weights are stored as; "file" for each as its file has it.
         compute: dtype of the arithmetic, on a device that has it; float32 on another.
         dtype_name: name of `torch_dtype`.
         activation_group: how many activations share a scale where they are quantized to 8 bits to

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -321,9 +322,10 @@ def packed(source, folder, dtype="int4", **how):
     captured = capture_step(model)
     make_functional(captured.graph_module)
     lowered = lower_step(captured, 128)
+    precision = PRECISIONS.get(dtype) or replace(PRECISIONS["int8"], weights=dtype)
     write_weights(
         folder / "weights",
-        pack_weights(lowered, weights, precision=PRECISIONS[dtype], compression=Compression(**how)),
+        pack_weights(lowered, weights, precision=precision, compression=Compression(**how)),
     )
     weights.fill()
     return model, PackedParameters(lowered, folder / "weights")
@@ -387,6 +389,35 @@ def test_a_model_of_q4_0_differs_by_the_rounding_of_activations(tmp_path, model)
     torch.testing.assert_close(reference.logits, logits[list(reference.rows)], rtol=0, atol=1e-4)
     error = (ours(reference.ids[None]).logits[0] - logits).norm() / logits.norm()
     assert 0 < error < 0.05
+
+
+def test_in_the_files_own_precision_each_weight_keeps_its_blocks(tmp_path, model):
+    def kinds(name):
+        types = GGMLQuantizationType
+        return {
+            "attn_q": types.Q5_0,
+            "attn_k": types.Q5_0,
+            "ffn_up": types.Q4_1,
+            "ffn_down": types.F16,
+            "token_embd": types.Q5_1,
+        }.get(name.split(".")[-2], Q8_0)
+
+    file = write_gguf(model, tmp_path / "some.gguf", kinds)
+    read, found = packed(find_source(file), tmp_path, "file")
+    for name, parameter in read.named_parameters():
+        stored = found.read(parameter) if parameter.dim() == 2 else None
+        assert stored is None or torch.equal(stored, parameter), name
+        assert (stored is None) == (parameter.dim() == 1 or "down_proj" in name)
+    stored = read_weights(tmp_path / "weights")
+    forms = {one.kind: one for one in stored.values() if isinstance(one, PackedLinear)}
+    # Queries and keys with values, gate with up, and what has one kind.
+    assert forms.keys() == {"mixed", "float16", "q5_1", "q8_0"}
+    of_parts = {
+        tuple(part.kind for part in one.parts)
+        for one in stored.values()
+        if isinstance(one, PackedLinear) and one.kind == "mixed"
+    }
+    assert of_parts == {("q5_0", "q8_0"), ("q8_0", "q4_1")}
 
 
 def test_others_beside_such_blocks_are_rounded_in_groups_of_their_size(tmp_path, model):

@@ -17,24 +17,25 @@ from npu_llm.capture.compression import Compression
 from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.models.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
+from npu_llm.models.stored_weights import arranged, pack_exact_floats, pack_stored
 from npu_llm.precision import Precision, kernels_cache
 from npu_llm.progress import Advance, Progress
 from npu_llm.verification.reference import Rounding, compute_reference
 from npu_ops.kernel_programs.program import KernelProgram, LayerShape, Recipe
 from npu_ops.kernel_programs.weights import (
+    BLOCK_KINDS,
     BLOCK_OUTPUTS,
     PackedKind,
     PackedLinear,
-    interleave,
     pack,
     pack_integers,
     read_weights,
+    unpack,
     write_weights,
 )
 
 __all__ = [
     "PackedParameters",
-    "arranged",
     "lower_step",
     "pack_weights",
     "refusal_of",
@@ -176,6 +177,7 @@ def pack_weights(
 ) -> Iterator[tuple[str, PackedLinear | torch.Tensor]]:
     """Yields a program's weights, each made when it is asked for.
 
+    In the file's own precision a weight keeps its blocks, or its floats, as they are.
     In int8 and int4, a weight that a file holds as integers which the kernels can have keeps them
     and their scales (npu_llm.checkpoint.quantized, npu_llm.gguf.weights); others are rounded to the
     nearest values.
@@ -226,6 +228,8 @@ class _Packer:
         sources = [self._lowered.sources[source] for source in recipe.sources]
         if sum(source.numel() for source in sources) < _FEWEST_ELEMENTS:
             return pack(self._joined(recipe), "float32")
+        if self._wanted == "file":
+            return self._as_stored(recipe)
         if self._wanted not in _INTEGERS:
             return self._pack_floats(recipe, cast(PackedKind, self._wanted))
         columns = sources[0].shape[-2 if recipe.transposed else -1]
@@ -234,6 +238,15 @@ class _Packer:
         if form is None:
             return self._pack_floats(recipe, "float16")
         return self._pack_integers(recipe, form, kept)
+
+    def _as_stored(self, recipe: Recipe) -> PackedLinear:
+        stored = pack_stored(recipe, self._lowered, self._weights)
+        if stored is not None:
+            return stored
+        kept = self._in_files(recipe)
+        if kept:
+            return self._pack_integers(recipe, _form_of(next(iter(kept.values()))), kept)
+        return pack_exact_floats(self._joined(recipe))
 
     def _form(
         self,
@@ -365,7 +378,7 @@ def _products(program: KernelProgram) -> set[str]:
     return found
 
 
-_INTEGERS = ("int8", "int4")
+_STORED_INTEGERS = ("int8", "int4", *BLOCK_KINDS, "mixed")
 _NIBBLES = 0x0F0F0F0F
 _SLAB_INPUTS = 64
 
@@ -410,7 +423,7 @@ class PackedParameters:
         weights = read_weights(path)
         for name, recipe in lowered.program.weights.items():
             packed = weights[name]
-            if isinstance(packed, PackedLinear) and packed.kind in _INTEGERS:
+            if isinstance(packed, PackedLinear) and packed.kind in _STORED_INTEGERS:
                 self._note(packed, recipe, lowered)
 
     def _note(self, packed: PackedLinear, recipe: Recipe, lowered: Lowered) -> None:
@@ -451,21 +464,6 @@ class PackedParameters:
         return place.read(indices.reshape(-1)).reshape(*indices.shape, -1)
 
 
-def arranged(
-    joined: torch.Tensor, recipe: Recipe, tables: Mapping[str, torch.Tensor]
-) -> torch.Tensor:
-    """Returns what belongs to each output of joined sources, in the order of the packed weight.
-
-    Args:
-        joined: (outputs, ...), the sources' one after the other.
-        recipe: how the weight is made.
-        tables: has the order that the recipe names.
-    """
-    if recipe.order is not None:
-        joined = joined[tables[recipe.order]]
-    return interleave(*joined.chunk(2)) if recipe.interleaved else joined
-
-
 def unpack_rows(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch.Tensor:
     """Returns some rows of the matrix that packed integers stand for.
 
@@ -473,12 +471,14 @@ def unpack_rows(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch
     kernel_programs.weights.unpack takes four times as long (SmolLM2 in int4, 2026-11-23).
 
     Args:
-        weight: of kind "int8" or "int4".
+        weight: of integers or blocks.
         rows: (count,) int64, which of its outputs; None for all.
 
     Returns:
         (count, inputs) float32.
     """
+    if weight.kind not in _INTEGERS:
+        return unpack(weight, rows)
     rows = torch.arange(weight.outputs) if rows is None else rows
     blocks, at = torch.unique(rows // BLOCK_OUTPUTS, return_inverse=True)
     lanes = at * BLOCK_OUTPUTS + rows % BLOCK_OUTPUTS
