@@ -176,7 +176,7 @@ bool pack_block_rows(Kind kind, const std::uint8_t* file, int rows, int inputs,
                      const std::int64_t* order, int first_block, int last_block,
                      std::uint8_t* data);
 
-// One output's weights: (inputs,), as gguf's quants.dequantize returns them.
+// One output's weights: (inputs,), as gguf dequantizes it.
 void read_block_row(Kind kind, const std::uint8_t* data, std::int64_t output, int inputs,
                     float* out);
 
