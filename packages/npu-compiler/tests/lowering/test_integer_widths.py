@@ -11,7 +11,13 @@ import npu_compiler
 from npu_compiler import GraphBuilder
 from npu_compiler.errors import IndexRangeError, LoweringError
 from npu_compiler.lowering.capability import refusal
-from npu_compiler.lowering.integer_widths import WIDE, bits_seen, integer_widths
+from npu_compiler.lowering.integer_widths import (
+    LARGEST_NUMBER,
+    WIDE,
+    bits_seen,
+    integer_widths,
+    lone_numbers,
+)
 from npu_compiler.options import CompilerConfig
 
 NARROW = [torch.uint8, torch.int8, torch.int16]
@@ -194,9 +200,9 @@ def test_indices_are_left_to_their_own_check():
         pytest.param(lambda ids: (ids > 0).float(), 31, id="compared with 0"),
         pytest.param(lambda ids: torch.logical_not(ids), 31, id="true or false"),
         pytest.param(lambda ids: torch.sign(ids), 31, id="sign"),
-        pytest.param(lambda ids: ids + 1, 20, id="added to"),
+        pytest.param(lambda ids: ids + 1, 23, id="added to"),
         pytest.param(lambda ids: ids.sum(), 20, id="summed"),
-        pytest.param(lambda ids: ids.int() // 3, 24, id="divided"),
+        pytest.param(lambda ids: ids.int() // 3, 23, id="divided"),
         pytest.param(lambda ids: ids * 1000, 12, id="multiplied"),
         pytest.param(lambda ids: ids.split(2, 1)[0] * 1000, 12, id="split"),
     ],
@@ -372,3 +378,33 @@ def test_eager_calls_on_small_integers_leave_what_reads_them_in_the_program():
     )
     assert (small.refused, small.bits["bitwise_or"]) == (frozenset(), 31)
     assert wide.refused == {"logical_not"}
+
+
+@pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod"])
+def test_integers_are_divided_within_23_bits(op):
+    def asked(number):
+        def function(x):
+            return getattr(torch, op)(x.clamp(0, number), 385)
+
+        widths = integer_widths(make_fx(function)(torch.arange(4)).graph)
+        return widths.refused, set(widths.bits.values())
+
+    assert asked((1 << 23) - 1) == (frozenset(), {24})
+    assert asked(1 << 23) == (frozenset(), {23})
+
+
+def test_number_of_any_size_is_computed_with(compiled):
+    def function(x, k):
+        return x + k, x * 2 + k * 3, torch.full((2,), k), x // max(k, 1)
+
+    fast = compiled(function, options={"target": "openvino"})
+    x = torch.tensor([1, -2, 3])
+    with torch.no_grad():
+        for k in (2, 3, 5, LARGEST_NUMBER + 1, 2**31 - 1, 2**31, -(2**31) - 1, 2**40, 2**62, 7):
+            for result, expected in zip(fast(x, k), function(x, k), strict=True):
+                assert torch.equal(result, expected), k
+
+
+def test_sizes_are_no_lone_numbers():
+    graph = make_fx(lambda x: x * x.shape[0], tracing_mode="symbolic")(torch.ones(3)).graph
+    assert lone_numbers(graph.find_nodes(op="placeholder")) == ()

@@ -99,8 +99,8 @@ UNARY = {
 BINARY = {
     "logaddexp": torch.logaddexp,
     "maximum": torch.maximum, "minimum": torch.minimum,
-    "pow": torch.pow, "div": torch.div, "floor_divide": torch.floor_divide,
-    "truncated": lambda x, y: torch.div(x, y, rounding_mode="trunc"), "lt": torch.lt,
+    "pow": torch.pow, "div": torch.div,
+    "lt": torch.lt,
     "ge": torch.ge, "eq": torch.eq, "ne": torch.ne, "where": lambda x, y: torch.where(x > y, x, y),
     "clamp": lambda x, y: aten.clamp.Tensor(x, y, x.flip(0)),
     "clamp_min": lambda x, y: aten.clamp_min.Tensor(x, y),

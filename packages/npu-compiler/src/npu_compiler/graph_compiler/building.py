@@ -101,8 +101,9 @@ class BuiltProgram:
     device_options: Mapping[str, str]
     # What each run looks at; see npu_compiler.programs.index_checks.
     index_checks: tuple[Mapping[str, Any], ...] = ()
-    # Judges its first run; None where that was done before, or is not wanted.
+    # Judges its runs; None where that is not wanted.
     trial: ProgramTrial | None = None
+    is_judged: bool = False  # whether its first run was judged in another process
 
 
 def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
@@ -165,6 +166,7 @@ def build_program(
         device_options=config.device_options,
         index_checks=tuple(building.facts["index_checks"]),
         trial=building.trial(call),
+        is_judged=building.verdict is not None and config.verify == "first",
     )
 
 
@@ -203,6 +205,7 @@ class _Building:
     def load(self) -> tuple[npu_runtime.Program, bool]:
         """Returns the program, and whether it was in the cache."""
         program, is_cached = self._loaded()
+        self._lowered = None
         return self._checked(program), is_cached
 
     def _checked(self, program: npu_runtime.Program) -> npu_runtime.Program:
@@ -239,10 +242,8 @@ class _Building:
         return program, cache.statistics.hits > 0
 
     def trial(self, call: ProgramCall) -> ProgramTrial | None:
-        """Returns what judges the program's first run, where that is still to be done."""
+        """Returns what judges the program's runs, if anybody asks."""
         if self._config.verify == "off":
-            return None
-        if self.verdict is not None and self._config.verify == "first":
             return None
         subject = Subject(
             name=self._name,
@@ -298,6 +299,7 @@ class _Building:
             name=f"{self._name}/part",
             with_frontend=True,
             nan=self._config.nan,
+            rounds_casts=self._options.get("INFERENCE_PRECISION_HINT") == "f32",
         )
         program = load_tolerant(lowered.model, name=f"{self._name}/part", options=self._options)
         return plain_call(program, lowered.input_names, len(lowered.output_names))
@@ -376,6 +378,7 @@ class _Building:
                 nan=self._config.nan,
                 check_indices=self._config.check_indices,
                 fixed_sizes=self._is_for_npu,
+                rounds_casts=self._options.get("INFERENCE_PRECISION_HINT") == "f32",
             )
         except LoweringError as error:
             if not error.node_name:

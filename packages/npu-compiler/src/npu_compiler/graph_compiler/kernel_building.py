@@ -79,7 +79,6 @@ def build_kernel_program(
         target="kernels",
         target_reason=choice.reason,
     )
-    is_trial = config.verify != "off" and not is_judged
     return BuiltProgram(
         call=call,
         record=record,
@@ -88,7 +87,8 @@ def build_kernel_program(
         output_orders=(None,) * len(piece.outputs),
         home=home,
         device_options={},
-        trial=_trial(call, piece, constants, kept, name) if is_trial else None,
+        trial=None if config.verify == "off" else _trial(call, piece, constants, kept, name),
+        is_judged=is_judged,
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from npu_compiler.graph.nodes import plain_tensor
+from npu_compiler.lowering import half_values
 from npu_runtime.npu import as_cpu
 
 __all__ = [
@@ -182,12 +183,15 @@ class Context:
         nan: "propagate", "fast", or None; see npu_compiler.lowering.nan.
         drops_nan: nodes that were lowered to forms which may drop NaN.
         fixed_sizes: whether no size of a form may depend on values.
+        rounds_casts: whether a cast to half precision must be rounded by the program, because the
+            device computes it in float32.
     """
 
     def __init__(self, *, nan: str | None = "propagate") -> None:
         self.nan = nan
         self.drops_nan: list[fx.Node] = []
         self.fixed_sizes = False
+        self.rounds_casts = False
         self.node: fx.Node
         self.live: set[fx.Node] = set()
         self.keep_alive: list[torch.Tensor] = []
@@ -220,7 +224,11 @@ class Context:
             value = self._values[operand]
             if not isinstance(value, ov.Output):
                 self.refuse(f"{operand.name} is not a single tensor here")
-            return value if dtype is None else self.convert(value, dtype)
+            if dtype is None:
+                return value
+            if half_values.is_narrower(torch_dtype(value.get_element_type()), dtype):
+                return self.convert(self.wide(operand), dtype)
+            return self.convert(value, dtype)
         if isinstance(operand, torch.Tensor):
             value = self.constant(operand)
             return value if dtype is None else self.convert(value, dtype)
@@ -231,6 +239,18 @@ class Context:
         if dtype is None:
             dtype = _number_dtype(operand)
         return self.number(operand, dtype)
+
+    def wide(self, operand: fx.Node) -> ov.Output:
+        """Returns a value of half precision in float32, as torch has it; made once in a graph."""
+        key = ("wide", operand)
+        if key not in self._shared:
+            self._shared[key] = half_values.read_wide(
+                operand,
+                self._values[operand],
+                number=lambda value: self.number(value, torch.float32),
+                rounds_casts=self.rounds_casts,
+            )
+        return self._shared[key]
 
     def constant(self, tensor: torch.Tensor) -> ov.Output:
         """Makes a constant over a tensor's memory and keeps the tensor alive."""

@@ -11,18 +11,19 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from npu_compiler.graph.casts_and_moves import CASTS, MOVES
 from npu_compiler.graph.ranges import Interval, integer_ranges
 from npu_compiler.lowering.context import NARROW_DTYPES
 from npu_compiler.lowering.registry import bind_arguments
 from npu_runtime.npu import as_cpu
 
 __all__ = [
-    "CASTS",
-    "MOVES",
+    "LARGEST_NUMBER",
     "WIDE",
     "Widths",
     "bits_seen",
     "integer_widths",
+    "lone_numbers",
     "takes_narrow_integers",
 ]
 
@@ -31,70 +32,6 @@ __all__ = [
 
 aten = torch.ops.aten
 
-# Casts and copies, in both directions.
-CASTS = frozenset(
-    {
-        aten._to_copy.default,
-        aten.to.dtype,
-        aten.to.dtype_layout,
-        aten.to.device,
-        aten.type_as.default,
-        torch.ops.prims.convert_element_type.default,
-        aten.clone.default,
-        aten.alias.default,
-        aten.detach.default,
-        aten.contiguous.default,
-        aten.lift_fresh_copy.default,
-        aten.lift_fresh.default,
-        aten.lift.default,
-        aten.copy.default,
-    }
-)
-MOVES = frozenset(
-    {
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten._reshape_alias.default,
-        aten._reshape_copy.default,
-        aten.view_copy.default,
-        aten.flatten.using_ints,
-        aten.unflatten.int,
-        aten.permute.default,
-        aten.permute_copy.default,
-        aten.transpose.int,
-        aten.swapaxes.default,
-        aten.t.default,
-        aten.numpy_T.default,
-        aten.expand.default,
-        aten.expand_copy.default,
-        aten.expand_as.default,
-        aten.unsqueeze.default,
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.slice.Tensor,
-        aten.slice_copy.Tensor,
-        aten.narrow.default,
-        aten.select.int,
-        aten.select_copy.int,
-        aten.split.Tensor,
-        aten.chunk.default,
-        aten.split_with_sizes.default,
-        aten.split_with_sizes_copy.default,
-        aten.unbind.int,
-        aten.cat.default,
-        aten.concat.default,
-        aten.concatenate.default,
-        aten.stack.default,
-        aten.repeat.default,
-        aten.flip.default,
-        aten.roll.default,
-        aten.index_select.default,
-        aten.gather.default,
-        aten.index.Tensor,
-    }
-)
 # With a number beside the tensors, which must be one of the dtype.
 _WITH_NUMBERS = frozenset(
     {
@@ -162,11 +99,25 @@ def _numbers(node: fx.Node) -> Iterator[Any]:
 WIDE = "its integers may not fit the bits in which a program computes"
 
 _EXACT_BITS, _MOVED_BITS = 24, 31
+# A quotient of numbers from 2**23 on may be rounded up to the next whole number before it is cut
+# (measured with divisors of 3 digits, OpenVINO 2026.4.1).
+_DIVIDED_BITS = 23
+_DIVISIONS = frozenset(
+    {
+        aten.floor_divide.default,
+        aten.div.Tensor_mode,
+        aten.div.Scalar_mode,
+        aten.remainder.Scalar,
+        aten.remainder.Tensor,
+        aten.fmod.Scalar,
+        aten.fmod.Tensor,
+    }
+)
 # From the widest to the narrowest that is asked of an input: ids and timestamps, and masks.
-_BITS = (31, 24, 20, 16, 12, 8, 4, 1)
+_BITS = (31, 24, 23, 20, 16, 12, 8, 4, 1)
 _SPARE_BITS = 4
 # Larger sizes are not reckoned with where they are symbolic.
-_MOST_SIZE = 1 << 22
+LARGEST_NUMBER = 1 << 22
 _WIDTHS = (torch.int64, torch.int32)
 _CREATION = frozenset(
     {
@@ -287,6 +238,26 @@ def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[st
     return found
 
 
+def lone_numbers(placeholders: Sequence[fx.Node]) -> tuple[int, ...]:
+    """Returns the positions of symbolic integers that are not a size of any input.
+
+    Such a number is one of Python's own, of any size.
+    """
+    sizes: set[Any] = set()
+    for node in placeholders:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            for size in (*value.shape, *value.stride(), value.storage_offset()):
+                if isinstance(size, torch.SymInt):
+                    sizes |= size.node.expr.free_symbols
+    return tuple(
+        position
+        for position, node in enumerate(placeholders)
+        if isinstance(value := node.meta.get("val"), torch.SymInt)
+        and not value.node.expr.free_symbols <= sizes
+    )
+
+
 class _Proof:
     def __init__(
         self,
@@ -374,13 +345,14 @@ class _Proof:
             self._graph,
             self._constants,
             inputs={node.name: Interval(-(1 << b), (1 << b) - 1) for node, b in bits.items()},
-            most_size=_MOST_SIZE,
+            most_size=LARGEST_NUMBER,
             from_floats=True,
         )
         failing = set()
         for node in self._calls:
             is_kept = node.target in _EXACT or _reads_sign(node)
-            limit = 1 << (_MOVED_BITS if is_kept else _EXACT_BITS)
+            computed = _DIVIDED_BITS if node.target in _DIVISIONS else _EXACT_BITS
+            limit = 1 << (_MOVED_BITS if is_kept else computed)
             if not all(known[one].is_within(-limit, limit - 1) for one in _looked_at(node)):
                 failing.add(node)
         return failing

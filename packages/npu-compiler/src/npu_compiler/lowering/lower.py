@@ -70,6 +70,7 @@ def lower(
     nan: str | None = "propagate",
     check_indices: bool = False,
     fixed_sizes: bool = False,
+    rounds_casts: bool = False,
 ) -> LoweredModel:
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
@@ -93,6 +94,8 @@ def lower(
             npu_compiler.lowering.index_bounds and npu_compiler.lowering.integer_widths.
         fixed_sizes: forms whose sizes do not depend on values, as an NPU needs them, where others
             are faster on a CPU.
+        rounds_casts: round in the program what is cast to half precision and read in a wider type,
+            because the device computes all of it in float32.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.
@@ -108,6 +111,7 @@ def lower(
     run.with_frontend = with_frontend
     run.check_indices = check_indices
     run.ctx.fixed_sizes = fixed_sizes
+    run.ctx.rounds_casts = rounds_casts
     with unset_fake_temporarily():
         return run.lower(graph_module, dict(output_orders or {}))
 

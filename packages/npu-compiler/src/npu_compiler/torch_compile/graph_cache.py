@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import entry_points
@@ -40,6 +41,7 @@ from npu_compiler.programs.cache import find_kernels, kernel_options
 from npu_compiler.programs.execution import KernelCall, ProgramCall, run_shortcut
 from npu_compiler.programs.index_checks import NARROW, check_indices
 from npu_compiler.tuning.run import current_run
+from npu_compiler.verification.input_classes import InputClasses
 from npu_compiler.verification.result import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
 from npu_runtime.npu import is_current_stream_capturing
@@ -264,11 +266,12 @@ class RecalledGraph:
         outputs: Sequence[int],
         frozen: FrozenTensors | None,
         trace: Callable[[Sequence[Any]], Callable[..., Any]],
+        classes: InputClasses | None,
     ) -> None:
         """Takes a loaded program.
 
         It takes the graph's inputs at these places; its weights are `frozen`; `outputs` are the
-        places of the graph's results; `trace` is the full way.
+        places of the graph's results; `trace` is the full way, also for inputs of new `classes`.
         """
         self._run = call.direct(inputs, outputs)
         self._is_host_code = isinstance(call, KernelCall)
@@ -278,11 +281,30 @@ class RecalledGraph:
             self._shortcut = call.shortcut(inputs, outputs, is_current)
         self._frozen = frozen
         self._trace = trace
+        self._classes = classes
         self._traced: Callable[..., Any] | None = None
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the graph; once a weight differs or an integer is too large, by the full way."""
+        classes = self._classes
+        if classes is not None:
+            classes.left -= 1
+            if classes.left < 0 and not is_current_stream_capturing():
+                return self._looked_at(classes, inputs)
+        return self._called(inputs)
+
+    def _looked_at(self, classes: InputClasses, inputs: tuple[Any, ...]) -> Any:
+        """Runs the graph, by the full way if its inputs are of a new class."""
+        started = time.perf_counter()
+        if classes.is_due(inputs):
+            return self._full(inputs)(*inputs)
+        looked = time.perf_counter()
+        results = self._called(inputs)
+        classes.spent(look_s=looked - started, run_s=time.perf_counter() - looked)
+        return results
+
+    def _called(self, inputs: tuple[Any, ...]) -> Any:
         shortcut = self._shortcut
         if shortcut is not None:
             results = run_shortcut(shortcut, inputs)
@@ -307,7 +329,7 @@ class RecalledGraph:
                 # No ShapeEnv: the sizes are fixed, and dynamo has guarded them.
                 with outside_capture(), tracing(TracingContext(FakeTensorMode())):
                     self._traced = torch.compiler.disable(self._trace(inputs))  # type: ignore[no-untyped-call]
-                self._frozen = self._shortcut = None
+                self._frozen = self._shortcut = self._classes = None
             return self._traced
 
 
@@ -389,6 +411,14 @@ class GraphMemory:
             outputs=record["outputs"],
             frozen=frozen if weights else None,
             trace=trace,
+            classes=self._input_classes(positions),
+        )
+
+    def _input_classes(self, frozen: Sequence[int]) -> InputClasses | None:
+        if self._config.verify != "first" or self._config.compression is not None:
+            return None
+        return InputClasses(
+            {place: value for place, value in enumerate(self._inputs) if place not in frozen}
         )
 
     def _program(

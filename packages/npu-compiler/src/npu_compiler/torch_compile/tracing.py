@@ -186,8 +186,10 @@ class _PlainGraph:
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the graph."""
-        shortcut = self._graph.shortcut
-        if shortcut is not None:
+        shortcut, classes = self._graph.shortcut, self._graph.classes
+        if shortcut is not None and (classes is None or classes.left > 0):
+            if classes is not None:
+                classes.left -= 1
             results = run_shortcut(shortcut, inputs)
             if results is not None:
                 return results

@@ -141,6 +141,7 @@ class ProgramTrial:
         self._call: Any = call
         self._subject = subject
         self.verdict: Verdict | None = None
+        self._is_renewed = False
 
     @property
     def name(self) -> str:
@@ -168,6 +169,10 @@ class ProgramTrial:
         verdict = self.verdict
         every = list(self._subject.module.graph.nodes)
         return () if verdict is None else tuple(every[position] for position in verdict.nodes)
+
+    def renew(self) -> None:
+        """Forgets the verdict, before a run on other inputs is judged."""
+        self.verdict, self._is_renewed = None, True
 
     def watch(self, *, is_on: bool) -> None:
         """Has the call hand each run's inputs and results to `judge`, or no longer."""
@@ -283,5 +288,7 @@ class ProgramTrial:
 
     def _settle(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        if verdict.status != "unsteady":
+        # One that is right once more may need the workaround that was kept with the first verdict.
+        is_known = self._is_renewed and verdict.status == "right"
+        if verdict.status != "unsteady" and not is_known:
             self._subject.keep(verdict)

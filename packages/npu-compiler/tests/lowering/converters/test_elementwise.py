@@ -95,6 +95,41 @@ def test_rest_by_a_power_of_two_is_exact_of_any_quotient(lowers):
     lowers(rests, torch.tensor(found), tolerance=0)
 
 
+def test_whole_quotient_by_a_power_of_two_is_exact(lowers):
+    found = [3e38, -3e38, 5.75, -5.75, 0.125, -0.125, 1e10, math.inf, -math.inf, math.nan]
+    quotients = {
+        f"{mode} by {divisor}": lambda x, mode=mode, divisor=divisor: torch.div(
+            x, divisor, rounding_mode=mode
+        )
+        for mode in ("floor", "trunc")
+        for divisor in (2, -0.25, 1024.0)
+    }
+    lowers(quotients, torch.tensor(found), tolerance=0)
+
+
+def test_whole_quotient_of_floats_by_other_numbers_is_eager(compiled):
+    x = torch.arange(1, 1001) / 10
+    functions = {
+        "floor": lambda x: x // 0.1,
+        "trunc": lambda x: torch.div(x, 0.1, rounding_mode="trunc"),
+        "tensor": lambda x: torch.floor_divide(x, torch.full_like(x, 0.1)),
+    }
+    fast = compiled(lambda x: [function(x) for function in functions.values()])
+    for result, function in zip(fast(x), functions.values(), strict=True):
+        assert torch.equal(result, function(x))
+    assert sum("div" in one for one in fast.eager_ops) == 3
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_lerp_of_infinities_equals_eager(lowers, dtype):
+    values = torch.tensor([math.inf, -math.inf, math.nan, 0.0, 1.0, -2.5])
+    start, end = (
+        axis.reshape(-1).to(dtype) for axis in torch.meshgrid(values, values, indexing="ij")
+    )
+    weights = (0, 1, 0.3, 0.5, 0.7, -1.0, 2.0)
+    lowers({str(w): lambda a, b, w=w: torch.lerp(a, b, w) for w in weights}, start, end)
+
+
 @pytest.mark.parametrize("op", [torch.fmod, torch.remainder], ids=["fmod", "remainder"])
 def test_rest_of_floats_by_other_numbers_is_eager(compiled, op):
     harmless, large = torch.rand(4), torch.tensor([123456789.0, 1e10, -1e10, 3e38])
@@ -119,8 +154,8 @@ WITH_NUMBERS = {
     "add(x,x,alpha=3)": lambda x: torch.add(x, x, alpha=3),
     "clamp(x,-0.5,0.5)": lambda x: torch.clamp(x, -0.5, 0.5),
     "clamp_min(x,0.1)": lambda x: torch.clamp_min(x, 0.1),
-    "div(x,0.3,rounding_mode='floor')": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
-    "div(x,0.3,rounding_mode='trunc')": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
+    "div(x,0.25,rounding_mode='floor')": lambda x: torch.div(x, 0.25, rounding_mode="floor"),
+    "div(x,-2,rounding_mode='trunc')": lambda x: torch.div(x, -2, rounding_mode="trunc"),
     "addcmul(x,x,x,value=0.5)": lambda x: torch.addcmul(x, x, x, value=0.5),
     "lerp(x,x*2,0.25)": lambda x: torch.lerp(x, x * 2, 0.25),
     "gelu(x,approximate='tanh')": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),

@@ -12,6 +12,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.lowering import half_values
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
 
@@ -99,6 +100,8 @@ def convert_to_copy(ctx: Context, **arguments: Any) -> Any:
     operand = arguments["self"] if "self" in arguments else arguments["a"]
     dtype = ctx.out_dtype()
     value = ctx.get(operand)
+    if half_values.is_narrower(ctx.dtype(operand), dtype):
+        value = ctx.wide(operand)
     is_to_integer = not dtype.is_floating_point and dtype is not torch.bool
     if ctx.dtype(operand).is_floating_point and is_to_integer:
         # torch truncates; the CPU plugin's convert rounds on some paths.

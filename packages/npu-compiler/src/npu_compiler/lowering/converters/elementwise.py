@@ -88,7 +88,6 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.trunc.default: lambda x: ops.multiply(ops.sign(x), ops.floor(ops.abs(x))),
     aten.square.default: lambda x: ops.multiply(x, x),
     aten.log_sigmoid.default: lambda x: ops.negative(ops.softplus(ops.negative(x))),
-    aten.lerp.Scalar: lambda x, end, weight: ops.add(x, ops.multiply(ops.subtract(end, x), weight)),
     # torch defines it when it first traces an optimizer's step, so that it has its name alone. The
     # device rounds the product and the sum apart.
     "prims.fma.default": lambda a, b, c: ops.add(ops.multiply(a, b), c),
@@ -169,6 +168,24 @@ def convert_mul(ctx: Context, self: Operand, other: Operand) -> Any:
     return ops.multiply(ctx.get(self, dtype), ctx.get(other, dtype))
 
 
+@converter(aten.lerp.Scalar)
+def convert_lerp(ctx: Context, self: Operand, end: Operand, weight: Any) -> Any:
+    """The way from one value to another, computed from the nearer end as in torch.
+
+    With infinities the two differ: from 0 to inf with weight 1 is NaN, as inf times 0.
+    """
+    if not isinstance(weight, (bool, int, float)):
+        ctx.refuse("its weight varies from call to call")
+    work = torch.float32  # torch's own, of half precision too
+    first, last = ctx.get(self, work), ctx.get(end, work)
+    way = ops.subtract(last, first)
+    if abs(weight) < 0.5:
+        result = ops.add(first, ops.multiply(way, ctx.number(weight, work)))
+    else:
+        result = ops.subtract(last, ops.multiply(way, ctx.number(1 - weight, work)))
+    return ctx.convert(result.output(0), ctx.out_dtype())
+
+
 @converter(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode: Any) -> Any:
     if rounding_mode == "floor":
@@ -178,6 +195,7 @@ def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode:
         return ops.divide(ctx.get(self, dtype), ctx.get(other, dtype))
     if not dtype.is_floating_point:
         ctx.refuse("truncating division of integers has no counterpart")
+    _check_quotient(ctx, other)
     work = torch.float32  # as in convert_floor_divide
     quotient = ops.divide(ctx.get(self, work), ctx.get(other, work))
     whole = ops.floor(ops.abs(quotient))
@@ -188,13 +206,17 @@ def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode:
 def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
     if dtype.is_floating_point:
+        _check_quotient(ctx, other)
         # In float32, because a quotient that is rounded up to a whole number gives another floor.
         work = torch.float32
-        a, b = ctx.get(self, work), ctx.get(other, work)
-        quotient = ops.floor(ops.divide(a, b)).output(0)
+        quotient = ops.floor(ops.divide(ctx.get(self, work), ctx.get(other, work))).output(0)
         if nan.is_exact(ctx):
-            is_infinite = [nan.is_infinite(ctx, ctx.get(side, dtype)) for side in (self, other)]
-            quotient = _floored_beyond(ctx, a, b, is_infinite, quotient)
+            # torch goes by way of a remainder, which an infinity does not have.
+            is_lost = nan.is_infinite(ctx, ctx.get(self, dtype))
+            # As nan.infinity, a NaN that is a constant stays in float16 where the result is.
+            kept = torch.float16 if dtype is torch.float16 else work
+            nothing = ctx.number(math.nan, kept)
+            quotient = ops.select(is_lost, nothing, ctx.convert(quotient, kept)).output(0)
         return ctx.convert(quotient, dtype)
     a, b = ctx.get(self, dtype), ctx.get(other, dtype)
     # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
@@ -202,18 +224,20 @@ def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
 
 
-def _floored_beyond(
-    ctx: Context, a: ov.Output, b: ov.Output, is_infinite: list[ov.Output], quotient: ov.Output
-) -> ov.Output:
-    """Returns the floored quotients of infinities as torch has them, by way of a remainder."""
-    work = torch.float32
-    zero = ctx.number(0, work)
-    lost = ops.logical_and(is_infinite[0], ops.not_equal(b, zero))
-    below = ops.logical_and(is_infinite[1], ops.less(ops.multiply(a, b), zero))
-    value = ops.select(below, ctx.number(-1, work), quotient).output(0)
-    # As nan.infinity, a NaN that is a constant stays in float16 where the result is.
-    kept = torch.float16 if ctx.out_dtype() is torch.float16 else work
-    return ops.select(lost, ctx.number(math.nan, kept), ctx.convert(value, kept)).output(0)
+def _check_quotient(ctx: Context, other: Operand) -> None:
+    """Refuses a float's whole quotient where the device's is rounded before it is cut.
+
+    1.0 // 0.1 is 9 in torch, since 0.1 is more than a tenth. Powers of two divide without rounding.
+    """
+    if not _is_power_of_two(other):
+        ctx.refuse("a float's whole quotient is exact for powers of two alone")
+
+
+def _is_power_of_two(number: Operand) -> bool:
+    """Whether an operand is one with a reciprocal that is a normal number, or its negative."""
+    if not isinstance(number, (bool, int, float)) or not 2.0**-100 <= abs(number) <= 2.0**100:
+        return False
+    return math.frexp(number)[0] in (0.5, -0.5)
 
 
 @converter(aten.remainder.Scalar, aten.remainder.Tensor)
@@ -238,8 +262,7 @@ def _check_divisor(ctx: Context, other: Operand, dtype: torch.dtype) -> None:
     """
     if not dtype.is_floating_point:
         return
-    is_number = isinstance(other, (bool, int, float)) and math.isfinite(other)
-    if not is_number or abs(other) < 1 or math.frexp(other)[0] not in (0.5, -0.5):
+    if not _is_power_of_two(other) or abs(other) < 1:
         ctx.refuse("a float's rest of a large quotient is exact for powers of two from 1 on alone")
 
 
@@ -432,7 +455,16 @@ def _register_comparison(name: str, make: Callable[..., Any]) -> None:
             dtype = torch.int32
         if nan.is_lost(other, dtype):
             dtype = torch.float32
+        if dtype is torch.float16:
+            return make(_as_half(ctx, self), _as_half(ctx, other))
         return make(ctx.get(self, dtype), ctx.get(other, dtype))
+
+
+def _as_half(ctx: Context, operand: Operand) -> ov.Output:
+    """A value of float16, infinite where it overflowed."""
+    if isinstance(operand, torch.fx.Node) and ctx.dtype(operand) is torch.float16:
+        return ctx.convert(ctx.wide(operand), torch.float16)
+    return ctx.get(operand, torch.float16)
 
 
 for _name, _make in _COMPARISONS.items():
@@ -471,7 +503,8 @@ def convert_isnan(ctx: Context, self: Operand) -> Any:
 
 @converter(aten.isinf.default)
 def convert_isinf(ctx: Context, self: Operand) -> Any:
-    return nan.is_infinite(ctx, ctx.get(self))
+    is_half = ctx.dtype(self) is torch.float16
+    return nan.is_infinite(ctx, _as_half(ctx, self) if is_half else ctx.get(self))
 
 
 @converter(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
