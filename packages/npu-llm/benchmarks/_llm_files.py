@@ -32,7 +32,11 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 # llama.cpp's nearest quantizations to a precision, with the numbers of its llama_ftype.
-GGUF_KINDS = {"F32": 0, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_K_M": 15}
+GGUF_KINDS = {
+    "F32": 0, "BF16": 32, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q8_0": 7, "Q2_K": 10,
+    "Q3_K_M": 12, "Q4_K": 14, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
+}  # fmt: skip
+_PURE = {"Q4_K"}  # all matrices in this type; in others the more sensitive ones have more bits
 
 
 def form_path(work: Path, model: str, form: str, kind: str = "") -> Path:
@@ -122,6 +126,7 @@ def make_gguf(work: Path, model: str, target: Path, kind: str) -> None:
 
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype = GGUF_KINDS[kind]
+    options.pure = kind in _PURE
     options.nthread = len(os.sched_getaffinity(0))
     source = str(form_path(work, model, "gguf", "F32")).encode()
     failed = llama_cpp.llama_model_quantize(source, str(target).encode(), ctypes.byref(options))
@@ -130,7 +135,7 @@ def make_gguf(work: Path, model: str, target: Path, kind: str) -> None:
 
 
 def write_gguf(checkpoint: Path, target: Path) -> None:
-    """Writes a Llama's weights in float32, with its vocabulary if that is SmolLM2's."""
+    """Writes a Llama's weights in float32, with SmolLM2's vocabulary."""
     import gguf
     from safetensors.torch import load_file
 
@@ -172,23 +177,22 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
 
 
 def add_vocabulary(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
-    """Adds the tokenizer that stands beside a checkpoint; none if it is another model's."""
+    """Adds the tokenizer beside a checkpoint, cut to the size of the model's vocabulary."""
     import gguf
 
     made = json.loads((checkpoint / "tokenizer.json").read_text())
     ids = made["model"]["vocab"] | {one["content"]: one["id"] for one in made["added_tokens"]}
-    tokens = sorted(ids, key=ids.__getitem__)
-    if len(tokens) != config["vocab_size"]:
-        writer.add_tokenizer_model("no_vocab")
-        return
+    tokens = sorted(ids, key=ids.__getitem__)[: config["vocab_size"]]
+    known = set(tokens)
     special = {one["content"] for one in made["added_tokens"] if one["special"]}
     kinds = gguf.TokenType
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([kinds.CONTROL if one in special else kinds.NORMAL for one in tokens])
-    merges = made["model"]["merges"]
-    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
+    pairs = [one.split(" ") if isinstance(one, str) else one for one in made["model"]["merges"]]
+    merges = [pair for pair in pairs if {*pair, "".join(pair)} <= known]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
