@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from npu_llm.gguf.dense import PAIRED, QK_NORMED, QKV_BIASES, has_biases, layer_types
 from npu_llm.gguf.keys import Keys
@@ -19,7 +20,9 @@ from npu_llm.gguf.rows import (
     Architecture,
     At,
     Named,
+    either,
     experts,
+    fused,
     real,
 )
 from npu_llm.gguf.weights import Weight, joined
@@ -62,6 +65,12 @@ def _scale(keys: Keys) -> float:
 
 def _is_normed(keys: Keys) -> bool:
     return bool(keys.get("expert_weights_norm", False))
+
+
+def _must_be_normed(keys: Keys) -> bool:
+    if not _is_normed(keys):
+        raise keys.refuse("must have expert_weights_norm, since the class always divides by it")
+    return True
 
 
 def _dense_first(keys: Keys) -> int:
@@ -110,8 +119,8 @@ def _deepseek_sizes(keys: Keys) -> tuple[int, int, int]:
     rotated = keys.number("rope.dimension_count")
     keys.get("attention.key_length", None), keys.get("attention.value_length", None)
     key = "_mla" if keys.has("attention.key_length_mla") else ""
-    query = keys.number(f"attention.key_length{key}")
-    value = keys.number(f"attention.value_length{key}")
+    query = keys.number(f"attention.key_length{key}", keys.width // keys.heads)
+    value = keys.number(f"attention.value_length{key}", keys.width // keys.heads)
     if not 0 < rotated < query:
         raise keys.refuse("must have rope.dimension_count within a head's query")
     return rotated, query - rotated, value
@@ -268,6 +277,39 @@ def _types_of_llama_4(keys: Keys) -> list[str]:
 
 def _shared_input(at: At) -> Weight:
     return joined([at.weight(f"blk.*.ffn_{part}_shexp") for part in ("gate", "up")])
+
+
+def _rows_of_all(part: str) -> Any:
+    """Returns the experts' matrices as one, with their rows one after the other."""
+
+    def find(at: At) -> Weight:
+        found = at.weight(f"blk.*.ffn_{part}_exps.weight")
+        return found.view(-1, found.shape[-1])
+
+    return find
+
+
+def _columns_of_all(at: At) -> Weight:
+    found = at.weight("blk.*.ffn_down_exps.weight").transposed()
+    return found.view(-1, found.shape[-1])
+
+
+def _norms_of_dbrx(model: Any, keys: Keys) -> None:
+    """Sets the constant of norms, which the class leaves at torch's default."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = keys.real("attention.layer_norm_epsilon")
+
+
+def _mlp_types(keys: Keys) -> list[str]:
+    return ["sparse" if one else "dense" for one in _has_experts(keys)]
+
+
+def _rope_by_layer(keys: Keys) -> Mapping[str, Rope]:
+    full = read_rope(keys)
+    base = keys.real("rope.freq_base_swa", full.base)
+    windowed = read_rope(keys, base=base, is_scaled=False, factors=None)
+    return {"full_attention_": full, "sliding_attention_": windowed}
 
 
 MIXTURES: Mapping[str, Architecture] = {
@@ -512,5 +554,139 @@ MIXTURES: Mapping[str, Architecture] = {
             "floor_scale": 8192,
             "attn_scale": 0.1,
         },
+    ),
+    "exaone-moe": Architecture(
+        "exaone_moe",
+        {
+            **_QKV_NORMED,
+            **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts"),
+        },
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_shared_experts": lambda keys: _shared_width(keys) // expert_width(keys),
+            "first_k_dense_replace": _dense_first,
+            "mlp_layer_types": _mlp_types,
+            "norm_topk_prob": _is_normed,
+            "routed_scaling_factor": _scale,
+            "n_group": lambda keys: keys.number("expert_group_count", 0) or 1,
+            "topk_group": lambda keys: keys.number("expert_group_used_count", 0) or 1,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(4),
+            "gating": _needs_gating(_SIGMOID),
+        },
+        optional=("exp_probs_b.bias",),
+    ),
+    "afmoe": Architecture(
+        "afmoe",
+        {
+            **_QKV_NORMED,
+            **experts(_MLP, router="router.gate", bias="expert_bias", shared="shared_experts"),
+            "model.layers.*.self_attn.gate_proj": "blk.*.attn_gate",
+            "model.layers.*.post_attention_layernorm": "blk.*.post_attention_norm",
+            "model.layers.*.pre_mlp_layernorm": "blk.*.ffn_norm",
+            "model.layers.*.post_mlp_layernorm": "blk.*.post_ffw_norm",
+        },
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_dense_layers": _dense_first,
+            "num_shared_experts": lambda keys: keys.number("expert_shared_count"),
+            "route_scale": _scale,
+            "route_norm": _must_be_normed,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(4),
+            "mup_enabled": True,
+            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+        },
+        optional=("exp_probs_b.bias",),
+    ),
+    "hy_v3": Architecture(
+        "hy_v3",
+        {
+            **_QKV_NORMED,
+            **experts(_MLP, shared="shared_experts"),
+            f"{_MLP}.e_score_correction_bias": either(
+                "=blk.*.exp_probs_b", "blk.*.exp_probs_b.bias"
+            ),
+        },
+        {
+            **DECODER,
+            **_ROUTED,
+            "num_shared_experts": lambda keys: _shared_width(keys) // expert_width(keys),
+            "router_scaling_factor": _scale,
+            "route_norm": _must_be_normed,
+            "mlp_layer_types": _mlp_types,
+            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+        },
+        without_effect=("leading_dense_block_count",),
+    ),
+    "mellum": Architecture(
+        "mellum",
+        {**_QKV_NORMED, **experts(_MLP)},
+        {
+            **DECODER,
+            "num_local_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "moe_intermediate_size": expert_width,
+            "norm_topk_prob": True,
+            "mlp_layer_types": _mlp_types,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(4),
+        },
+        ropes=_rope_by_layer,
+    ),
+    "dbrx": Architecture(
+        "dbrx",
+        {
+            "transformer.wte": "token_embd",
+            "transformer.norm_f": "output_norm",
+            "lm_head": "output",
+            "transformer.blocks.*.norm_attn_norm.norm_1": "blk.*.attn_norm",
+            "transformer.blocks.*.norm_attn_norm.norm_2": "blk.*.attn_output_norm",
+            "transformer.blocks.*.norm_attn_norm.attn.Wqkv": fused,
+            "transformer.blocks.*.norm_attn_norm.attn.out_proj": "blk.*.attn_output",
+            "transformer.blocks.*.ffn.router.layer": "blk.*.ffn_gate_inp",
+            "transformer.blocks.*.ffn.experts.mlp.w1": _rows_of_all("gate"),
+            "transformer.blocks.*.ffn.experts.mlp.v1": _rows_of_all("up"),
+            "transformer.blocks.*.ffn.experts.mlp.w2": _columns_of_all,
+        },
+        {
+            "vocab_size": lambda keys: keys.vocabulary,
+            "d_model": lambda keys: keys.width,
+            "n_layers": lambda keys: keys.layers,
+            "n_heads": lambda keys: keys.heads,
+            "max_seq_len": lambda keys: keys.number("context_length"),
+            "attn_config": lambda keys: {
+                "kv_n_heads": keys.kv_heads,
+                "clip_qkv": keys.real("attention.clamp_kqv"),
+                "rope_theta": keys.real("rope.freq_base", 10_000.0),
+            },
+            "ffn_config": lambda keys: {
+                "ffn_hidden_size": expert_width(keys),
+                "moe_num_experts": expert_count(keys),
+                "moe_top_k": _used(keys),
+                "hidden_size": keys.width,
+            },
+            "tie_word_embeddings": lambda keys: keys.is_tied,
+        },
+        prepare=_norms_of_dbrx,
+        without_effect=("feed_forward_length",),
+    ),
+    "minicpm3": Architecture(
+        "minicpm3",
+        _LATENT,
+        {
+            **{name: of for name, of in _DEEPSEEK.items() if name not in _DEEPSEEK_ROUTED},
+            "num_key_value_heads": lambda keys: keys.heads,
+            "v_head_dim": lambda keys: keys.number(
+                "attention.value_length", keys.width // keys.heads
+            ),
+            "scale_emb": 12.0,
+            "scale_depth": 1.4,
+            "dim_model_base": 256,
+        },
+        ropes=lambda keys: {"": read_rope(keys, rotated=keys.number("rope.dimension_count"))},
+        without_effect=("attention.head_count_kv",),
     ),
 }

@@ -24,6 +24,7 @@ __all__ = [
     "Source",
     "changed",
     "constant",
+    "either",
     "experts",
     "fused",
     "gate_and_up",
@@ -244,6 +245,15 @@ def experts(
         for name, part in zip(parts, ("gate", "up", "down"), strict=True):
             found[f"{module}.{shared}.{name}"] = f"blk.*.ffn_{part}_shexp"
     return found
+
+
+def either(*names: str) -> Source:
+    """Returns the first of several tensors that the file has."""
+
+    def find(at: At) -> Weight:
+        return at.weight(next((name for name in names if at.has(name)), names[0]))
+
+    return find
 
 
 def less_one(name: str) -> Source:

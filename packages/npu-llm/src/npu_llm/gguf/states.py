@@ -17,12 +17,13 @@ from npu_llm.gguf.rows import (
     Architecture,
     At,
     Named,
+    either,
     experts,
     heads,
     less_one,
     real,
 )
-from npu_llm.gguf.weights import Weight
+from npu_llm.gguf.weights import Weight, joined
 
 __all__ = ["STATES"]
 
@@ -177,6 +178,81 @@ def _sections(keys: Keys) -> dict[str, Any]:
     return {"mrope_section": sections[:3], "mrope_interleaved": True}
 
 
+def _by_key_head(at: At) -> Weight:
+    """Returns for each key head its rows of queries, keys, values and gates."""
+    groups, each, size = _linear_heads(at.keys)
+    state = at.keys.number("ssm.state_size")
+    both = joined([at.weight("blk.*.attn_qkv"), at.weight("blk.*.attn_gate")])
+    parts = [groups * state, groups * state, groups * each * size, groups * each * size]
+    if sum(parts) != both.shape[0]:
+        return both
+    starts = np.cumsum([0, *parts[:-1]])
+    rows = [
+        (start + np.arange(count)).reshape(groups, -1)
+        for start, count in zip(starts, parts, strict=True)
+    ]
+    return both.take(np.concatenate(rows, 1).reshape(-1))
+
+
+def _flat(name: str) -> Any:
+    """Returns a tensor as a vector."""
+
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        return found if len(found.shape) == 1 else found.view(found.numel())
+
+    return find
+
+
+def _flat_negative_log(at: At) -> Weight:
+    found = at.weight("=blk.*.ssm_a")
+    return found.then(lambda values: np.log(-values).reshape(-1), (found.numel(),))
+
+
+def _mamba_2(module: str) -> Mapping[str, Named]:
+    return {
+        f"{module}.dt_bias": "blk.*.ssm_dt.bias",
+        f"{module}.A_log": _flat_negative_log,
+        f"{module}.D": _flat("=blk.*.ssm_d"),
+        f"{module}.conv1d": _convolution("blk.*.ssm_conv1d"),
+        f"{module}.in_proj": "blk.*.ssm_in",
+        f"{module}.norm": _flat("blk.*.ssm_norm.weight"),
+        f"{module}.out_proj": "blk.*.ssm_out",
+    }
+
+
+_MAMBA: Mapping[str, Named] = {
+    "model.layers.*.mamba.A_log": _negative_log,
+    "model.layers.*.mamba.D": "=blk.*.ssm_d",
+    "model.layers.*.mamba.conv1d": _convolution("blk.*.ssm_conv1d"),
+    "model.layers.*.mamba.in_proj": "blk.*.ssm_in",
+    "model.layers.*.mamba.x_proj": "blk.*.ssm_x",
+    "model.layers.*.mamba.dt_proj": "blk.*.ssm_dt",
+    "model.layers.*.mamba.out_proj": "blk.*.ssm_out",
+}
+
+
+def _attends(keys: Keys) -> list[bool]:
+    return [count > 0 for count in keys.by_layer("attention.head_count_kv")]
+
+
+def _is_routed(keys: Keys) -> list[bool]:
+    return [
+        f"blk.{layer}.ffn_gate_inp.weight" in keys.file.tensors for layer in range(keys.layers)
+    ]
+
+
+def _period(keys: Keys, chosen: list[bool]) -> tuple[int, int]:
+    """Returns after how many layers the chosen ones repeat, and which is the first."""
+    places = [layer for layer, one in enumerate(chosen) if one]
+    if not places:
+        return len(chosen) + 1, len(chosen)
+    period = places[1] - places[0] if len(places) > 1 else len(chosen)
+    if chosen != [layer % period == places[0] % period for layer in range(len(chosen))]:
+        raise keys.refuse(f"must have layers of each kind at equal distances, got {places}")
+    return period, places[0]
+
+
 STATES: Mapping[str, Architecture] = {
     "lfm2": Architecture("lfm2", _LFM2, {**_LFM2_CONFIG, "block_auto_adjust_ff_dim": False}),
     "lfm2moe": Architecture(
@@ -253,5 +329,128 @@ STATES: Mapping[str, Architecture] = {
         ropes=_qwen_3_5_rope,
         rope_extras=_sections,
         without_effect=("feed_forward_length",),
+    ),
+    "qwen3next": Architecture(
+        "qwen3_next",
+        {
+            **_QWEN_3_5,
+            **experts("model.layers.*.mlp", shared="shared_expert"),
+            "model.layers.*.mlp.shared_expert_gate": lambda at: at.weight(
+                "blk.*.ffn_gate_inp_shexp"
+            ).view(1, at.keys.width),
+            "model.layers.*.linear_attn.in_proj_qkvz": _by_key_head,
+            "model.layers.*.linear_attn.in_proj_ba": "blk.*.ssm_ba",
+            "model.layers.*.linear_attn.dt_bias": "blk.*.ssm_dt.bias",
+            "model.layers.*.linear_attn.A_log": _negative_log,
+            "model.layers.*.linear_attn.conv1d": _convolution("blk.*.ssm_conv1d"),
+            "model.layers.*.linear_attn.out_proj": "blk.*.ssm_out",
+        },
+        {
+            **_QWEN_3_5_CONFIG,
+            "num_experts": expert_count,
+            "num_experts_per_tok": lambda keys: keys.number("expert_used_count"),
+            "moe_intermediate_size": expert_width,
+            "shared_expert_intermediate_size": lambda keys: keys.size(
+                "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length"
+            ),
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+        without_effect=("feed_forward_length",),
+    ),
+    "mamba2": Architecture(
+        "mamba2",
+        {
+            "backbone.embeddings": "token_embd",
+            "backbone.norm_f": "output_norm",
+            "lm_head": "output",
+            "backbone.layers.*.norm": "blk.*.attn_norm",
+            **_mamba_2("backbone.layers.*.mixer"),
+        },
+        {
+            "vocab_size": lambda keys: keys.vocabulary,
+            "hidden_size": lambda keys: keys.width,
+            "num_hidden_layers": lambda keys: keys.layers,
+            "num_heads": lambda keys: keys.number("ssm.time_step_rank"),
+            "head_dim": lambda keys: _linear_heads(keys)[2],
+            "state_size": lambda keys: keys.number("ssm.state_size"),
+            "n_groups": lambda keys: keys.number("ssm.group_count"),
+            "conv_kernel": lambda keys: keys.number("ssm.conv_kernel"),
+            "expand": lambda keys: keys.number("ssm.inner_size") // keys.width,
+            "layer_norm_epsilon": real("attention.layer_norm_rms_epsilon"),
+            "residual_in_fp32": True,
+            "tie_word_embeddings": lambda keys: keys.is_tied,
+        },
+        ropes=None,
+        without_effect=("context_length", "feed_forward_length", "attention.head_count"),
+    ),
+    "jamba": Architecture(
+        "jamba",
+        {
+            **{name: of for name, of in LLAMA.items() if ".mlp." not in name},
+            "model.final_layernorm": "output_norm",
+            "model.layers.*.pre_ff_layernorm": "blk.*.ffn_norm",
+            "model.layers.*.feed_forward.gate_proj": "blk.*.ffn_gate",
+            "model.layers.*.feed_forward.up_proj": "blk.*.ffn_up",
+            "model.layers.*.feed_forward.down_proj": "blk.*.ffn_down",
+            **experts("model.layers.*.feed_forward", router="router"),
+            **_MAMBA,
+            "model.layers.*.mamba.dt_layernorm": "blk.*.ssm_dt_norm",
+            "model.layers.*.mamba.b_layernorm": "blk.*.ssm_b_norm",
+            "model.layers.*.mamba.c_layernorm": "blk.*.ssm_c_norm",
+        },
+        {
+            **DECODER,
+            "num_key_value_heads": lambda keys: max(keys.by_layer("attention.head_count_kv")),
+            "intermediate_size": lambda keys: max(keys.by_layer("feed_forward_length")),
+            "num_experts": lambda keys: keys.number("expert_count", 0) or 1,
+            "num_experts_per_tok": lambda keys: keys.number("expert_used_count", 0) or 1,
+            "attn_layer_period": lambda keys: _period(keys, _attends(keys))[0],
+            "attn_layer_offset": lambda keys: _period(keys, _attends(keys))[1],
+            "expert_layer_period": lambda keys: _period(keys, _is_routed(keys))[0],
+            "expert_layer_offset": lambda keys: _period(keys, _is_routed(keys))[1],
+            "mamba_d_state": lambda keys: keys.number("ssm.state_size"),
+            "mamba_d_conv": lambda keys: keys.number("ssm.conv_kernel"),
+            "mamba_expand": lambda keys: keys.number("ssm.inner_size") // keys.width,
+            "mamba_dt_rank": lambda keys: keys.number("ssm.time_step_rank"),
+            "use_mamba_kernels": False,
+        },
+        ropes=None,
+        without_effect=("rope.freq_base", "rope.dimension_count"),
+    ),
+    "falcon-h1": Architecture(
+        "falcon_h1",
+        {
+            **{name: of for name, of in LLAMA.items() if ".mlp." not in name},
+            "model.final_layernorm": "output_norm",
+            "model.layers.*.pre_ff_layernorm": either("=blk.*.ffn_norm", "blk.*.ffn_norm"),
+            "model.layers.*.feed_forward.gate_proj": "blk.*.ffn_gate",
+            "model.layers.*.feed_forward.up_proj": "blk.*.ffn_up",
+            "model.layers.*.feed_forward.down_proj": "blk.*.ffn_down",
+            **_mamba_2("model.layers.*.mamba"),
+        },
+        {
+            **DECODER,
+            # The file's weights are multiplied already.
+            **dict.fromkeys(
+                (
+                    "attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier",
+                    "key_multiplier", "lm_head_multiplier", "ssm_in_multiplier",
+                    "ssm_out_multiplier",
+                ),
+                1.0,
+            ),
+            "mlp_multipliers": lambda keys: [1.0, 1.0],
+            "ssm_multipliers": lambda keys: [1.0] * 5,
+            "mamba_d_ssm": lambda keys: keys.number("ssm.inner_size"),
+            "mamba_n_heads": lambda keys: keys.number("ssm.time_step_rank"),
+            "mamba_d_head": lambda keys: _linear_heads(keys)[2],
+            "mamba_n_groups": lambda keys: keys.number("ssm.group_count"),
+            "mamba_d_state": lambda keys: keys.number("ssm.state_size"),
+            "mamba_d_conv": lambda keys: keys.number("ssm.conv_kernel"),
+            "mamba_rms_norm": lambda keys: keys.has_tensor("blk.*.ssm_norm.weight"),
+            "mamba_norm_before_gate": False,
+        },
     ),
 }
