@@ -94,16 +94,21 @@ def _one_base(keys: Keys) -> Mapping[str, Rope]:
     return {"": rope}
 
 
-def _two_bases(default: float | None) -> Any:
+def two_ropes(keys: Keys) -> Mapping[str, Rope]:
     """Returns the rotary positions of layers with a window, which are not scaled, and of others."""
+    full = _one_base(keys)[""]
+    return {
+        "full_attention_": full,
+        "sliding_attention_": read_rope(keys, is_scaled=False, factors=None),
+    }
 
-    def find(keys: Keys) -> Mapping[str, Rope]:
-        full = read_rope(keys)
-        base = keys.real("rope.freq_base_swa", full.base if default is None else default)
-        windowed = read_rope(keys, base=base, is_scaled=False, factors=None)
-        return {"full_attention_": full, "sliding_attention_": windowed}
 
-    return find
+def _ropes_of_gemma_3(keys: Keys) -> Mapping[str, Rope]:
+    base = keys.real("rope.freq_base_swa", 10_000.0)
+    return {
+        "full_attention_": read_rope(keys),
+        "sliding_attention_": read_rope(keys, base=base, is_scaled=False, factors=None),
+    }
 
 
 _GEMMA: Mapping[str, Named] = {
@@ -265,6 +270,55 @@ def _types_of_gemma_3(keys: Keys) -> list[str]:
     return types if _window(keys) else ["full_attention"] * keys.layers
 
 
+def _head_of_gemma_4(keys: Keys, kind: str = "") -> int:
+    size = keys.number(f"attention.key_length{kind}")
+    if keys.number(f"attention.value_length{kind}", size) != size:
+        raise keys.refuse(f"must have attention.value_length{kind} equal to key_length")
+    return size
+
+
+def _kv_of_gemma_4(keys: Keys, kind: str) -> int:
+    """Returns the key heads of the layers of one type."""
+    types = layer_types(6)(keys)
+    counts = keys.by_layer("attention.head_count_kv", keys.heads)
+    found = {count for count, one in zip(counts, types, strict=True) if one == kind}
+    if len(found) > 1:
+        raise keys.refuse(
+            f"must have one attention.head_count_kv for layers of a type, got {found}"
+        )
+    return int(found.pop()) if found else keys.heads
+
+
+def _full_layers_of_gemma_4(keys: Keys) -> dict[int, dict[str, int]]:
+    kv_heads = _kv_of_gemma_4(keys, "full_attention")
+    own = {"head_dim": _head_of_gemma_4(keys), "num_key_value_heads": kv_heads}
+    types = layer_types(6)(keys)
+    return {layer: own for layer, one in enumerate(types) if one == "full_attention"}
+
+
+def _ropes_of_gemma_4(keys: Keys) -> Mapping[str, Rope]:
+    windowed = keys.number("rope.dimension_count_swa", _head_of_gemma_4(keys, "_swa"))
+    base = keys.real("rope.freq_base_swa", 10_000.0)
+    rotated = keys.number("rope.dimension_count", _head_of_gemma_4(keys))
+    return {
+        "full_attention_": read_rope(keys, rotated=rotated),
+        "sliding_attention_": read_rope(
+            keys, rotated=windowed, base=base, is_scaled=False, factors=None
+        ),
+    }
+
+
+def _scale_of_layer(at: At) -> Weight:
+    name = "blk.*.layer_output_scale.weight"
+    return at.weight(name) if at.has(name) else constant(lambda at: np.ones(1))(at)
+
+
+_PLAIN_GEMMA_2: Mapping[str, Named] = {
+    **LLAMA,
+    "model.layers.*.post_attention_layernorm": "blk.*.post_attention_norm",
+    "model.layers.*.pre_feedforward_layernorm": "blk.*.ffn_norm",
+    "model.layers.*.post_feedforward_layernorm": "blk.*.post_ffw_norm",
+}
 _ALL_BIASES = (*QKV_BIASES, "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias")
 
 DENSE: Mapping[str, Architecture] = {
@@ -315,7 +369,7 @@ DENSE: Mapping[str, Architecture] = {
             "sliding_window": lambda keys: _window(keys) or 1,
             "layer_types": _types_of_gemma_3,
         },
-        ropes=_two_bases(10_000.0),
+        ropes=_ropes_of_gemma_3,
     ),
     "phi2": Architecture(
         "phi",
@@ -580,7 +634,7 @@ DENSE: Mapping[str, Architecture] = {
             "sliding_window": _window,
             "layer_types": layer_types(4),
         },
-        ropes=_two_bases(None),
+        ropes=two_ropes,
     ),
     "granite": Architecture(
         "granite",
@@ -704,5 +758,52 @@ DENSE: Mapping[str, Architecture] = {
         {name: of for name, of in LLAMA.items() if "gate_proj" not in name},
         LAYER_NORMED,
         optional=_ALL_BIASES,
+    ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        {
+            **_PLAIN_GEMMA_2,
+            **QK_NORMED,
+            **{
+                f"model.layers.*.self_attn.{part}_proj": f"blk.*.attn_{part}"
+                for part in ("q", "k", "v")
+            },
+            "model.layers.*.layer_scalar": _scale_of_layer,
+            "model.embed_tokens_per_layer": "per_layer_token_embd",
+            "model.per_layer_model_projection": "per_layer_model_proj",
+            "model.per_layer_projection_norm": "per_layer_proj_norm",
+            "model.layers.*.per_layer_input_gate": "blk.*.inp_gate",
+            "model.layers.*.per_layer_projection": "blk.*.proj",
+            "model.layers.*.post_per_layer_input_norm": "blk.*.post_norm",
+        },
+        {
+            **{
+                name: of
+                for name, of in DECODER.items()
+                if name not in ("num_key_value_heads", "head_dim", "intermediate_size")
+            },
+            "intermediate_size": lambda keys: min(keys.by_layer("feed_forward_length")),
+            "use_double_wide_mlp": lambda keys: len(set(keys.by_layer("feed_forward_length"))) > 1,
+            "head_dim": lambda keys: _head_of_gemma_4(keys, "_swa"),
+            "num_key_value_heads": lambda keys: _kv_of_gemma_4(keys, "sliding_attention"),
+            "per_layer_config": _full_layers_of_gemma_4,
+            "attention_k_eq_v": lambda keys: (
+                not all(
+                    f"blk.{layer}.attn_v.weight" in keys.file.tensors
+                    for layer in _full_layers_of_gemma_4(keys)
+                )
+            ),
+            "num_kv_shared_layers": lambda keys: keys.number("attention.shared_kv_layers", 0),
+            "hidden_size_per_layer_input": lambda keys: keys.number(
+                "embedding_length_per_layer_input"
+            ),
+            "vocab_size_per_layer_input": lambda keys: keys.vocabulary,
+            "final_logit_softcapping": lambda keys: (
+                keys.real("final_logit_softcapping", 0.0) or None
+            ),
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(6),
+        },
+        ropes=_ropes_of_gemma_4,
     ),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from npu_llm.gguf.dense import PAIRED, QK_NORMED, QKV_BIASES, has_biases, layer_types
+from npu_llm.gguf.dense import PAIRED, QK_NORMED, QKV_BIASES, has_biases, layer_types, two_ropes
 from npu_llm.gguf.keys import Keys
 from npu_llm.gguf.ropes import Rope, read_rope
 from npu_llm.gguf.rows import (
@@ -303,13 +303,6 @@ def _norms_of_dbrx(model: Any, keys: Keys) -> None:
 
 def _mlp_types(keys: Keys) -> list[str]:
     return ["sparse" if one else "dense" for one in _has_experts(keys)]
-
-
-def _rope_by_layer(keys: Keys) -> Mapping[str, Rope]:
-    full = read_rope(keys)
-    base = keys.real("rope.freq_base_swa", full.base)
-    windowed = read_rope(keys, base=base, is_scaled=False, factors=None)
-    return {"full_attention_": full, "sliding_attention_": windowed}
 
 
 MIXTURES: Mapping[str, Architecture] = {
@@ -634,7 +627,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "sliding_window": lambda keys: keys.number("attention.sliding_window"),
             "layer_types": layer_types(4),
         },
-        ropes=_rope_by_layer,
+        ropes=two_ropes,
     ),
     "dbrx": Architecture(
         "dbrx",

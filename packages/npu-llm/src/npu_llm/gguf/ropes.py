@@ -91,6 +91,8 @@ def read_rope(
     scale = keys.real("rope.scaling.attn_factor", 1.0)
     if not is_scaled or scaling == "none":
         factor = 1.0
+    if not is_scaled:
+        scale, scaling = 1.0, "none"
     frequencies = base ** (-np.arange(0, size, 2, dtype=np.float64) / size)
     divided = _factors(keys, scaling, context > original, factors)
     if divided is not None:

@@ -237,9 +237,7 @@ def _attends(keys: Keys) -> list[bool]:
 
 
 def _is_routed(keys: Keys) -> list[bool]:
-    return [
-        f"blk.{layer}.ffn_gate_inp.weight" in keys.file.tensors for layer in range(keys.layers)
-    ]
+    return [f"blk.{layer}.ffn_gate_inp.weight" in keys.file.tensors for layer in range(keys.layers)]
 
 
 def _period(keys: Keys, chosen: list[bool]) -> tuple[int, int]:
@@ -435,8 +433,12 @@ STATES: Mapping[str, Architecture] = {
             # The file's weights are multiplied already.
             **dict.fromkeys(
                 (
-                    "attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier",
-                    "key_multiplier", "lm_head_multiplier", "ssm_in_multiplier",
+                    "attention_in_multiplier",
+                    "attention_out_multiplier",
+                    "embedding_multiplier",
+                    "key_multiplier",
+                    "lm_head_multiplier",
+                    "ssm_in_multiplier",
                     "ssm_out_multiplier",
                 ),
                 1.0,
