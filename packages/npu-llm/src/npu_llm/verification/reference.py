@@ -320,6 +320,8 @@ class TorchReference:
         kv_heads: heads of keys and values.
         is_routed: whether tokens choose among experts; rounding may then change the choice.
         precision: the dtype to which `rounded` is rounded: float32, bfloat16 or float16.
+        activation_group: how many inputs of a linear layer share a scale for 8 bits there; 0 where
+            they stay floats.
     """
 
     ids: torch.Tensor
@@ -330,6 +332,7 @@ class TorchReference:
     kv_heads: int
     is_routed: bool
     precision: str
+    activation_group: int = 0
 
     def with_more_rounding(self, factor: float, precision: str) -> TorchReference:
         """Returns the same for another precision, whose rounding is larger by a factor."""
@@ -343,6 +346,7 @@ class TorchReference:
             "kv_heads": self.kv_heads,
             "is_routed": self.is_routed,
             "precision": self.precision,
+            "activation_group": self.activation_group,
         }
         tensors = {
             "ids": self.ids,
@@ -411,6 +415,7 @@ def compute_reference(
         kv_heads=kv_heads,
         is_routed=_is_routed(config),
         precision=str(rounding.dtype).removeprefix("torch."),
+        activation_group=rounding.activation_group,
     )
 
 
