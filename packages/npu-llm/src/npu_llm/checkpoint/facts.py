@@ -32,6 +32,9 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 # The size of keys and values that all heads of a layer share (latent attention).
 _LATENT = "kv_lora_rank"
+# Names of LongRoPE in configs, and for how many tokens Phi-3's class has the short factors.
+_LONG_ROPES = ("longrope", "su")
+_PHI_CONTEXT = 4096
 _MAPPED = {"F32", "BF16", "F16"}
 # Files that hold weights in a form that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
@@ -60,6 +63,8 @@ class ModelFacts:
         picked_tokens: how many tokens an indexer picks for each to attend to; 0 without one.
         quantization: how others quantized the weights, in words; None for floats and GGUF files.
         integer_bits: of the integers that kernels can hold as they are; 0 for none.
+        long_context: how many tokens it was made for, if its rotary embeddings have other factors
+            beyond context_length.
     """
 
     architecture: str
@@ -79,6 +84,12 @@ class ModelFacts:
     picked_tokens: int = 0
     quantization: str | None = None
     integer_bits: int = 0
+    long_context: int | None = None
+
+    @property
+    def longest_context(self) -> int | None:
+        """How many tokens it was made for, with any factors; None if it sets no limit."""
+        return self.long_context or self.context_length
 
     def how_integers_run(self, precision: Precision, pipeline: PipelineName) -> str | None:
         """Returns what becomes of weights that others quantized; None for a model without.
@@ -160,8 +171,30 @@ def read_scheme(
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
-    """Returns how many tokens a model was made for; None if its config sets no limit."""
-    return _number(_of_text(config), _CONTEXT) or None
+    """Returns how many tokens a model reads by default; None if its config sets no limit.
+
+    Where rotary embeddings have other factors for long texts (LongRoPE, arXiv:2402.13753), these
+    are as many as it has the short factors for.
+    """
+    inner = _of_text(config)
+    longest = _number(inner, _CONTEXT) or None
+    ropes = inner.get("rope_parameters") or inner.get("rope_scaling") or {}
+    for one in (ropes, *(part for part in ropes.values() if isinstance(part, dict))):
+        if one.get("rope_type", one.get("type")) in _LONG_ROPES:
+            original = "original_max_position_embeddings"
+            default = _PHI_CONTEXT if inner.get("model_type") == "phi3" else 0
+            short = _number(inner, (original,)) or _number(one, (original,)) or default
+            return min(short, longest or short) or longest
+    return longest
+
+
+def needs_long_ropes(source: ModelSource, max_context: int | None) -> bool:
+    """Whether so many tokens need a model's factors for long texts; see context_length."""
+    if max_context is None or source.gguf_file is not None:
+        return False
+    config = read_config(source.folder)
+    short, longest = context_length(config), _number(_of_text(config), _CONTEXT)
+    return short is not None and short < max_context <= longest
 
 
 def _without_weights(folder: Path) -> ModelError:
@@ -196,6 +229,7 @@ def _from_config(
         stored = sum(tensor.size_bytes for tensor in listed)
     else:  # torch's own files reveal nothing before they are unpickled
         stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
+    context, longest = context_length(config), _number(inner, _CONTEXT) or None
     kinds = {tensor.dtype for tensor in listed}
     if scheme is not None:
         listed = scheme.tensors
@@ -218,13 +252,14 @@ def _from_config(
         kv_heads=_kv_heads(inner, heads),
         head_dim=_number(inner, (_LATENT, "head_dim")) or hidden // heads,
         vocabulary=_number(inner, ("vocab_size",)),
-        context_length=context_length(config),
+        context_length=context,
         stored_bytes=stored,
         is_tied=is_tied,
         is_mapped=len(kinds) == 1 and kinds <= _MAPPED,
         picked_tokens=_number(inner, ("index_topk",)),
         quantization=None if scheme is None else str(scheme),
         integer_bits=0 if scheme is None else scheme.integer_bits,
+        long_context=None if context == longest else longest,
     )
 
 

@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from npu_llm.checkpoint.facts import read_config, read_scheme
 from npu_llm.checkpoint.file_headers import read_folder_headers
+from npu_llm.checkpoint.fixed_ropes import fix_ropes
 from npu_llm.checkpoint.leftovers import unexpected
 from npu_llm.checkpoint.quantized.loading import LazyWeight, load_quantized, place
 from npu_llm.checkpoint.quantized.signs import described_in
@@ -40,6 +41,7 @@ def load_model(
     auto: Any = AutoModelForCausalLM,
     trust_remote_code: bool = False,
     ignore_unexpected: bool = False,
+    has_long_ropes: bool = False,
 ) -> tuple[Any, StreamedWeights]:
     """Loads a model on the CPU, with float32 parameters.
 
@@ -52,6 +54,8 @@ def load_model(
         auto: transformers' class for models of its task; by default causal language models.
         trust_remote_code: whether model code inside the checkpoint may run.
         ignore_unexpected: whether to drop tensors that the model has no place for.
+        has_long_ropes: whether rotary embeddings of a checkpoint that have other factors for long
+            texts have these, for any text.
 
     Returns:
         A transformers model in eval mode, and the values of its parameters.
@@ -98,6 +102,7 @@ def load_model(
             delattr(owner, name)
     if dtype is not torch.float32 or stored:
         model = _in_float32(model, weights, auto, trust_remote_code, stored)
+    fix_ropes(model, is_long=has_long_ropes)
     return _with_experts(model), weights
 
 

@@ -68,6 +68,12 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     weights = model.entry.facts.how_integers_run(model.precision, model.pipeline)
     if weights is not None:
         display.line(f"weights: {weights}")
+    longest = model.entry.facts.long_context
+    if longest is not None and model.entry.max_context is None:
+        display.line(
+            f"context: {model.context_length:,} tokens; --max-context N, at most {longest:,}, "
+            "takes the rotary factors for long texts"
+        )
     for name, said in _attention(model).items():
         display.line(f"{name}: {said}")
     if model.verification.status != "right":

@@ -283,9 +283,12 @@ class LanguageModel:
     def check_context(self, length: int) -> None:
         """Raises ContextError [context-overflow] if so many tokens do not fit."""
         if self.context_length is not None and length > self.context_length:
+            longest = self._entry.facts.long_context
+            has_more = longest is not None and self._entry.max_context is None
             raise ContextError(
                 f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
-                f"{length:,}. Shorten the prompt, or ask for fewer new tokens.",
+                f"{length:,}. Shorten the prompt, or ask for fewer new tokens"
+                f"{f', or load it with max_context, at most {longest:,}' if has_more else ''}.",
                 code="context-overflow",
             )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npu_compiler.errors import LoweringError
 from npu_llm.capture.compression import Compression
-from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
+from npu_llm.checkpoint.facts import ModelFacts, context_length, needs_long_ropes, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName
@@ -48,12 +48,14 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
     cache = CompileCache(root)
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
+        long_ropes = needs_long_ropes(source, options.max_context)
         names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
         adapted = options.adapted_modules
         keys = {
             name: entry_key(
                 source, precision, name, here, adapted,
                 is_for_npus=options.is_for_npus, ignore_unexpected=options.ignore_unexpected,
+                has_long_ropes=long_ropes,
             )
             for name in names
         }  # fmt: skip
@@ -61,7 +63,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
         facts = read_facts(source) if entry is None else entry.facts
-        bound = facts.context_length if entry is None else entry.model_context
+        bound = facts.longest_context if entry is None else entry.model_context
         options.check_context(source.name, bound)
         check_memory(
             source.name, facts, precision,
@@ -128,6 +130,7 @@ def fill_entry(
         MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
     """
     pipeline = options.pipeline_here
+    long_ropes = needs_long_ropes(source, options.max_context)
     compression = (compression or Compression()).suited_to(pipeline)
     with progress.stage("imports"):  # heavy, and not needed for a start from the cache
         from npu_llm.capture.functional import make_functional
@@ -143,6 +146,7 @@ def fill_entry(
             source,
             trust_remote_code=options.trust_remote_code,
             ignore_unexpected=options.ignore_unexpected,
+            has_long_ropes=long_ropes,
         )
     with progress.stage("tokenizer"), read_gguf_once():
         tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
@@ -151,7 +155,8 @@ def fill_entry(
     save_config(model.config, folder)
     model.generation_config.save_pretrained(folder)
     # If the files set no limit, the model's class may.
-    context = facts.context_length or context_length(model.config.get_text_config().to_dict())
+    bound = facts.longest_context if long_ropes else facts.context_length
+    context = bound or context_length(model.config.get_text_config().to_dict())
     about = {
         "name": source.name,
         "source": str(source.path),

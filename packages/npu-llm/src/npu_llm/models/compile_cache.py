@@ -77,11 +77,14 @@ def entry_key(
     *,
     is_for_npus: bool = False,
     ignore_unexpected: bool = False,
+    has_long_ropes: bool = False,
 ) -> str:
     """Returns the key of an entry in the compile cache."""
     parts = {**dependencies(source, precision, here), "pipeline": pipeline}
     if is_for_npus:
         parts["device_options"] = compile_options(precision, device="NPU")
+    if has_long_ropes:
+        parts["long_ropes"] = True
     if ignore_unexpected:
         parts["ignore_unexpected"] = True
     if adapted_modules:
