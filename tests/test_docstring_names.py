@@ -36,7 +36,7 @@ CHANGES_TORCH = "npu_runtime.transfer_to_npu"  # for the process that imports it
 FULL = rf"(?<![\w./-])((?:{'|'.join(OURS)}|torch\.npu|torch\.ops\.npu)(?:\.[A-Za-z_]\w*)+)"
 SHORT = r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`"
 SOURCES = ("py", "pyi", "cpp", "h", "md", "toml")
-FILE = rf"(?<![\w.*<>/-])(?<!python )((?:[\w-]+/)*[\w-]+\.(?:{'|'.join(SOURCES)}))\b"
+FILE = rf"(?<![\w.*<>/-])(?<!python )(?!llama\.cpp)((?:[\w-]+/)*[\w-]+\.(?:{'|'.join(SOURCES)}))\b"
 
 
 def modules(root):

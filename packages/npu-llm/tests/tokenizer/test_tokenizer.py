@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from npu_llm.checkpoint.gguf_weights import read_gguf_once
 from npu_llm.checkpoint.loading import load_tokenizer
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import OptionError
@@ -23,8 +22,7 @@ CHATS = [
 def saved(weights, tmp_path_factory):
     """transformers' tokenizer of real weights, and where it was saved."""
     folder = tmp_path_factory.mktemp("tokenizer")
-    with read_gguf_once():
-        tokenizer = load_tokenizer(find_source(weights))
+    tokenizer = load_tokenizer(find_source(weights))
     tokenizer.save_pretrained(folder)
     return tokenizer, folder
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -21,7 +22,10 @@ from npu_llm.checkpoint.saved import untrusted
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError
+from npu_llm.gguf.file import open_gguf
 from npu_llm.gguf.model import load_gguf_model
+from npu_llm.gguf.tokenizer import build_tokenizer, check_tokenizer
+from npu_llm.gguf.vocabulary import has_vocabulary, set_generation_tokens
 from npu_llm.older_transformers import show_tokenizer_failure
 
 try:
@@ -71,6 +75,8 @@ def load_model(
     weights = StreamedWeights()
     if source.gguf_file is not None:
         model, in_file = load_gguf_model(source.path, auto=auto)
+        with _named(source):
+            set_generation_tokens(model, open_gguf(source.path).metadata)
         weights.use_placeholders(model, in_file)
         return _with_experts(model), weights
     stored: dict[str, LazyWeight] = {}
@@ -123,6 +129,8 @@ def check_loadable(
     """
     if source.gguf_file is not None:
         load_gguf_model(source.path, auto=auto)
+        with _named(source):
+            check_tokenizer(open_gguf(source.path).metadata)
         return
     config, headers = read_config(source.folder), read_folder_headers(source.folder)
     _check_architecture(config, source, auto, trust_remote_code)
@@ -243,19 +251,36 @@ def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> A
     """Loads the tokenizer that comes with a model; returns None if there is none.
 
     Raises:
-        ModelError: [model-unreadable] if there is one that cannot be loaded.
+        ModelError: [model-unreadable] if there is one that cannot be loaded, [gguf-tokenizer] if
+            that of a GGUF file is not supported or contradicts itself.
     """
+    if source.gguf_file is not None:
+        pairs = open_gguf(source.path).metadata
+        with _named(source):
+            return build_tokenizer(pairs) if has_vocabulary(pairs) else None
     if not source.has_tokenizer:
         return None
-    arguments: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    if source.gguf_file is not None:
-        arguments["gguf_file"] = source.gguf_file
     try:
         with show_tokenizer_failure():
-            return AutoTokenizer.from_pretrained(str(source.folder), **arguments)
+            return AutoTokenizer.from_pretrained(
+                str(source.folder), trust_remote_code=trust_remote_code
+            )
     except MemoryError:
         raise
     except Exception as failure:  # as above
+        raise _unreadable(source, "the tokenizer", failure) from failure
+
+
+@contextmanager
+def _named(source: ModelSource) -> Iterator[None]:
+    """Adds the file to errors about its tokenizer."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except ModelError as failure:
+        raise ModelError(f"{source.path}: {failure.message}", code=failure.code) from failure
+    except Exception as failure:  # of any class: of transformers and tokenizers
         raise _unreadable(source, "the tokenizer", failure) from failure
 
 

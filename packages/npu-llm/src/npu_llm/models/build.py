@@ -135,7 +135,6 @@ def fill_entry(
     with progress.stage("imports"):  # heavy, and not needed for a start from the cache
         from npu_llm.capture.functional import make_functional
         from npu_llm.capture.step import capture_step
-        from npu_llm.checkpoint.gguf_weights import read_gguf_once
         from npu_llm.checkpoint.loading import load_model, load_tokenizer
         from npu_llm.checkpoint.saved import save_config
         from npu_llm.models.kernel_step import save_kernel_step, why_not
@@ -148,7 +147,7 @@ def fill_entry(
             ignore_unexpected=options.ignore_unexpected,
             has_long_ropes=long_ropes,
         )
-    with progress.stage("tokenizer"), read_gguf_once():
+    with progress.stage("tokenizer"):
         tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder / "tokenizer")
