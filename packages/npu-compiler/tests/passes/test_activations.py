@@ -7,13 +7,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compiler.passes.activations import (
+    FoldBatchNorm,
     FuseConvBnRelu,
     FuseGelu,
     FuseRmsNorm,
     FuseRotaryEmbedding,
 )
+from npu_compiler.passes.infra.pass_base import Facts
 
 PASS = FuseGelu()
 
@@ -137,6 +140,43 @@ def test_block_becomes_one_call(rewrites):
     assert rewrites(block, *INPUTS, passes=PASS_FUSE_CONV_BN_RELU).ops == [
         "npu.conv_bn_relu.default"
     ]
+
+
+def cast_block(x, weight, bias, mean, variance, scale, shift):
+    y = F.conv2d(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), groups=3)
+    return torch._native_batch_norm_legit_no_training(y, scale, shift, mean, variance, 0.1, 1e-5)[0]
+
+
+def test_batch_norm_is_folded_before_weights_are_rounded():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16)).eval()
+    torch.nn.init.normal_(model[1].running_mean, 8, 1)
+    torch.nn.init.uniform_(model[1].running_var, 0.01, 0.1)
+    torch.nn.init.constant_(model[0].bias, 8)
+    x = torch.rand(4, 3, 16, 16)
+    with torch.no_grad():
+        exact = model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = (model(x) - exact).norm()
+            assert (torch.compile(model, backend="npu")(x) - exact).norm() <= expected
+
+
+def test_folded_convolution_has_groups_and_needs_constants():
+    inputs = (
+        torch.randn(2, 3, 8, 8), torch.randn(6, 1, 3, 3), torch.randn(6), torch.randn(6),
+        torch.rand(6) + 1, torch.randn(6), torch.randn(6),
+    )  # fmt: skip
+    module = make_fx(cast_block, tracing_mode="fake")(*inputs)
+    module.graph.eliminate_dead_code()
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    assert FoldBatchNorm().run(module.graph, Facts("inference", frozenset(names[1:3]))).count == 0
+    assert FoldBatchNorm().run(module.graph, Facts("inference", frozenset(names[1:]))).count == 1
+    module.recompile()
+    norm = torch.ops.aten._native_batch_norm_legit_no_training.default
+    assert not module.graph.find_nodes(op="call_function", target=norm)
+    x, weight, bias, *parts = inputs
+    mean, variance, scale, shift = parts
+    exact = F.batch_norm(F.conv2d(x, weight, bias, groups=3), mean, variance, scale, shift)
+    assert (module(*inputs) - exact).norm() <= 1.1 * (cast_block(*inputs) - exact).norm()
 
 
 def test_training_keeps_the_parts(rewrites):

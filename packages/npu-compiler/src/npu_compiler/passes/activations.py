@@ -26,7 +26,7 @@ from npu_compiler.passes.infra.pattern import (
     optional,
 )
 
-__all__ = ["FuseConvBnRelu", "FuseGelu", "FuseRmsNorm", "FuseRotaryEmbedding"]
+__all__ = ["FoldBatchNorm", "FuseConvBnRelu", "FuseGelu", "FuseRmsNorm", "FuseRotaryEmbedding"]
 
 aten = torch.ops.aten
 
@@ -139,6 +139,64 @@ _CONVOLUTION = call(aten.convolution.default, anything(), name="convolution")
 _NORM = call(
     aten._native_batch_norm_legit_no_training.default, _CONVOLUTION, anything(), name="norm"
 )
+
+
+@dataclass(frozen=True)
+class FoldBatchNorm(FusePattern):
+    """Convolution of weights cast to half precision, batch norm -> convolution of folded weights.
+
+    The weights are folded in float32 and then rounded, once. A device folds what is rounded already
+    and rounds again, which is less exact than eager's autocast.
+    """
+
+    name = "fold_batch_norm"
+    kinds = frozenset({"inference"})
+    patterns = (call(operator.getitem, _NORM, 0),)
+
+    def replacement(self, match: Match, facts: Facts) -> Replacement | None:
+        x, weight, bias, *form = match["convolution"].args
+        is_transposed = form[3]
+        before, dtype = _uncast(weight), value_of(match.root).dtype
+        if is_transposed or before is None or value_of(weight).dtype is not dtype:
+            return None
+        bias = None if bias is None else _uncast(bias) or bias
+        _, *parts, _, eps = match["norm"].args
+        given = [part for part in (before, bias, *parts) if part is not None]
+        if not all(isinstance(part, fx.Node) and part.name in facts.constants for part in given):
+            return None
+        folded = _folded(match.root, before, bias, parts, eps)
+        rounded = [_added(match.root, _CAST, part, dtype=dtype) for part in folded]
+        return Replacement(aten.convolution.default, (x, *rounded, *form))
+
+
+def _uncast(node: Any) -> fx.Node | None:
+    """The float32 that a value of half precision was cast from."""
+    if not is_call(node, _CAST) or not isinstance(node.args[0], fx.Node):
+        return None
+    return node.args[0] if value_of(node.args[0]).dtype is torch.float32 else None
+
+
+def _folded(
+    root: fx.Node, weight: fx.Node, bias: fx.Node | None, parts: list[Any], eps: float
+) -> tuple[fx.Node, fx.Node]:
+    """Weight and bias of a convolution with a batch norm, whose parts are as torch orders them."""
+    norm_weight, norm_bias, mean, variance = parts
+    scale = _added(root, aten.rsqrt.default, _added(root, _ADD, variance, eps))
+    if norm_weight is not None:
+        scale = _added(root, _MUL, scale, norm_weight)
+    sizes = [-1] + [1] * (value_of(weight).dim() - 1)
+    by_channel = _added(root, aten.view.default, scale, sizes)
+    shift = _added(root, aten.neg.default, mean)
+    if bias is not None:
+        shift = _added(root, _ADD, shift, bias)
+    shift = _added(root, _MUL, shift, scale)
+    if norm_bias is not None:
+        shift = _added(root, _ADD, shift, norm_bias)
+    return _added(root, _MUL, weight, by_channel), shift
+
+
+def _added(root: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    return add_call(root.graph, root, target, args, origin=root, **kwargs)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from npu_compiler.passes.activations import (
+    FoldBatchNorm,
     FuseConvBnRelu,
     FuseGelu,
     FuseRmsNorm,
@@ -87,6 +88,7 @@ PASSES: tuple[GraphPass, ...] = (
     FuseSwiglu(),
     FuseAttention(),
     RecognizeCausalMask(),
+    FoldBatchNorm(),
     FuseConvBnRelu(),
     FuseLinearActivation(),
     FuseAddmmRelu(),
