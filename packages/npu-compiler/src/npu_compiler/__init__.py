@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
-    from npu_compiler.torch_compile.backend import compile  # noqa: A004  # the name its users know
+    from npu_compiler.torch_compile.backend import (
+        compile,  # noqa: A004  # the name its users know
+        refresh,
+    )
     from npu_compiler.torch_compile.tune import tune
     from npu_compiler.tuning.store import TuningReport
 
@@ -63,6 +66,7 @@ __all__ = [
     "load",
     "quantize_model",
     "quantize_tensor",
+    "refresh",
     "register_fx_node_converter",
     "tune",
 ]
@@ -81,7 +85,7 @@ _NAMES = {
     "quantize": "compress_to_i4 quantize_tensor",
     "readiness": "Readiness check",
     "roofline": "TimeBound TimeEstimate estimate",
-    "torch_compile.backend": "compile",
+    "torch_compile.backend": "compile refresh",
     "torch_compile.tune": "tune",
     "tuning.store": "TuningReport",
 }

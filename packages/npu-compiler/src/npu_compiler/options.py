@@ -35,7 +35,7 @@ _NOT_FOR_BACKENDS = {
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
-_SWITCHES = ("strict", "freeze", "use_to", "check_indices")
+_SWITCHES = ("strict", "freeze", "use_to", "check_indices", "check_weights")
 _THREE_WAY = ("training", "dynamic")
 _NAMES = {"fallback_ops": "aten.gelu.default", "keep_float32": "layers.0.norm"}
 _LISTED = {
@@ -99,6 +99,8 @@ class CompilerConfig:
             documentation names.
         check_indices: an index out of range raises, as in torch, instead of reading what the
             device makes of it.
+        check_weights: a change of a weight that no version counter shows, as through `.data` or a
+            numpy alias, takes effect at the next call. False: only after npu_compiler.refresh.
         target: what inference programs are made for: "openvino", the device's compiler; "kernels",
             our own kernels on the host's cores, wherever they compute all of a program, see
             `graph_compiler.targets`; "NPU", what the NPU's compiler takes, on any device:
@@ -137,6 +139,7 @@ class CompilerConfig:
     verify: str = "first"
     nan: str | None = None
     check_indices: bool = True
+    check_weights: bool = True
     target: str | None = None
     sparse_attention: SparseAttention | None = None
     cache_dir: Path | str | None = None

@@ -1,9 +1,11 @@
-// FrozenTensors: whether tensors still hold what they held, by version counter and address. Asked
-// at each call of a compiled model with hundreds of weights, hence native; what a change means
-// is for the caller to know. A graph that is being captured is told of them here.
+// FrozenTensors: whether tensors still hold what they held, by version counter, address and bytes.
+// Compiled models ask at each call, with hundreds of weights, hence native. What a change means is
+// for the caller to decide. A graph that is being captured is told of the tensors here.
 #include "python/frozen_tensors.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +14,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "graph/graph.h"
+#include "memory/watched_memory.h"
 #include "npu/error.h"
+#include "npu/host_access.h"
 
 namespace npu::python {
 
@@ -35,10 +39,23 @@ struct State {
   }
 };
 
+// From the first byte of a tensor to the last, with what lies between its elements.
+memory::Bytes bytes_of(const at::Tensor& tensor) {
+  const bool is_readable = tensor.is_cpu() || tensor.is_privateuseone();
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  if (!is_readable || !storage || storage.data() == nullptr || tensor.numel() == 0) return {};
+  std::int64_t elements = 1;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+    elements += (tensor.size(dim) - 1) * tensor.stride(dim);
+  const auto* begin = static_cast<const std::byte*>(storage.data()) +
+                      tensor.storage_offset() * static_cast<std::int64_t>(tensor.itemsize());
+  return {begin, static_cast<std::size_t>(elements) * tensor.itemsize()};
+}
+
 class FrozenTensors {
  public:
   FrozenTensors(std::vector<std::size_t> positions, const std::vector<at::Tensor>& tensors,
-                std::vector<std::string> names)
+                std::vector<std::string> names, bool is_watching = true)
       : positions_(std::move(positions)), names_(std::move(names)) {
     if (positions_.size() != tensors.size()) {
       throw Error(ErrorKind::kInput, "frozen-positions",
@@ -62,31 +79,63 @@ class FrozenTensors {
       // The storage is held, so that its address stays taken; `.data = other` leaves the tensor.
       if (tensor.unsafeGetTensorImpl()->unsafe_storage()) held_.push_back(tensor.storage());
     }
+    for (const c10::Storage& storage : held_)
+      addresses_.push_back(storage.data());
+    std::vector<memory::Bytes> spans;
+    for (const at::Tensor& tensor : tensors)
+      spans.push_back(bytes_of(tensor));
+    const Windows windows(held_);
+    memory_ = std::make_unique<memory::WatchedMemory>(std::move(spans), is_watching);
+  }
+
+  static std::unique_ptr<FrozenTensors> unwatched(std::vector<std::size_t> positions,
+                                                  const std::vector<at::Tensor>& tensors,
+                                                  std::vector<std::string> names) {
+    return std::make_unique<FrozenTensors>(std::move(positions), tensors, std::move(names), false);
   }
 
   const std::vector<std::size_t>& positions() const { return positions_; }
 
-  bool is_current(const py::sequence& inputs) const {
+  bool is_current(const py::sequence& inputs) {
     Graph* graph = Graph::capturing();
     if (graph != nullptr && graph->follows_weights()) return positions_.empty();
     const Py_ssize_t size = PySequence_Size(inputs.ptr());
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (!holds(inputs, size, i)) return false;
     }
+    if (!is_memory_unchanged()) return false;
     if (graph != nullptr) tell(*graph, inputs);
     return true;
   }
 
-  std::vector<std::size_t> changed(const py::sequence& inputs) const {
+  std::vector<std::size_t> changed(const py::sequence& inputs) {
     const Py_ssize_t size = PySequence_Size(inputs.ptr());
+    is_memory_unchanged();
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < positions_.size(); ++i) {
-      if (!holds(inputs, size, i)) found.push_back(positions_[i]);
+      if (!holds(inputs, size, i) || memory_->is_changed(i)) found.push_back(positions_[i]);
     }
     return found;
   }
 
  private:
+  // What the device may write is waited for.
+  struct Windows {
+    explicit Windows(const std::vector<c10::Storage>& storages) {
+      if (is_host_access_free()) return;
+      for (const c10::Storage& storage : storages)
+        open.push_back(std::make_unique<HostAccess>(storage.data()));
+    }
+    std::vector<std::unique_ptr<HostAccess>> open;
+  };
+
+  bool is_memory_unchanged() {
+    for (std::size_t i = 0; i < held_.size(); ++i)
+      if (held_[i].data() != addresses_[i]) return false;  // its bytes went with a resize
+    const Windows windows(held_);
+    return memory_->is_unchanged();
+  }
+
   // Precondition: they are current.
   void tell(Graph& graph, const py::sequence& inputs) const {
     for (std::size_t i = 0; i < positions_.size(); ++i) {
@@ -115,6 +164,8 @@ class FrozenTensors {
   std::vector<std::string> names_;
   std::vector<State> states_;
   std::vector<c10::Storage> held_;
+  std::vector<const void*> addresses_;  // of what is held
+  std::unique_ptr<memory::WatchedMemory> memory_;
 };
 
 }  // namespace
@@ -124,9 +175,14 @@ void bind_frozen_tensors(py::module_& module) {
       .def(py::init<std::vector<std::size_t>, const std::vector<at::Tensor>&,
                     std::vector<std::string>>(),
            py::arg("positions"), py::arg("tensors"), py::arg("names") = std::vector<std::string>())
+      .def_static("unwatched", &FrozenTensors::unwatched, py::arg("positions"), py::arg("tensors"),
+                  py::arg("names") = std::vector<std::string>())
       .def_property_readonly("positions", &FrozenTensors::positions)
       .def("is_current", &FrozenTensors::is_current, py::arg("inputs"))
-      .def("changed", &FrozenTensors::changed, py::arg("inputs"));
+      .def("changed", &FrozenTensors::changed, py::arg("inputs"))
+      .def_static("suspect_all", &memory::WatchedMemory::suspect_all);
+  module.def("reports_written_pages", &memory::reports_written_pages);
+  module.def("want_written_pages", &memory::want_written_pages, py::arg("is_wanted"));
 }
 
 }  // namespace npu::python

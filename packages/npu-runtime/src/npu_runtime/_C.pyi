@@ -80,10 +80,12 @@ class LayerRecord:
     def duration_us(self) -> int: ...
 
 class FrozenTensors:
-    """Whether tensors still hold what they held, by version counter, address and offset.
+    """Whether tensors still hold what they held: by version counter, address, offset and bytes.
 
-    The tensors' memory is held, so that no other takes its address. A change that torch's version
-    counter does not see, as a write through `.data`, is not seen here either.
+    The tensors' memory is held, so that no other takes its address. Linux reports the pages that
+    were written since (6.7 and later, where `userfaultfd` is allowed); bytes that share a page with
+    others are compared with a copy. Elsewhere, and in memory shared with other processes, all
+    bytes are read each time.
 
     Args:
         positions: of the tensors in the sequences that are asked about.
@@ -98,6 +100,14 @@ class FrozenTensors:
     def __init__(
         self, positions: Sequence[int], tensors: Sequence[torch.Tensor], names: Sequence[str] = ...
     ) -> None: ...
+    @staticmethod
+    def unwatched(
+        positions: Sequence[int], tensors: Sequence[torch.Tensor], names: Sequence[str] = ...
+    ) -> FrozenTensors:
+        """The same without a look at the bytes, unless they are suspected."""
+    @staticmethod
+    def suspect_all() -> None:
+        """Has all bytes of all frozen tensors be read at the next question."""
     @property
     def positions(self) -> list[int]: ...
     def is_current(self, inputs: Sequence[Any]) -> bool:
@@ -108,6 +118,12 @@ class FrozenTensors:
         """
     def changed(self, inputs: Sequence[Any]) -> list[int]:
         """The positions that no longer do."""
+
+def reports_written_pages() -> bool:
+    """Whether the system reports which pages were written."""
+
+def want_written_pages(is_wanted: bool) -> None:
+    """Has bytes be read instead where it is false, for tests."""
 
 class Graph:
     def __init__(self, follows_weights: bool = False) -> None: ...

@@ -274,19 +274,23 @@ class CompiledGraph:
         if self._config.check_indices:
             for name, bits in bits_seen(self._placeholders, inputs).items():
                 self._seen[name] = max(bits, self._seen.get(name, 0))
+        # Before any of them is read.
+        watched = self._watch(frozen)
         with observe.span("compile", "graph", graph=self._name, kind=self._kind):
             plan, assembled = self._assembled(
                 {self._placeholders[p].name: tensor for p, tensor in frozen.items()}
             )
-        used = [p for p in frozen if self._placeholders[p].name in assembled.constant_inputs]
-        names = [kept_source_name(self._placeholders[p]) for p in used]
-        self._frozen = FrozenTensors(used, [frozen[p] for p in used], names) if used else None
+        constants = assembled.constant_inputs
+        used = {p: one for p, one in frozen.items() if self._placeholders[p].name in constants}
+        if watched is not None and len(used) < len(frozen) and not watched.changed(inputs):
+            watched = self._watch(used)
+        self._frozen = watched
         self._made = (plan, assembled)
         self._retrials = tuple(one.trial for one in assembled.built if one.trial is not None)
         trials = [one.trial for one in assembled.built if one.trial and not one.is_judged]
         if trials:
             self._trial = GraphTrial(self._original, trials)
-        self.classes = self._input_classes(used, inputs, is_compared=bool(trials))
+        self.classes = self._input_classes([*used], inputs, is_compared=bool(trials))
         self._kernel_programs = frozenset(
             one.record.name for one in assembled.built if one.record.target == "kernels"
         )
@@ -311,6 +315,13 @@ class CompiledGraph:
         if is_compared:
             classes.note(inputs)
         return classes
+
+    def _watch(self, weights: Mapping[int, torch.Tensor]) -> FrozenTensors | None:
+        if not weights:
+            return None
+        names = [kept_source_name(self._placeholders[position]) for position in weights]
+        watch = FrozenTensors if self._config.check_weights else FrozenTensors.unwatched
+        return watch([*weights], [*weights.values()], names)
 
     def _tell(self, verdicts: Mapping[str, Verdict] | None = None) -> None:
         """Publishes what was made, once it is known to be right, and forgets how."""

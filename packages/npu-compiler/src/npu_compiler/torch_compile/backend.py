@@ -16,9 +16,18 @@ from npu_compiler.option_names import check_device_options, nearest
 from npu_compiler.options import AUTO, CompilerConfig, backend_options, resolve_config
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.tuning.run import current_run
+from npu_runtime import FrozenTensors
 from npu_runtime.refusal import check_environment
 
-__all__ = ["compile", "compile_following", "compiled_config", "npu", "options_of", "plain_call"]
+__all__ = [
+    "compile",
+    "compile_following",
+    "compiled_config",
+    "npu",
+    "options_of",
+    "plain_call",
+    "refresh",
+]
 
 _TUNING_MODES = ("max-autotune", "max-autotune-no-cudagraphs")
 _MODES = ("default", "reduce-overhead", *_TUNING_MODES)
@@ -200,6 +209,29 @@ def compile(  # noqa: A001  # the name its users know
     model.train(bool(resolved.training))
     compile_following(model, replace(resolved, training=bool(resolved.training)))
     return model
+
+
+def refresh(model: Callable[..., Any]) -> None:
+    """Has compiled code read all its weights at its next call, and follow those that changed.
+
+    Each call sees changes in this process by itself. This is for the others: weights in a file that
+    was mapped and rewritten, a device that writes to pinned memory, and models compiled with
+    `check_weights=False`.
+
+    Args:
+        model: the model that was changed, compiled or not. All compiled code that holds weights
+            reads them.
+
+    Raises:
+        OptionError: [compile-module] if it is not callable.
+    """
+    if not callable(model):
+        raise OptionError(
+            f"npu_compiler.refresh: model must be a module or a function; got "
+            f"{type(model).__name__}. Pass the model whose weights changed.",
+            code="compile-module",
+        )
+    FrozenTensors.suspect_all()
 
 
 def compile_following(model: nn.Module, config: CompilerConfig) -> None:

@@ -398,18 +398,21 @@ class GraphMemory:
         if any(weight.is_inference() for weight in weights.values()):
             return None
         told = recalled_record(record["graph"], name=next_graph_name())
+        positions = [*record["weights"].values()]
+        names = [self._names[position] for position in positions]
+        watch = FrozenTensors if self._config.check_weights else FrozenTensors.unwatched
+        # Before any of them is read.
+        frozen = watch(positions, [*weights.values()], names) if weights else None
         find = self._kernels if told.programs[0].target == "kernels" else self._program
         call = find(record, told, content, weights)
         if call is None:
             return None
-        positions = [*record["weights"].values()]
-        frozen = FrozenTensors(positions, [*weights.values()], [self._names[p] for p in positions])
         publish(told)
         return RecalledGraph(
             call,
             inputs=record["inputs"],
             outputs=record["outputs"],
-            frozen=frozen if weights else None,
+            frozen=frozen,
             trace=trace,
             classes=self._input_classes(positions),
         )
