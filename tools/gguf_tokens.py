@@ -24,6 +24,7 @@ from gguf import GGUFWriter
 ROOT = Path(__file__).parents[1] / "packages/npu-llm"
 DATA = ROOT / "tests/gguf/token_ids.json"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+# cspell:disable
 TEXTS = [
     "",
     " ",
@@ -36,6 +37,7 @@ TEXTS = [
     "<|im_end|> \t<tool>  a<tool_call>b<|im_end|>\n\n\n<unk> ▁a ▁▁\n\n",
     "<sentinel:7>IMGIMGABCZ    a  b         c 1000000 100 10",
 ]
+# cspell:enable
 TRAINING = "\n".join(TEXTS) * 2 + "the quick brown fox  jumps over   the lazy dog; don't we'll " * 3
 
 
@@ -209,22 +211,22 @@ def write_file(path: Path, case: dict[str, Any], vocabulary: dict[str, Any]) -> 
 def answer(path: Path) -> dict[str, Any]:
     """Returns llama.cpp's tokens of all texts, their text, and the ends of generation."""
     model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
-    vocab = llama_cpp.llama_model_get_vocab(model.model)
+    vocabulary = llama_cpp.llama_model_get_vocab(model.model)
     found: dict[str, Any] = {}
     for name, is_special in (("special", True), ("plain", False)):
         found[name] = [model.tokenize(text.encode(), True, is_special) for text in TEXTS]
-    found["text"] = [detokenize(vocab, ids) for ids in found["special"]]
+    found["text"] = [detokenize(vocabulary, ids) for ids in found["special"]]
     found["ends"] = [
-        index for index in range(model.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocab, index)
+        index for index in range(model.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocabulary, index)
     ]
     return found
 
 
-def detokenize(vocab: Any, ids: list[int]) -> str:
+def detokenize(vocabulary: Any, ids: list[int]) -> str:
     """Returns the text of tokens, special ones included."""
     buffer = ctypes.create_string_buffer(10_000)
     tokens = (llama_cpp.llama_token * len(ids))(*ids)
-    size = llama_cpp.llama_detokenize(vocab, tokens, len(ids), buffer, 10_000, False, True)
+    size = llama_cpp.llama_detokenize(vocabulary, tokens, len(ids), buffer, 10_000, False, True)
     return buffer.raw[:size].decode(errors="replace")
 
 
