@@ -53,6 +53,7 @@ def answer(path: Path, vocabulary: int, context: int) -> dict[str, object]:
     model = Llama(
         str(path), n_ctx=context, n_batch=512, n_ubatch=512, logits_all=True, n_threads=1,
         n_threads_batch=1, type_k=0, type_v=0, flash_attn=False, verbose=False,
+        yarn_beta_fast=-1.0, yarn_beta_slow=-1.0, yarn_attn_factor=-1.0,
     )  # fmt: skip
     model.eval(ids)
     logits = np.array(model.scores[: len(ids)])

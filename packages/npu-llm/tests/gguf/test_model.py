@@ -93,6 +93,7 @@ def test_a_key_that_is_missing_is_named(tmp_path, llama, key):
     [
         ("block_count", 1 << 40),
         ("attention.head_count", 0),
+        ("attention.key_length", 1 << 40),
         ("attention.head_count", 1 << 40),
         ("attention.head_count_kv", 3),
         ("rope.dimension_count", 7),

@@ -159,11 +159,17 @@ _GPT_CONFIG: Mapping[str, Any] = {
 _DROPS = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
+# Some classes make a mask of the square of it.
+_MOST_POSITIONS = 1 << 15
+
+
 def _positions(keys: Keys) -> int:
     """Returns for how many positions there are embeddings, which the metadata must say too."""
     rows = keys.tensor("position_embd.weight").shape[0]
     if keys.number("context_length") != rows:
         raise keys.refuse(f"must have a context_length of {rows}, as position_embd.weight has")
+    if rows > _MOST_POSITIONS:
+        raise keys.refuse(f"must have at most {_MOST_POSITIONS} positions, got {rows}")
     return rows
 
 
@@ -587,7 +593,7 @@ DENSE: Mapping[str, Architecture] = {
             "d_model": lambda keys: keys.width,
             "n_layers": lambda keys: keys.layers,
             "n_heads": lambda keys: keys.heads,
-            "max_seq_len": lambda keys: keys.number("context_length"),
+            "max_seq_len": lambda keys: min(keys.number("context_length"), 1 << 20),
             "layer_norm_epsilon": real("attention.layer_norm_epsilon"),
             "attn_config": lambda keys: {
                 "alibi": True,

@@ -11,6 +11,7 @@ from npu_llm.gguf.file import GgufFile, GgufTensor
 __all__ = ["Keys"]
 
 _NOTHING: Any = object()
+_LARGEST_HEAD = 1 << 14
 # Keys that change no result, of any architecture.
 _WITHOUT_EFFECT = {
     "vocab_size": "the embedding's rows say it",
@@ -122,8 +123,13 @@ class Keys:
 
     @property
     def width(self) -> int:
-        """Width of the stream between layers."""
-        return self.number("embedding_length")
+        """Width of the stream between layers, which the embedding has too."""
+        width, columns = self.number("embedding_length"), self.tensor("token_embd.weight").shape[-1]
+        if width != columns:
+            raise self.refuse(
+                f"must have an embedding_length of {columns}, as token_embd.weight has"
+            )
+        return width
 
     @property
     def heads(self) -> int:
@@ -147,6 +153,10 @@ class Keys:
     def head_dim(self) -> int:
         """Rows of a head's queries and keys."""
         found = self.number("attention.key_length", self.width // self.heads)
+        if not 0 < found <= _LARGEST_HEAD:
+            raise self.refuse(
+                f"must have an attention.key_length up to {_LARGEST_HEAD}, got {found}"
+            )
         value = self.number("attention.value_length", self.width // self.heads)
         if value != found:
             raise self.refuse(
