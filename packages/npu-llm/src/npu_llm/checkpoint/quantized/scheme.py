@@ -19,6 +19,7 @@ from npu_llm.checkpoint.quantized import (
     compressed_tensors,
     float8,
     gptq,
+    quanto,
 )
 from npu_llm.checkpoint.quantized.encoded import EncodedWeight, unreadable
 from npu_llm.checkpoint.quantized.signs import BESIDE, INTEGERS, described_in
@@ -36,6 +37,7 @@ _FINDERS: dict[str, _Finder] = {
     ),
     "bitsandbytes": lambda config, headers, files: bitsandbytes.find(config, headers, files.read),
     "fp8": lambda config, headers, files: float8.find(config, headers),
+    "quanto": lambda config, headers, files: quanto.find(headers),
     "fbgemm_fp8": lambda config, headers, files: float8.find(config, headers),
     "modelopt": lambda config, headers, files: float8.find(config, headers),
 }
