@@ -149,9 +149,8 @@ void WatchedMemory::suspect_all() noexcept {
 }
 
 bool WatchedMemory::meets(PageRange pages) const {
-  return is_watching_ && std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
-           return overlap(run.pages, pages);
-         });
+  return is_watching_ && std::any_of(runs_.begin(), runs_.end(),
+                                     [&](const Run& run) { return overlap(run.pages, pages); });
 }
 
 void WatchedMemory::find_runs() {
@@ -216,14 +215,13 @@ void WatchedMemory::protect() {
         other->is_suspect_.store(true, std::memory_order_release);
     run.is_watchable = protect_pages(run.pages);
   }
-  has_unwatchable_ = std::any_of(runs_.begin(), runs_.end(),
-                                 [](const Run& run) { return !run.is_watchable; });
+  has_unwatchable_ =
+      std::any_of(runs_.begin(), runs_.end(), [](const Run& run) { return !run.is_watchable; });
 }
 
 bool WatchedMemory::are_pages_written() const {
-  return std::any_of(runs_.begin(), runs_.end(), [](const Run& run) {
-    return run.is_watchable && are_written(run.pages);
-  });
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const Run& run) { return run.is_watchable && are_written(run.pages); });
 }
 
 bool WatchedMemory::compare_copies() {
@@ -240,12 +238,11 @@ bool WatchedMemory::compare_copies() {
 std::vector<WatchedMemory::Digest> WatchedMemory::digests(
     const std::vector<std::size_t>& blocks) const {
   std::vector<Digest> found(blocks.size());
-  at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 2,
-                   [&](std::int64_t from, std::int64_t to) {
-                     for (auto i = static_cast<std::size_t>(from); i < static_cast<std::size_t>(to);
-                          ++i)
-                       found[i] = digest_of(blocks_[blocks[i]].source);
-                   });
+  at::parallel_for(
+      0, static_cast<std::int64_t>(blocks.size()), 2, [&](std::int64_t from, std::int64_t to) {
+        for (auto i = static_cast<std::size_t>(from); i < static_cast<std::size_t>(to); ++i)
+          found[i] = digest_of(blocks_[blocks[i]].source);
+      });
   return found;
 }
 
