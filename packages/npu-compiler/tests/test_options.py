@@ -97,7 +97,7 @@ def test_wrong_option_reaches_the_caller_of_compile():
     "options, text",
     [
         ({"fallback_ops": ["no.such.op"]}, "got 'no.such.op'"),
-        ({"fallback_ops": ["aten.gelu.defaul"]}, "Did you mean 'aten.gelu.default'?"),
+        ({"fallback_ops": ["aten.gelu.Default"]}, "Did you mean 'aten.gelu.default'?"),
         ({"fallback_ops": ["aten.gelu"]}, "Did you mean 'aten.gelu.default'?"),
         ({"disabled_passes": ["fuse_liner"]}, "Did you mean 'fuse_linear'?"),
         ({"enabled_passes": ["no_such_pass"]}, "got 'no_such_pass'"),
