@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 from npu_compiler.errors import CompilerError, CompilerFailureWarning, LoweringError
 from npu_compiler.graph_compiler import assembly, compiled_graph
@@ -62,6 +63,15 @@ def test_what_fails_runs_in_another_way(compiled, close, monkeypatch, on_npu, na
     close(found, model(x))
     with torch.no_grad(), pytest.raises(_RAISED, match=r"compiler-failure|cannot-lower"):
         compiled(model, options={**options, "strict": True})(x)
+
+
+def test_a_checkpoint_never_runs_without_aot_autograd(compiled, monkeypatch):
+    """Its second run would draw other random numbers than the first."""
+    monkeypatch.setattr(tracing, "aot_autograd", fail)
+    x = torch.ones(4, requires_grad=True)
+    fast = compiled(lambda x: checkpoint(nn.functional.dropout, x, use_reentrant=False))
+    with pytest.raises(BackendCompilerFailed, match="a defect"):
+        fast(x)
 
 
 def test_a_failing_backward_graph_runs_eagerly(compiled, close, monkeypatch):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard, cast
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 __all__ = [
     "add_call",
+    "add_random_values",
     "axis_order",
     "can_stand_for",
     "copy_graph",
@@ -39,6 +42,9 @@ __all__ = [
     "written_inputs",
     "written_memory",
 ]
+
+
+_SAVES_STATE, _TAKES_STATE = run_and_save_rng_state, run_with_rng_state
 
 
 def op_name(key: Any) -> str:
@@ -75,11 +81,48 @@ def is_mutation(node: fx.Node) -> bool:
 
 def is_effectful(node: fx.Node) -> bool:
     """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return (
+            node.target is _SAVES_STATE
+            or node.is_impure()
+            or any(is_effectful(call) for call in _inner_calls(node))
+        )
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.is_impure()
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return not _has_no_dropout(node)
     return node.is_impure()
+
+
+def _inner_calls(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields the calls of the graphs that a higher-order operator is given."""
+    owner = node.graph.owning_module
+    for source in node.all_input_nodes:
+        inner = getattr(owner, str(source.target), None) if source.op == "get_attr" else None
+        if isinstance(inner, fx.GraphModule):
+            yield from (call for call in inner.graph.nodes if call.op == "call_function")
+
+
+def add_random_values(graph: fx.Graph) -> None:
+    """Gives a `meta["val"]` to calls that draw or replay random numbers for checkpointing.
+
+    Torch's partitioner puts them in, in the place of calls of random ops, without values.
+    """
+    for node in graph.nodes:
+        if node.target not in (_SAVES_STATE, _TAKES_STATE) or "val" in node.meta:
+            continue
+        skipped = 1 if node.target is _SAVES_STATE else 2
+        drawing: Any = node.args[skipped - 1]
+        args, kwargs = fx.map_arg(
+            (node.args[skipped:], node.kwargs), lambda source: source.meta.get("val")
+        )
+        tensors = [one for one in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(one)]
+        mode = torch._guards.detect_fake_mode(tensors)
+        state_size = torch.get_rng_state().shape
+        with mode or contextlib.nullcontext():
+            result = drawing(*args, **kwargs)
+            state = torch.empty(state_size, dtype=torch.uint8)
+        node.meta["val"] = (state, result) if node.target is _SAVES_STATE else result
 
 
 def _has_no_dropout(node: fx.Node) -> bool:

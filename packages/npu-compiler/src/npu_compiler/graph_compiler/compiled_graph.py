@@ -13,7 +13,13 @@ import torch
 from torch import fx
 
 from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
-from npu_compiler.graph.nodes import copy_graph, is_symbolic, op_name, written_inputs
+from npu_compiler.graph.nodes import (
+    add_random_values,
+    copy_graph,
+    is_symbolic,
+    op_name,
+    written_inputs,
+)
 from npu_compiler.graph.origins import kept_source_name, mark_kept_float32, node_place, source_line
 from npu_compiler.graph_compiler.assembly import Assembled, assemble
 from npu_compiler.graph_compiler.building import RefusedNode, count_calls
@@ -97,6 +103,7 @@ class CompiledGraph:
         self._seen: dict[str, int] = {}
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
+        add_random_values(graph_module.graph)
         self._captured = copy_graph(graph_module)
         self._original = None
         if config.verify != "off" and config.compression is None and can_repeat(graph_module):

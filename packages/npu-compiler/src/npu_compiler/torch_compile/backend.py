@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import OptionError
@@ -130,7 +131,11 @@ def _trace(
     try:
         return trace(graph_module, inputs, config, **how)
     except Exception as failure:  # of AOTAutograd, or a defect of ours
-        if not is_failure(failure):
+        # Dynamo's call of a checkpoint leaves the state of random numbers to AOTAutograd.
+        has_checkpoint = any(
+            node.target is tag_activation_checkpoint for node in graph_module.graph.nodes
+        )
+        if has_checkpoint or not is_failure(failure):
             raise
         report_failure(
             "torch.compile", failure, instead="the graph runs eagerly", is_strict=config.strict
