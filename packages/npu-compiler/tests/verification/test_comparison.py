@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -153,3 +155,11 @@ def test_a_difference_says_which_where_and_how_far() -> None:
         precision="float32",
     )
     assert str(difference) == "result 1 is off by 0.5, 1 of 2 elements: 2.5 instead of 2.0 at [1]"
+
+
+def test_infinity_is_no_rounding_error_of_a_large_number():
+    expected = torch.tensor([8.6e37, 1.1e38, 1.0])
+    noisy = lambda: [[expected * (1 + 1e-7)], [expected * (1 - 1e-7)]]  # noqa: E731
+    found = compare([torch.full((3,), math.inf)], [expected], precision="float32", noisy=noisy)
+    assert found is not None
+    assert compare([expected * (1 + 1e-7)], [expected], precision="float32", noisy=noisy) is None

@@ -131,7 +131,8 @@ def _judge(
     if others:
         deviations = torch.stack([(_wide(other) - _wide(b)).abs() for other in others])
         unstable = ~deviations.isfinite().all(0) & ~_same_kind(others, b)
-        deviations = deviations.nan_to_num(0.0, 0.0, 0.0)
+        # In double: squares of large float32 numbers are infinite, and would allow anything.
+        deviations = deviations.nan_to_num(0.0, 0.0, 0.0).double()
         own = deviations.amax(0)
         row = deviations.square().mean(0)
         row = row.mean(-1, keepdim=True) if row.dim() else row
@@ -167,8 +168,8 @@ def _beyond(
 ) -> torch.Tensor:
     if not b.is_floating_point():
         return a != b
-    near = (_wide(a) - _wide(b)).abs() <= allowed
-    # Infinities are equal or wrong; their difference is NaN, which is not near.
+    # Infinities are equal or wrong, whatever is allowed.
+    near = ((_wide(a) - _wide(b)).abs() <= allowed) & a.isfinite() & b.isfinite()
     right = near | (a == b) | (a.isnan() & b.isnan())
     if drops_nan:
         right |= b.isnan()
