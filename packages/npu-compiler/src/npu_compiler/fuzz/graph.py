@@ -37,6 +37,7 @@ FLOAT_EDGES = {
     "infinite": (float("inf"), float("-inf")),
     "tiny": (-0.0, 1e-42, -1e-42),
     "edges": (float("nan"), float("inf"), float("-inf"), -0.0),
+    "large": (6e4, -7e4, 1e20, -3e38),
 }
 _WHOLE_EDGES = (2**63 - 1, -(2**63), 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 1 << 40, 0, 1, -1)
 _ONE_IN = 6

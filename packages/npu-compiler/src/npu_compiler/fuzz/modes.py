@@ -112,6 +112,8 @@ def draw_mode(
         way, sizes = "traced", chance.choice(("dynamic", "buckets"))
     if one_in(60):
         way = "dynamo"
+    verify = verify or ("first" if one_in(12) else "off")
+    is_edge = kind == "edges" or (verify == "first" and one_in(2))
     return Mode(
         way=way,
         sizes=sizes,
@@ -119,8 +121,8 @@ def draw_mode(
         start="cache" if one_in(8) else "fresh",
         precision=chance.choice(("", "", "", "", "float32", "bfloat16", "float16")),
         properties=chance.choice(_PROPERTIES) if one_in(3) else {},
-        verify=verify or ("first" if one_in(12) else "off"),
-        nan="propagate" if kind == "edges" else None,
+        verify=verify,
+        nan="propagate" if is_edge else None,
         device=chance.choice(("cpu", "cpu", "cpu", "npu")),
         target=target or ("kernels" if one_in(4) else "openvino"),
     )
