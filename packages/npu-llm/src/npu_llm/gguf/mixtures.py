@@ -27,7 +27,7 @@ from npu_llm.gguf.rows import (
 )
 from npu_llm.gguf.weights import Weight, joined
 
-__all__ = ["MIXTURES", "expert_count", "expert_width"]
+__all__ = ["GRANITE", "MIXTURES", "expert_count", "expert_width"]
 
 _SOFTMAX, _SIGMOID = 1, 2
 _MLP = "model.layers.*.mlp"
@@ -247,7 +247,7 @@ def _needs_gating(*allowed: int, default: int | None = None) -> Any:
     return check
 
 
-_GRANITE: Mapping[str, Any] = {
+GRANITE: Mapping[str, Any] = {
     "attention_bias": has_biases(),
     "logits_scaling": real("logit_scale"),
     "residual_multiplier": lambda keys: keys.real("residual_scale", 0.0) or 1.0,
@@ -391,7 +391,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_GRANITE,
+            **GRANITE,
             "num_local_experts": expert_count,
             "num_experts_per_tok": _used,
             "intermediate_size": expert_width,
@@ -408,7 +408,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_GRANITE,
+            **GRANITE,
             "num_local_experts": expert_count,
             "num_experts_per_tok": _used,
             "intermediate_size": expert_width,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from npu_llm.gguf.dense import QK_NORMED
+from npu_llm.gguf.dense import PAIRED, QK_NORMED
 from npu_llm.gguf.keys import Keys
-from npu_llm.gguf.mixtures import expert_count, expert_width
+from npu_llm.gguf.mixtures import GRANITE, expert_count, expert_width
 from npu_llm.gguf.ropes import Rope, read_rope
 from npu_llm.gguf.rows import (
     DECODER,
@@ -219,6 +219,11 @@ def _mamba_2(module: str) -> Mapping[str, Named]:
         f"{module}.norm": _flat("blk.*.ssm_norm.weight"),
         f"{module}.out_proj": "blk.*.ssm_out",
     }
+
+
+def _shared_or_dense(at: At) -> Weight:
+    kind = "_shexp" if at.has("blk.*.ffn_up_shexp") else ""
+    return joined([at.weight(f"blk.*.ffn_{part}{kind}") for part in ("gate", "up")])
 
 
 _MAMBA: Mapping[str, Named] = {
@@ -453,6 +458,40 @@ STATES: Mapping[str, Architecture] = {
             "mamba_d_conv": lambda keys: keys.number("ssm.conv_kernel"),
             "mamba_rms_norm": lambda keys: keys.has_tensor("blk.*.ssm_norm.weight"),
             "mamba_norm_before_gate": False,
+        },
+    ),
+    "granitehybrid": Architecture(
+        "granitemoehybrid",
+        {
+            **{name: of for name, of in PAIRED.items() if ".mlp." not in name},
+            **experts("model.layers.*.block_sparse_moe", router="router"),
+            "model.layers.*.shared_mlp.input_linear": _shared_or_dense,
+            "model.layers.*.shared_mlp.output_linear": either(
+                "blk.*.ffn_down_shexp", "blk.*.ffn_down"
+            ),
+            **_mamba_2("model.layers.*.mamba"),
+        },
+        {
+            **DECODER,
+            **GRANITE,
+            "num_key_value_heads": lambda keys: max(keys.by_layer("attention.head_count_kv")),
+            "layer_types": lambda keys: ["attention" if one else "mamba" for one in _attends(keys)],
+            "logits_scaling": lambda keys: keys.real("logit_scale", 0.0) or 1.0,
+            "num_local_experts": lambda keys: keys.number("expert_count", 0),
+            "num_experts_per_tok": lambda keys: keys.number("expert_used_count", 0),
+            "intermediate_size": lambda keys: keys.number("feed_forward_length"),
+            "shared_intermediate_size": lambda keys: keys.size(
+                "blk.*.ffn_up_shexp.weight", 0, "", default=keys.number("feed_forward_length")
+            ),
+            "position_embedding_type": lambda keys: (
+                "rope" if keys.get("rope.scaling.finetuned", True) else None
+            ),
+            "mamba_n_heads": lambda keys: keys.number("ssm.time_step_rank"),
+            "mamba_d_head": lambda keys: _linear_heads(keys)[2],
+            "mamba_n_groups": lambda keys: keys.number("ssm.group_count"),
+            "mamba_d_state": lambda keys: keys.number("ssm.state_size"),
+            "mamba_d_conv": lambda keys: keys.number("ssm.conv_kernel"),
+            "mamba_expand": lambda keys: keys.number("ssm.inner_size") // keys.width,
         },
     ),
 }
