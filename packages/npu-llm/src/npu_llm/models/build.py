@@ -92,7 +92,8 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
     options.check_pipeline(entry.pipeline)
     build_time_s = 0.0 if found else time.perf_counter() - started
     with progress.stage("compile"):
-        loaded = load_entry(options.applied_to(entry), entry.compiled, verify=options.verified)
+        entry = options.applied_to(entry)
+        loaded = load_entry(entry, entry.compiled, verify=options.verified)
     return loaded.reporting(
         from_cache=found and loaded.report.from_cache,
         entry_from_cache=found,
