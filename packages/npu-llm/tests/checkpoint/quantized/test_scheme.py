@@ -7,6 +7,7 @@ from npu_llm.errors import ModelError
 def test_checkpoint_of_floats_has_none(folder):
     tensors = {"a.weight": torch.ones(2, 2), "a.position_ids": torch.arange(3)}
     assert folder.scheme(tensors, None) is None
+    assert folder.scheme(tensors, {"quant_method": "gguf"}) is None  # saved of a GGUF file
 
 
 def test_config_may_stand_in_a_file_of_its_own(folder):

@@ -43,6 +43,8 @@ _FINDERS: dict[str, _Finder] = {
 }
 # Methods whose weights transformers dequantizes itself, without another package.
 _BY_TRANSFORMERS = ("mxfp4",)
+# What transformers writes when it saves a model that it read from a GGUF file: floats.
+_DEQUANTIZED = "gguf"
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def find_scheme(
     method = None if about is None else str(about.get("quant_method", "")).lower()
     if method in _BY_TRANSFORMERS:
         return None
-    if method is None:
+    if method is None or method == _DEQUANTIZED:
         method = _by_tensors(headers)
         about = {}
         if method is None:
