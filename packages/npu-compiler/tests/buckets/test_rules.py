@@ -157,7 +157,7 @@ REFUSED = {
     "norm over the size": (lambda x: F.group_norm(x.transpose(1, 2), 3), batches),
     "size as a number": (lambda x: x * x.shape[1], batches),
     "something behind": (lambda x: torch.cat([x * 2, x[:, :1]], 1), batches),
-    "place in joined sizes": (lambda x: (x * 2).view(-1, 6)[40], both),
+    "place in joined sizes": (lambda x: (x * 2).view(-1, 6)[40] + 1, both),
     "places in joined sizes": (
         lambda x: (x * 2).view(-1, 6).index_select(0, torch.arange(30, 60)),
         both,
