@@ -1,13 +1,10 @@
-"""What needs no device is said at once: help, versions, wrong calls, what a model is: no torch."""
+"""What needs no device is said at once: help, versions, wrong calls: no torch."""
 
-import json
 import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from npu_command.subcommands import read_command
 
@@ -111,43 +108,6 @@ def test_a_wrong_setting_imports_no_torch(line, name, value):
     assert "[bad-setting]" in done.stderr
 
 
-CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
-          "num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 256}  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A checkpoint as far as its headers go."""
-    place = tmp_path / "model"
-    place.mkdir()
-    (place / "config.json").write_text(json.dumps(CONFIG))
-    table = {"model.embed_tokens.weight": np.zeros((512, 64), np.float32)}
-    save_file(table, place / "model.safetensors")
-    return place
-
-
-def test_what_a_model_is_imports_no_torch(folder, tmp_path):
+def test_the_list_of_models_imports_no_torch(tmp_path):
     cache = {"NPU_LLM_CACHE_DIR": str(tmp_path / "cache")}
-    for words in ([str(folder), "--json"], [str(folder)], []):
-        assert said("npu_llm", "info", *words, **cache).stderr == ""
     assert "no model is kept" not in said("npu_llm", "models", **cache).stderr
-
-
-def test_what_a_model_is_says_the_same_by_the_real_device(folder, tmp_path):
-    cache = {"NPU_LLM_CACHE_DIR": str(tmp_path / "cache"), "NPU_DRIVER": "openvino"}
-    text = said("npu_llm", "info", str(folder), "--json", **cache).stdout
-    code = (
-        "import json, sys, npu_runtime\n"
-        "from npu_llm.cli.showing.model_description import describe\n"
-        "assert 'torch' in sys.modules\n"
-        f"print(json.dumps(describe({str(folder)!r}), indent=2))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | cache, capture_output=True, check=True
-    )
-    quick, real = (json.loads(one) for one in (text.removesuffix("heavy: []\n"), run.stdout))
-    for answer in (quick, real):  # what is free differs from moment to moment
-        del answer["memory"]["available_bytes"]
-        for row in answer["memory"]["precisions"]:
-            del row["max_context_that_fits"]
-    assert quick == real

@@ -141,7 +141,7 @@ _bailing = PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|
 _bloom = PreTokenizer((_BLOOM,))
 _tiny_aya = PreTokenizer((_GROUPED, rf"{_MARKED_WORD}|\p{{N}}{{1,3}}|{_PATHS}"))
 _gemma4 = PreTokenizer((_LINES,), is_raw=True, escapes_spaces=True, joins_newlines=True)
-_default = PreTokenizer((r"[\p{P}$+<=>\^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
+_default = PreTokenizer((r"[\p{P}$+<=>\^~|]+", _GPT2, r"\p{N}+", r"[0-9]{3}"))
 
 # An empty name is that of a file without the key.
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
@@ -193,7 +193,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
     "exaone4": _gpt2,
     "f2llmv2": _qwen2,
-    "falcon": PreTokenizer((r"[\p{P}$+<=>\^~|`]+", _GPT2, r"[0-9][0-9][0-9]")),
+    "falcon": PreTokenizer((r"[\p{P}$+<=>\^~|`]+", _GPT2, r"[0-9]{3}")),
     "falcon-h1": _llama3_bos,
     "falcon3": _llama3_bos,
     "gemma4": _gemma4,

@@ -207,11 +207,13 @@ def pack_blocks(
     try:
         data = _C.pack_blocks(kind, flat, inputs, None if order is None else order.contiguous())
     except ValueError as failure:
-        is_value = "finite" in str(failure)
+        rule = f"pack_blocks: {kind} weights {failure}."
+        if "finite" in str(failure):
+            raise OperatorInputError(
+                f"{rule} Read the file again.", code="weight-values"
+            ) from failure
         raise OperatorInputError(
-            f"pack_blocks: {kind} weights {failure}. "
-            + ("Read the file again." if is_value else "Pass whole rows of the type's blocks."),
-            code="weight-values" if is_value else "weight-shape",
+            f"{rule} Pass whole rows of the type's blocks.", code="weight-shape"
         ) from failure
     outputs = len(blocks) if order is None else len(order)
     return PackedLinear(kind, outputs, inputs, data)
