@@ -7,6 +7,7 @@ UTF-8 in a string as lone surrogates, on which tokenizers fail; check_text refus
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from npu_command.errors import NpuError
 
@@ -23,8 +24,10 @@ __all__ = [
     "SessionError",
     "check_text",
     "check_token_range",
+    "invalid_file",
     "missing_tokenizer",
     "read_text",
+    "truncated_file",
 ]
 
 
@@ -78,6 +81,22 @@ def missing_tokenizer(subject: object) -> ModelError:
         f"{subject}: must have its tokenizer beside the weights, to read and write text; got none. "
         "Put tokenizer.json and tokenizer_config.json there.",
         code="missing-tokenizer",
+    )
+
+
+def truncated_file(path: Path, size: int, needed: int, *, code: str) -> ModelError:
+    """Returns the error for a file that ends before the bytes that its header asks for."""
+    return ModelError(
+        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
+        "Download it again.",
+        code=code,
+    )
+
+
+def invalid_file(path: Path, form: str, reason: str, *, code: str) -> ModelError:
+    """Returns the error for a file that is not one of its format."""
+    return ModelError(
+        f"{path}: must be a valid {form} file; {reason}. Download it again.", code=code
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, invalid_file, truncated_file
 
 __all__ = [
     "TensorSpec",
@@ -112,7 +112,7 @@ def _read_header(path: Path) -> list[TensorSpec]:
     except SafetensorError as failure:
         size, needed = path.stat().st_size, _needed_bytes(path)
         if needed > size:
-            raise _truncated_weights(path, size, needed) from failure
+            raise _truncated(path, size, needed) from failure
         raise _corrupt(path, str(failure)) from failure
 
 
@@ -136,16 +136,9 @@ def _needed_bytes(path: Path) -> int:
         return 0
 
 
-def _truncated_weights(path: Path, size: int, needed: int) -> ModelError:
-    return ModelError(
-        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
-        "Download it again.",
-        code="weights-truncated",
-    )
+def _truncated(path: Path, size: int, needed: int) -> ModelError:
+    return truncated_file(path, size, needed, code="weights-truncated")
 
 
 def _corrupt(path: Path, reason: str) -> ModelError:
-    return ModelError(
-        f"{path}: must be a valid safetensors file; {reason}. Download it again.",
-        code="weights-corrupt",
-    )
+    return invalid_file(path, "safetensors", reason, code="weights-corrupt")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from npu_llm.errors import ModelError
+from npu_llm.errors import ModelError, invalid_file, truncated_file
 
 __all__ = ["GgufFile", "GgufTensor", "find_parts", "open_gguf"]
 
@@ -400,18 +400,11 @@ def _unpack(blocks: np.ndarray, kind: str, name: str) -> np.ndarray:
 
 
 def _truncated(path: Path, size: int, needed: int) -> ModelError:
-    return ModelError(
-        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
-        "Download it again.",
-        code="gguf-truncated",
-    )
+    return truncated_file(path, size, needed, code="gguf-truncated")
 
 
 def _corrupt(path: Path, reason: str) -> ModelError:
-    return ModelError(
-        f"{path}: must be a valid GGUF file; {reason}. Download it again.",
-        code="gguf-corrupt",
-    )
+    return invalid_file(path, "GGUF", reason, code="gguf-corrupt")
 
 
 def _bad_split(path: Path, reason: str) -> ModelError:
