@@ -27,11 +27,10 @@ from npu_llm.gguf.rows import (
 )
 from npu_llm.gguf.weights import Weight, joined
 
-__all__ = ["GRANITE", "MIXTURES", "expert_count", "expert_width"]
+__all__ = ["GRANITE", "MIXTURES", "ROUTED", "expert_count", "expert_width", "row_of_gate"]
 
 _SOFTMAX, _SIGMOID = 1, 2
 _MLP = "model.layers.*.mlp"
-_NEXT_TOKENS = ("nextn_predict_layers",)
 
 
 def expert_count(keys: Keys) -> int:
@@ -77,8 +76,7 @@ def _dense_first(keys: Keys) -> int:
     return keys.number("leading_dense_block_count", 0)
 
 
-_DENSE_WIDTH = {"intermediate_size": lambda keys: keys.number("feed_forward_length", 0)}
-_ROUTED: Mapping[str, Any] = {
+ROUTED: Mapping[str, Any] = {
     "num_experts": expert_count,
     "num_experts_per_tok": _used,
     "moe_intermediate_size": expert_width,
@@ -87,7 +85,7 @@ _QKV_NORMED = {**LLAMA, **QK_NORMED}
 _WITHOUT_MLP = {name: of for name, of in LLAMA.items() if ".mlp." not in name}
 
 
-def _row_of_gate(at: At) -> Weight:
+def row_of_gate(at: At) -> Weight:
     """Returns the gate of a shared expert as a matrix of one row."""
     found = at.weight("blk.*.ffn_gate_inp_shexp")
     return found.view(1, found.shape[-1])
@@ -101,7 +99,7 @@ def _one_row(name: str) -> Any:
     return find
 
 
-_DEEPSEEK_ROUTED: Mapping[str, Any] = {
+_DEEPSEEKROUTED: Mapping[str, Any] = {
     "n_routed_experts": expert_count,
     "num_experts_per_tok": _used,
     "moe_intermediate_size": expert_width,
@@ -186,7 +184,7 @@ def _rank(keys: Keys) -> int | None:
 
 _DEEPSEEK: Mapping[str, Any] = {
     **{name: of for name, of in DECODER.items() if name not in ("num_key_value_heads", "head_dim")},
-    **_DEEPSEEK_ROUTED,
+    **_DEEPSEEKROUTED,
     "num_key_value_heads": lambda keys: keys.number("attention.head_count_kv", 0) and keys.heads,
     "q_lora_rank": _rank,
     "kv_lora_rank": lambda keys: keys.number("attention.kv_lora_rank"),
@@ -311,7 +309,7 @@ MIXTURES: Mapping[str, Architecture] = {
         {**PAIRED, **experts(_MLP)},
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_local_experts": expert_count,
             "intermediate_size": expert_width,
             "sliding_window": None,
@@ -323,11 +321,11 @@ MIXTURES: Mapping[str, Architecture] = {
         {
             **LLAMA,
             **experts(_MLP, shared="shared_expert"),
-            f"{_MLP}.shared_expert_gate": _row_of_gate,
+            f"{_MLP}.shared_expert_gate": row_of_gate,
         },
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "shared_expert_intermediate_size": _shared_width,
             "norm_topk_prob": False,
             "decoder_sparse_step": 1,
@@ -341,7 +339,7 @@ MIXTURES: Mapping[str, Architecture] = {
         {**_QKV_NORMED, **experts(_MLP)},
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_local_experts": expert_count,
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
@@ -355,7 +353,7 @@ MIXTURES: Mapping[str, Architecture] = {
         {**_QKV_NORMED, **experts(_MLP)},
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "intermediate_size": expert_width,
             "norm_topk_prob": False,
             "attention_bias": has_biases(),
@@ -443,7 +441,7 @@ MIXTURES: Mapping[str, Architecture] = {
         {**_QKV_NORMED, **experts(_MLP, bias="e_score_correction_bias")},
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_local_experts": expert_count,
             "intermediate_size": expert_width,
             "partial_rotary_factor": _partial,
@@ -460,7 +458,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_DEEPSEEK_ROUTED,
+            **_DEEPSEEKROUTED,
             "partial_rotary_factor": _partial,
             "attention_bias": has_biases("attn_q", "attn_k", "attn_v"),
             "use_qk_norm": lambda keys: keys.has_tensor("blk.*.attn_q_norm.weight"),
@@ -475,7 +473,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_DEEPSEEK_ROUTED,
+            **_DEEPSEEKROUTED,
             "sliding_window": None,
             "layer_types": lambda keys: ["full_attention"] * keys.layers,
             "gating": _needs_gating(_SIGMOID),
@@ -556,7 +554,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_shared_experts": lambda keys: _shared_width(keys) // expert_width(keys),
             "first_k_dense_replace": _dense_first,
             "mlp_layer_types": _mlp_types,
@@ -582,7 +580,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_dense_layers": _dense_first,
             "num_shared_experts": lambda keys: keys.number("expert_shared_count"),
             "route_scale": _scale,
@@ -605,7 +603,7 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_ROUTED,
+            **ROUTED,
             "num_shared_experts": lambda keys: _shared_width(keys) // expert_width(keys),
             "router_scaling_factor": _scale,
             "route_norm": _must_be_normed,
@@ -670,7 +668,7 @@ MIXTURES: Mapping[str, Architecture] = {
         "minicpm3",
         _LATENT,
         {
-            **{name: of for name, of in _DEEPSEEK.items() if name not in _DEEPSEEK_ROUTED},
+            **{name: of for name, of in _DEEPSEEK.items() if name not in _DEEPSEEKROUTED},
             "num_key_value_heads": lambda keys: keys.heads,
             "v_head_dim": lambda keys: keys.number(
                 "attention.value_length", keys.width // keys.heads

@@ -9,7 +9,7 @@ import numpy as np
 
 from npu_llm.gguf.dense import PAIRED, QK_NORMED
 from npu_llm.gguf.keys import Keys
-from npu_llm.gguf.mixtures import GRANITE, expert_count, expert_width
+from npu_llm.gguf.mixtures import GRANITE, ROUTED, expert_count, expert_width, row_of_gate
 from npu_llm.gguf.ropes import Rope, read_rope
 from npu_llm.gguf.rows import (
     DECODER,
@@ -173,6 +173,20 @@ _QWEN_3_5_CONFIG: Mapping[str, Any] = {
 }
 
 
+_QWEN_EXPERTS: Mapping[str, Named] = {
+    **_QWEN_3_5,
+    **experts("model.layers.*.mlp", shared="shared_expert"),
+    "model.layers.*.mlp.shared_expert_gate": row_of_gate,
+}
+_QWEN_EXPERTS_CONFIG: Mapping[str, Any] = {
+    **_QWEN_3_5_CONFIG,
+    **ROUTED,
+    "shared_expert_intermediate_size": lambda keys: keys.size(
+        "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length"
+    ),
+}
+
+
 def _sections(keys: Keys) -> dict[str, Any]:
     sections = keys.get("rope.dimension_sections")
     return {"mrope_section": sections[:3], "mrope_interleaved": True}
@@ -313,22 +327,8 @@ STATES: Mapping[str, Architecture] = {
     ),
     "qwen35moe": Architecture(
         "qwen3_5_moe_text",
-        {
-            **_QWEN_3_5,
-            **experts("model.layers.*.mlp", shared="shared_expert"),
-            "model.layers.*.mlp.shared_expert_gate": lambda at: at.weight(
-                "blk.*.ffn_gate_inp_shexp"
-            ).view(1, at.keys.width),
-        },
-        {
-            **_QWEN_3_5_CONFIG,
-            "num_experts": expert_count,
-            "num_experts_per_tok": lambda keys: keys.number("expert_used_count"),
-            "moe_intermediate_size": expert_width,
-            "shared_expert_intermediate_size": lambda keys: keys.size(
-                "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length"
-            ),
-        },
+        _QWEN_EXPERTS,
+        _QWEN_EXPERTS_CONFIG,
         ropes=_qwen_3_5_rope,
         rope_extras=_sections,
         without_effect=("feed_forward_length",),
@@ -336,11 +336,7 @@ STATES: Mapping[str, Architecture] = {
     "qwen3next": Architecture(
         "qwen3_next",
         {
-            **_QWEN_3_5,
-            **experts("model.layers.*.mlp", shared="shared_expert"),
-            "model.layers.*.mlp.shared_expert_gate": lambda at: at.weight(
-                "blk.*.ffn_gate_inp_shexp"
-            ).view(1, at.keys.width),
+            **_QWEN_EXPERTS,
             "model.layers.*.linear_attn.in_proj_qkvz": _by_key_head,
             "model.layers.*.linear_attn.in_proj_ba": "blk.*.ssm_ba",
             "model.layers.*.linear_attn.dt_bias": "blk.*.ssm_dt.bias",
@@ -349,13 +345,7 @@ STATES: Mapping[str, Architecture] = {
             "model.layers.*.linear_attn.out_proj": "blk.*.ssm_out",
         },
         {
-            **_QWEN_3_5_CONFIG,
-            "num_experts": expert_count,
-            "num_experts_per_tok": lambda keys: keys.number("expert_used_count"),
-            "moe_intermediate_size": expert_width,
-            "shared_expert_intermediate_size": lambda keys: keys.size(
-                "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length"
-            ),
+            **_QWEN_EXPERTS_CONFIG,
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
