@@ -263,10 +263,6 @@ def _types_of_exaone(keys: Keys) -> list[str]:
     return types if keys.layers == 64 else ["full_attention"] * keys.layers
 
 
-def _type_of_olmo(keys: Keys) -> bool:
-    return keys.number("attention.sliding_window", 0) > 0
-
-
 def _window(keys: Keys) -> int | None:
     return keys.number("attention.sliding_window", 0) or None
 

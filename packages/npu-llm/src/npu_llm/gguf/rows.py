@@ -32,7 +32,6 @@ __all__ = [
     "heads",
     "less_one",
     "one_rope",
-    "part_of",
     "per_head",
     "real",
     "transposed",
@@ -178,17 +177,6 @@ def fused(at: At) -> Weight:
     if at.has("blk.*.attn_qkv"):
         return at.weight("blk.*.attn_qkv")
     return joined([at.weight(f"blk.*.attn_{part}") for part in "qkv"])
-
-
-def part_of(name: str, number: int, count: int) -> Source:
-    """Returns one of several equal parts of a tensor's rows."""
-
-    def find(at: At) -> Weight:
-        whole = at.weight(name)
-        size = whole.shape[0] // count
-        return whole.rows(number * size, (number + 1) * size)
-
-    return find
 
 
 def gate_and_up(at: At) -> Weight:
