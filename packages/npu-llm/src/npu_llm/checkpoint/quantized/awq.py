@@ -14,11 +14,13 @@ import torch
 
 from npu_llm.checkpoint.file_headers import TensorSpec
 from npu_llm.checkpoint.quantized.encoded import (
+    WORDS,
     EncodedWeight,
     IntegerWeight,
     Read,
     grouped,
     incomplete,
+    packed_layers,
     parts_of,
     unpack_bits,
     unreadable,
@@ -26,8 +28,6 @@ from npu_llm.checkpoint.quantized.encoded import (
 
 __all__ = ["find"]
 
-_WEIGHT = ".qweight"
-_NEEDED = {"weight": _WEIGHT, "zeros": ".qzeros", "scales": ".scales"}
 _BITS, _PER_WORD = 4, 8
 # Output k of eight is in this nibble of "gemm"'s words.
 _PLACES = torch.tensor((0, 4, 1, 5, 2, 6, 3, 7))
@@ -45,14 +45,13 @@ def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterat
     if version not in ("gemm", "gemv") or bits != _BITS:
         raise unreadable(f"AWQ's version {version!r} in {bits} bits")
     make = _gemm if version == "gemm" else _gemv
-    for name in headers:
-        if name.endswith(_WEIGHT):
-            yield make(name.removesuffix(_WEIGHT), config, headers)
+    for base in packed_layers(headers):
+        yield make(base, config, headers)
 
 
 def _gemm(base: str, config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> EncodedWeight:
-    parts = parts_of(base, headers, _NEEDED)
-    weight, zeros, scales = (headers[parts[role]].shape for role in _NEEDED)
+    parts = parts_of(base, headers, WORDS)
+    weight, zeros, scales = (headers[parts[role]].shape for role in WORDS)
     (inputs, words), (groups, outputs) = weight, scales
     if words * _PER_WORD != outputs or zeros != (groups, words) or inputs % groups:
         raise incomplete(base, f"qweight {weight}, qzeros {zeros}, scales {scales}")
@@ -72,8 +71,8 @@ def _in_order(words: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _gemv(base: str, config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> EncodedWeight:
-    parts = parts_of(base, headers, _NEEDED)
-    weight, zeros, scales = (headers[parts[role]].shape for role in _NEEDED)
+    parts = parts_of(base, headers, WORDS)
+    weight, zeros, scales = (headers[parts[role]].shape for role in WORDS)
     outputs, inputs = weight[0], weight[1] * _PER_WORD
     size = config.get("group_size") or config.get("q_group_size") or inputs
     size = inputs if size == -1 else int(size)
@@ -97,7 +96,6 @@ def _made(
     return EncodedWeight(
         name=f"{base}.weight",
         shape=(outputs, inputs),
-        elements=outputs * inputs,
         parts=parts,
         decode=decode,
         bits=_BITS,

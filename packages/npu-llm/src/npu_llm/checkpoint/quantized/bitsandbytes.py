@@ -70,7 +70,6 @@ def _of_8_bits(base: str, headers: Mapping[str, TensorSpec]) -> EncodedWeight:
     return EncodedWeight(
         name=parts["weight"],
         shape=shape,
-        elements=elements_of(shape),
         parts=parts,
         decode=decode,
         bits=8,
@@ -112,7 +111,6 @@ def _of_4_bits(
     return EncodedWeight(
         name=weight,
         shape=shape,
-        elements=elements,
         parts=parts,
         decode=decode,
         form=f"{about.get('quant_type', '4 bits')} in blocks of {block}",

@@ -123,7 +123,6 @@ def _packed(
     return EncodedWeight(
         name=f"{base}weight",
         shape=(outputs, inputs),
-        elements=outputs * inputs,
         parts=parts,
         decode=decode,
         bits=bits,
@@ -174,7 +173,6 @@ def _plain(base: str, last: str, headers: Mapping[str, TensorSpec]) -> EncodedWe
     return EncodedWeight(
         name=parts["weight"],
         shape=shape,
-        elements=elements_of(shape),
         parts=parts,
         decode=decode,
         bits=8,
@@ -205,7 +203,6 @@ def _floats_of_4_bits(base: str, headers: Mapping[str, TensorSpec]) -> EncodedWe
     return EncodedWeight(
         name=f"{base}weight",
         shape=(outputs, pairs * 2),
-        elements=outputs * pairs * 2,
         parts=parts,
         decode=decode,
         form=f"4-bit floats in groups of {pairs * 2 // groups}",

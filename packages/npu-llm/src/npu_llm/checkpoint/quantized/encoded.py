@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,11 +13,13 @@ from npu_llm.checkpoint.file_headers import TensorSpec
 from npu_llm.errors import ModelError
 
 __all__ = [
+    "WORDS",
     "Decode",
     "EncodedWeight",
     "IntegerWeight",
     "as_kernels_hold",
     "incomplete",
+    "packed_layers",
     "parts_of",
     "unpack_bits",
     "unreadable",
@@ -55,6 +57,10 @@ class IntegerWeight:
         return values.mul_(self.scale).flatten(1)
 
 
+# The tensors of a weight in words of 32 bits, as AutoGPTQ and AutoAWQ name them.
+_QWEIGHT = ".qweight"
+WORDS = {"weight": _QWEIGHT, "zeros": ".qzeros", "scales": ".scales"}
+
 # What a decoder makes of a weight's tensors, which it reads by their roles.
 Read = Callable[[str], torch.Tensor]
 Decode = Callable[[Read], IntegerWeight | torch.Tensor]
@@ -67,22 +73,22 @@ class EncodedWeight:
     Attributes:
         name: of the weight in a checkpoint that is not quantized.
         shape: of its values; None if only the model has it.
-        elements: how many values it has.
         parts: the tensors' names by their roles.
         decode: computes the values, or integers and scales, from the tensors.
         form: describes it to a reader, such as "4 bits in groups of 128".
         bits: of its integers; 0 for other values.
         why_floats: why the kernels cannot hold it as it is; None if they can.
+        count: how many values it has, where only the model has the shape.
     """
 
     name: str
     shape: tuple[int, ...] | None
-    elements: int
     parts: Mapping[str, str]
     decode: Decode = field(repr=False)
     form: str
     bits: int = 0
     why_floats: str | None = None
+    count: int = 0
 
 
 def as_kernels_hold(weight: IntegerWeight) -> QuantizedWeight | None:
@@ -181,6 +187,11 @@ def parts_of(
         raise incomplete(base, f"{absent[0]} is missing")
     ends = {**needed, **(optional or {})}
     return {role: base + end for role, end in ends.items() if base + end in headers}
+
+
+def packed_layers(headers: Mapping[str, TensorSpec]) -> Iterator[str]:
+    """Yields the names of the layers whose weights are in WORDS."""
+    return (name.removesuffix(_QWEIGHT) for name in headers if name.endswith(_QWEIGHT))
 
 
 def incomplete(name: str, reason: str) -> ModelError:

@@ -67,7 +67,6 @@ def _weight(
     return EncodedWeight(
         name=name,
         shape=tensor.shape,
-        elements=elements_of(tensor.shape),
         parts={"weight": name, "scale": scale},
         decode=decode,
         form=f"float8 {form}",

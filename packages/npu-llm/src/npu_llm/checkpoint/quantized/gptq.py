@@ -14,11 +14,13 @@ import torch
 
 from npu_llm.checkpoint.file_headers import TensorSpec
 from npu_llm.checkpoint.quantized.encoded import (
+    WORDS,
     EncodedWeight,
     IntegerWeight,
     Read,
     grouped,
     incomplete,
+    packed_layers,
     parts_of,
     unpack_bits,
     unreadable,
@@ -26,8 +28,6 @@ from npu_llm.checkpoint.quantized.encoded import (
 
 __all__ = ["find"]
 
-_WEIGHT = ".qweight"
-_NEEDED = {"weight": _WEIGHT, "zeros": ".qzeros", "scales": ".scales"}
 _FORMATS = {"gptq": 1, "gptq_v2": 0}  # what is added to the stored zero points
 _BITS = (2, 3, 4, 8)
 
@@ -42,16 +42,15 @@ def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterat
     layout = str(config.get("checkpoint_format") or config.get("format") or "gptq").lower()
     if layout not in _FORMATS:
         raise unreadable(f"GPTQ in the format {layout!r}")
-    for name in headers:
-        if name.endswith(_WEIGHT):
-            yield _weight(name.removesuffix(_WEIGHT), config, headers, _FORMATS[layout])
+    for base in packed_layers(headers):
+        yield _weight(base, config, headers, _FORMATS[layout])
 
 
 def _weight(
     base: str, config: Mapping[str, Any], headers: Mapping[str, TensorSpec], offset: int
 ) -> EncodedWeight:
-    parts = parts_of(base, headers, _NEEDED, {"index": ".g_idx"})
-    (words, outputs), zeros, scales = (headers[parts[role]].shape for role in _NEEDED)
+    parts = parts_of(base, headers, WORDS, {"index": ".g_idx"})
+    (words, outputs), zeros, scales = (headers[parts[role]].shape for role in WORDS)
     bits = zeros[1] * 32 // max(outputs, 1)
     if bits not in _BITS or scales[1] != outputs or scales[0] != zeros[0]:
         raise incomplete(base, f"qweight {(words, outputs)}, qzeros {zeros}, scales {scales}")
@@ -78,7 +77,6 @@ def _weight(
     return EncodedWeight(
         name=f"{base}.weight",
         shape=(outputs, inputs),
-        elements=outputs * inputs,
         parts=parts,
         decode=decode,
         bits=bits,

@@ -22,8 +22,6 @@ except ImportError:  # before transformers 5
 
 __all__ = ["LazyWeight", "load_quantized", "place"]
 
-_FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-
 
 class LazyWeight:
     """A quantized weight of a checkpoint; see npu_llm.checkpoint.streamed.StoredWeight."""

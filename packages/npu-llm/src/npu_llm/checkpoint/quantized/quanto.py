@@ -16,7 +16,6 @@ from npu_llm.checkpoint.quantized.encoded import (
     EncodedWeight,
     IntegerWeight,
     Read,
-    elements_of,
     incomplete,
     parts_of,
 )
@@ -57,7 +56,6 @@ def _plain(name: str, headers: Mapping[str, TensorSpec]) -> EncodedWeight:
     return EncodedWeight(
         name=name,
         shape=weight.shape,
-        elements=elements_of(weight.shape),
         parts=parts,
         decode=decode,
         bits=0 if is_float else 8,
@@ -86,7 +84,7 @@ def _packed(name: str, headers: Mapping[str, TensorSpec]) -> EncodedWeight:
     return EncodedWeight(
         name=name,
         shape=None,
-        elements=groups * size,
+        count=groups * size,
         parts=parts,
         decode=decode,
         form=f"{bits} bits in groups of {size}",

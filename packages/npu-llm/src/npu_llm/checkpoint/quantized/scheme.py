@@ -67,7 +67,7 @@ class Scheme:
     def tensors(self) -> list[TensorSpec]:
         """The tensors as a checkpoint has them that is not quantized."""
         decoded = [
-            TensorSpec(one.name, "F32", one.shape or (one.elements, 1))
+            TensorSpec(one.name, "F32", one.shape or (one.count, 1))
             for one in self.weights.values()
         ]
         return [*self.plain.values(), *decoded]
