@@ -1,11 +1,14 @@
-"""What needs no device is said at once: help, versions, wrong calls: no torch."""
+"""What needs no device is said at once: help, wrong calls, what a started model is: no torch."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
+import npu_llm
 from npu_command.subcommands import read_command
 
 COMMANDS = ("npu_runtime", "npu_ops", "npu_compiler", "npu_profiler", "npu_llm")
@@ -108,6 +111,46 @@ def test_a_wrong_setting_imports_no_torch(line, name, value):
     assert "[bad-setting]" in done.stderr
 
 
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 512,
+         "num_attention_heads": 4, "max_position_embeddings": 256}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A checkpoint that was started once, and the cache that has it."""
+    place = tmp_path_factory.mktemp("started")
+    LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(place / "model")
+    npu_llm.load(place / "model", cache_dir=place / "cache")
+    return place / "model", {"NPU_LLM_CACHE_DIR": str(place / "cache")}
+
+
+def test_what_a_started_model_is_imports_no_torch(started):
+    folder, cache = started
+    for words in ([str(folder), "--json"], [str(folder)]):
+        assert said("npu_llm", "info", *words, **cache).stderr == ""
+
+
 def test_the_list_of_models_imports_no_torch(tmp_path):
     cache = {"NPU_LLM_CACHE_DIR": str(tmp_path / "cache")}
     assert "no model is kept" not in said("npu_llm", "models", **cache).stderr
+
+
+def test_what_a_model_is_says_the_same_by_the_real_device(started):
+    folder, cache = started
+    cache = cache | {"NPU_DRIVER": "openvino"}
+    text = said("npu_llm", "info", str(folder), "--json", **cache).stdout
+    code = (
+        "import json, sys, npu_runtime\n"
+        "from npu_llm.cli.showing.model_description import describe\n"
+        "assert 'torch' in sys.modules\n"
+        f"print(json.dumps(describe({str(folder)!r}), indent=2))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | cache, capture_output=True, check=True
+    )
+    quick, real = (json.loads(one) for one in (text.removesuffix("heavy: []\n"), run.stdout))
+    for answer in (quick, real):  # what is free differs from moment to moment
+        del answer["memory"]["available_bytes"]
+        for row in answer["memory"]["precisions"]:
+            del row["max_context_that_fits"]
+    assert quick == real
