@@ -8,7 +8,7 @@ import pytest
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from npu_ops.kernel_programs.execution import kernel_sets
+from npu_ops.kernel_programs.execution import Execution, kernel_sets
 from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.weights import PackedLinear, pack, pack_integers
 
@@ -141,3 +141,23 @@ def at_the_end_of_memory(tensor):
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+def run(program, weights, kernel_set, rows=None):
+    """The logits of a program's step; by default of all its tokens, as one sequence."""
+    execution = Execution(program, weights, cache="float32", kernel_set=kernel_set)
+    execution.reserve(32)
+    return execution.step(one_sequence(program.vocabulary) if rows is None else rows)
+
+
+def table_program(table: PackedLinear, *, scale):
+    """A program whose logits are the entries of a table, times a factor."""
+    columns = Columns(0, 0, table.inputs)
+    return KernelProgram(
+        instructions=(Embed(out=columns, table="table", scale=scale),),
+        widths=(table.inputs,),
+        weights={},
+        layers=(),
+        logits=columns,
+        vocabulary=table.outputs,
+    )

@@ -8,7 +8,6 @@ import torch
 
 from npu_ops.errors import OperatorInputError
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram
 from npu_ops.kernel_programs.weights import (
     BLOCK_KINDS,
     interleave,
@@ -25,7 +24,9 @@ from .conftest import (
     linear_program,
     one_sequence,
     random_blocks,
+    run,
     set_scales,
+    table_program,
 )
 
 # The greatest and least of float16, numbers without an implicit bit, zeros of either sign.
@@ -46,11 +47,8 @@ def same_bits(left, right):
     return torch.equal(left.contiguous().view(torch.int32), right.contiguous().view(torch.int32))
 
 
-def run(weight, x, kernel_set, **fields):
-    program, weights = linear_program(x, weight, **fields)
-    execution = Execution(program, weights, cache="float32", kernel_set=kernel_set)
-    execution.reserve(32)
-    return execution.step(one_sequence(len(x)))
+def product(weight, x, kernel_set, **fields):
+    return run(*linear_program(x, weight, **fields), kernel_set)
 
 
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
@@ -84,7 +82,7 @@ def test_products_are_those_of_the_values(kernel_set, kind, gated, rows, generat
     outputs = 64 if gated else 51
     weight = pack_blocks(kind, random_blocks(kind, outputs, inputs, generator), inputs=inputs)
     x = in_levels(torch.randn(rows, inputs, generator=generator))
-    found = run(weight, x, kernel_set, gated=gated)
+    found = product(weight, x, kernel_set, gated=gated)
     expected = x.double() @ unpack(weight).double().T
     most = x.double().abs() @ unpack(weight).double().abs().T
     if gated:
@@ -100,7 +98,7 @@ def test_inputs_are_rounded_to_the_nearest_level(kernel_set, kind, generator):
     inputs = 512
     weight = pack_blocks(kind, random_blocks(kind, 33, inputs, generator), inputs=inputs)
     x = torch.randn(30, inputs, generator=generator)
-    error = (run(weight, x, kernel_set) - x @ unpack(weight).T).abs()
+    error = (product(weight, x, kernel_set) - x @ unpack(weight).T).abs()
     levels = x.view(30, -1, 64).abs().amax(-1).repeat_interleave(64, 1) / 127
     most = levels @ unpack(weight).abs().T / 2
     assert (error <= most * 1.001).all()
@@ -137,7 +135,7 @@ def test_products_of_extreme_levels_are_exact(kernel_set, kind, rows, generator)
     x = torch.stack([torch.ones(256), -torch.ones(256), signs, -signs])[torch.arange(rows) % 4]
     weight = pack_blocks(kind, blocks, inputs=256)
     torch.testing.assert_close(
-        run(weight, x, kernel_set), x @ unpack(weight).T, rtol=1e-5, atol=1e-4
+        product(weight, x, kernel_set), x @ unpack(weight).T, rtol=1e-5, atol=1e-4
     )
 
 
@@ -146,8 +144,8 @@ def test_products_of_extreme_levels_are_exact(kernel_set, kind, rows, generator)
 def test_nothing_is_read_behind_a_weight(kernel_set, kind, rows, generator):
     weight = pack_blocks(kind, random_blocks(kind, 39, 256, generator), inputs=256)
     x = torch.randn(rows, 256, generator=generator)
-    expected = run(weight, x, kernel_set)
-    assert torch.equal(run(at_the_end_of_memory(weight), x, kernel_set), expected)
+    expected = product(weight, x, kernel_set)
+    assert torch.equal(product(at_the_end_of_memory(weight), x, kernel_set), expected)
 
 
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
@@ -157,7 +155,7 @@ def test_what_is_no_number_is_not_hidden(kernel_set, kind, rows, bad, generator)
     x = torch.randn(rows, 256, generator=generator)
     x[1, 70] = bad
     weight = pack_blocks(kind, random_blocks(kind, 32, 256, generator), inputs=256)
-    found = run(weight, x, kernel_set)
+    found = product(weight, x, kernel_set)
     assert not found[1].isfinite().any()
     assert found[0].isfinite().all()
     assert found[2:].isfinite().all()
@@ -179,13 +177,13 @@ def mixed(generator, *, alternating):
 def test_mixed_kinds_give_the_products_of_their_parts(kernel_set, alternating, rows, generator):
     weight, parts = mixed(generator, alternating=alternating)
     x = torch.randn(rows, 256, generator=generator)
-    of_parts = [run(part, x, kernel_set) for part in parts]
+    of_parts = [product(part, x, kernel_set) for part in parts]
     expected = torch.cat(of_parts, 1)
     if alternating:
         expected = interleave(of_parts[0].T, of_parts[1].T).T
-        gated = run(weight, x, kernel_set, gated=True, activation="relu")
+        gated = product(weight, x, kernel_set, gated=True, activation="relu")
         assert torch.equal(gated, of_parts[0].relu() * of_parts[1])
-    assert torch.equal(run(weight, x, kernel_set), expected)
+    assert torch.equal(product(weight, x, kernel_set), expected)
 
 
 @pytest.mark.parametrize("alternating", [False, True])
@@ -208,18 +206,8 @@ def test_an_entry_is_its_row_of_the_weight(kernel_set, kind, generator):
         table, _ = mixed(generator, alternating=False)
     else:
         table = pack_blocks(kind, random_blocks(kind, 37, 256, generator), inputs=256)
-    columns = Columns(0, 0, 256)
-    program = KernelProgram(
-        instructions=(Embed(out=columns, table="table", scale=0.5),),
-        widths=(256,),
-        weights={},
-        layers=(),
-        logits=columns,
-        vocabulary=table.outputs,
-    )
-    execution = Execution(program, {"table": table}, cache="float32", kernel_set=kernel_set)
-    execution.reserve(32)
-    assert torch.equal(execution.step(one_sequence(table.outputs)), unpack(table) * 0.5)
+    program = table_program(table, scale=0.5)
+    assert torch.equal(run(program, {"table": table}, kernel_set), unpack(table) * 0.5)
 
 
 @pytest.mark.parametrize("kind", BLOCK_KINDS)

@@ -8,19 +8,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npu_ops.kernel_programs.execution import Execution
-from npu_ops.kernel_programs.program import Columns, Embed, KernelProgram
+from npu_ops.kernel_programs.program import Columns
 from npu_ops.kernel_programs.reference import ACTIVATIONS, ReferenceExecution
 from npu_ops.kernel_programs.weights import interleave, pack, unpack
 
-from .conftest import at_the_end_of_memory, in_levels, linear_program, one_sequence, rounded
+from .conftest import (
+    at_the_end_of_memory,
+    in_levels,
+    linear_program,
+    one_sequence,
+    rounded,
+    run,
+    table_program,
+)
 
 KINDS = ["float32", "bfloat16", "float16", "int8", "int4"]
-
-
-def run(program, weights, kernel_set, rows=None):
-    execution = Execution(program, weights, cache="float32", kernel_set=kernel_set)
-    execution.reserve(32)
-    return execution.step(one_sequence(program.vocabulary) if rows is None else rows)
 
 
 @settings(
@@ -118,15 +120,7 @@ def test_products_of_extreme_integers_are_exact(kernel_set, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_entry_is_its_row_of_the_weight(kernel_set, kind, generator):
     table = rounded(torch.randn(37, 96, generator=generator), kind, 32)
-    columns = Columns(0, 0, 96)
-    program = KernelProgram(
-        instructions=(Embed(out=columns, table="table", scale=0.5),),
-        widths=(96,),
-        weights={},
-        layers=(),
-        logits=columns,
-        vocabulary=37,
-    )
+    program = table_program(table, scale=0.5)
     assert torch.equal(run(program, {"table": table}, kernel_set), unpack(table) * 0.5)
 
 
