@@ -120,7 +120,8 @@ class QuantizedLinear(Module):
             bits: 8 or 4; by default 8 for int8 and 4 for uint8.
 
         Raises:
-            OptionError: [quantize-weight] when these do not fit together.
+            OptionError: [quantize-weight] when these do not fit together, [nn-weight] for a bias
+                that is not of floats.
         """
         super().__init__()
         self.bits = (8 if weight.dtype is torch.int8 else 4) if bits is None else bits
@@ -129,7 +130,7 @@ class QuantizedLinear(Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scales)
         self.register_buffer("zero_point", zero_point)
-        self.bias = None if bias is None else nn.Parameter(bias.detach())
+        self.bias = None if bias is None else _parameter("QuantizedLinear", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x @ dequantized weight.T + bias, (..., outputs) for x (..., inputs)."""
@@ -192,6 +193,28 @@ class QuantizedLinear(Module):
         return QuantizedLinear(
             values.to(home), stored.scale[..., 0].to(home), bias, zero, bits=bits
         )
+
+
+def _parameter(owner: str, tensor: torch.Tensor) -> nn.Parameter:
+    """Returns a parameter of a tensor's values; OptionError [nn-weight] for other than floats."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise _not_floats(owner, tensor)
+    return nn.Parameter(tensor.detach())
+
+
+def _cast(owner: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a tensor in another dtype; OptionError [nn-weight] for one of torch's quantized."""
+    if tensor.is_quantized:
+        raise _not_floats(owner, tensor)
+    return tensor.to(dtype)
+
+
+def _not_floats(owner: str, tensor: torch.Tensor) -> OptionError:
+    return OptionError(
+        f"{owner}: weight and bias are of floats; got {tensor.dtype}. Pass tensor.dequantize() of "
+        "a quantized tensor, or tensor.float().",
+        code="nn-weight",
+    )
 
 
 def _check(weight: torch.Tensor, scale: torch.Tensor, bits: int) -> None:
@@ -276,8 +299,8 @@ class Linear(Module):
             bias: (outputs,), or None.
         """
         super().__init__()
-        self.weight = nn.Parameter(weight.detach())
-        self.bias = None if bias is None else nn.Parameter(bias.detach())
+        self.weight = _parameter("Linear", weight)
+        self.bias = None if bias is None else _parameter("Linear", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x @ weight.T + bias of shape (..., outputs) for x (..., inputs)."""
@@ -306,13 +329,15 @@ class Linear(Module):
             dtype: a float dtype, or int8 or int4 for a QuantizedLinear.
 
         Raises:
-            OptionError: [unknown-dtype] for another dtype.
+            OptionError: [unknown-dtype] for another dtype, [nn-weight] for quantized tensors.
         """
         name = precision_name(dtype)
         if name in MODES:
             return QuantizedLinear.fromTensor(weight, bias, name)
         kind: torch.dtype = getattr(torch, name)
-        return Linear(weight.to(kind), None if bias is None else bias.to(kind))
+        return Linear(
+            _cast("Linear", weight, kind), None if bias is None else _cast("Linear", bias, kind)
+        )
 
 
 class Conv2d(Module):
@@ -339,8 +364,8 @@ class Conv2d(Module):
             groups: parts of the channels that do not mix.
         """
         super().__init__()
-        self.weight = nn.Parameter(weight.detach())
-        self.bias = None if bias is None else nn.Parameter(bias.detach())
+        self.weight = _parameter("Conv2d", weight)
+        self.bias = None if bias is None else _parameter("Conv2d", bias)
         self.strides, self.padding = strides, padding
         self.dilation, self.groups = dilation, groups
 
@@ -364,6 +389,6 @@ class Conv2d(Module):
                 "npu_compiler.compile, which takes every mode.",
                 code="nn-padding",
             )
-        bias = None if layer.bias is None else layer.bias.to(dtype)
+        bias = None if layer.bias is None else _cast("Conv2d", layer.bias, dtype)
         settings = (layer.stride, layer.padding, layer.dilation, layer.groups)
-        return Conv2d(layer.weight.to(dtype), bias, *settings)
+        return Conv2d(_cast("Conv2d", layer.weight, dtype), bias, *settings)
