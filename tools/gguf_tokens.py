@@ -9,17 +9,20 @@ packages/npu-llm/tests/gguf/token_ids.json.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import runpy
 import tempfile
+import zlib
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from gguf import GGUFWriter
+from gguf import GGUFValueType, GGUFWriter
 
 ROOT = Path(__file__).parents[1] / "packages/npu-llm"
 DATA = ROOT / "tests/gguf/token_ids.json"
@@ -36,7 +39,19 @@ TEXTS = [
     "...  !!! ---->  ((a)) [b] {c} </s> <s> _=_ //a/b\n/ 'S 'tis l'eau 1a2 \t\n \n  x   ",
     "<|im_end|> \t<tool>  a<tool_call>b<|im_end|>\n\n\n<unk> ▁a ▁▁\n\n",
     "<sentinel:7>IMGIMGABCZ    a  b         c 1000000 100 10",
+    "\uff21\u0301b\u0301 e\u0301\u0302 \uff21a \r\n",
 ]
+# SentencePiece's table that composes letters and U+0301, and replaces U+FF21 and other spaces.
+CHARSMAP = (
+    "c-kG)b+A@N7zg0x0weqZ1BiekDlmYwgoL7S>5>lVmXa1}`7T4FG)ULbF%n9LbX`<ZIz{PjspsR&Jm<Hw`_7#"
+    "6?#_lp!IL1w7E2i7LrjRv5Q3>ld=lftA-rWgD{-_YL?Uxz!os8>Y>dQ&*~x<H5J_$!B`J8DRJ=oK(vpUENk@"
+    "9#!zaS~e8>l6<RdbZi7d2Qo-kySS;@}F<Rk~V$wglBkdIF&Kz=@@AcZMJQHt<6pYa97D9)F}Qi4*Hqzt7gM_"
+    "DRRo=Q~YD=Jf!DpaQ$HK{>uYEhRu)Z=R!P@hILqzR2_MpIhQJlZ=gY0WpZr48+AM+d&86CLS7XS&gq?tDiNz"
+    "NZ&G=|gY&(U<=GKwR{2*|so*0df!n8Ny(OF_aMu=O=z-6eAhKXvQ&?35@4wCNh~xOl1nwnZ`_JFq>Ii^qM2*"
+    "F_#6*XAyoaEMYOrSjsQl*2oIEoK>vkH-2Ret69fdHn5&eY-9_Y*~;(4y9e9kPIj=HUF>BK``O2VH?<-B$sZi"
+    "#FAj5vqa5LHj&XwHoZ=*BIL$fEa)I+)itYiI`G^1bm#bXiI@h?#jcD)O;x2c%&pjUUfX6)IDNp#HXT0D!uXy"
+    "?9?!|`fabf$S@EXIuk81"
+)
 # cspell:enable
 TRAINING = "\n".join(TEXTS) * 2 + "the quick brown fox  jumps over   the lazy dog; don't we'll " * 3
 
@@ -158,6 +173,8 @@ def cases(names: dict[str, Any]) -> dict[str, dict[str, Any]]:
     add("pieces of Phi-3", "pieces", "llama", [*ADDED, ["<|endoftext|>", CONTROL]],
         **{"general.name": "Phi-3-mini"})  # fmt: skip
     add("unigrams", "unigrams", "t5", ADDED, remove_extra_whitespaces=True, add_space_prefix=True)
+    charsmap = list(zlib.decompress(base64.b85decode(CHARSMAP)))
+    add("unigrams with marks", "unigrams", "t5", ADDED, precompiled_charsmap=charsmap)
     add("unigrams with spaces", "unigrams", "t5", ADDED, add_space_prefix=True)
     add("unigrams as they are", "unigrams", "t5", add_eos_token=False)
     add("words", "words", "bert", **BERT)
@@ -196,7 +213,14 @@ def write_file(path: Path, case: dict[str, Any], vocabulary: dict[str, Any]) -> 
         writer.add_array(prefix + "scores", [*vocabulary["scores"], *(0.0 for _ in added)])
     for name, value in case["metadata"].items():
         key = name if name.startswith("general.") else prefix + name
-        put = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
+        put: dict[type, Any] = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            str: writer.add_string,
+        }
+        put[list] = partial(
+            writer.add_key_value, vtype=GGUFValueType.ARRAY, sub_type=GGUFValueType.UINT8
+        )
         put[type(value)](key, value)
     sizes = ("context_length", "embedding_length", "block_count", "feed_forward_length")
     for name in (*sizes, "attention.head_count"):

@@ -122,7 +122,7 @@ def test_special_tokens_have_their_names():
         ("pre qwen2", {"model": None}, "got 'None'"),
         ("pre qwen2", {"tokens": None}, "got none"),
         ("pre qwen2", {"tokens": [1, 2]}, "got something else"),
-        ("pre qwen2", {"token_type": [1, 2]}, "for each of 685 tokens"),
+        ("pre qwen2", {"token_type": [1, 2]}, "for each of 698 tokens"),
         ("pre qwen2", {"merges": None}, "merges.*got none"),
         ("pre qwen2", {"merges": ["a q"]}, "'a' and 'q'"),
         ("pieces", {"scores": None}, "scores.*for each of"),
@@ -137,6 +137,14 @@ def test_errors_name_the_key(name, changes, quoted):
     with pytest.raises(ModelError, match=quoted) as failure:
         build_tokenizer(metadata)
     assert failure.value.code == "gguf-tokenizer"
+
+
+def test_the_first_of_added_tokens_that_overlap_counts():
+    added = [["||a||", 4], ["||bcd||", 4]]
+    tokenizer = build_tokenizer(metadata_of({**CASES["pre qwen2"], "added": added}))
+    found = tokenizer.convert_ids_to_tokens(tokenizer("||a||bcd||")["input_ids"])
+    assert found[0] == "||a||"
+    assert "".join(found) == "||a||bcd||"
 
 
 def test_tokens_are_distinct():

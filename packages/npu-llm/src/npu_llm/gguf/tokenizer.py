@@ -36,6 +36,11 @@ _SINGLE = (
     r"[\p{P}$+<=>\^`|~\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
     r"\x{2B920}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
+# A letter and its mark, which Unicode's compositions make one character.
+_DECOMPOSED, _COMPOSED = "e\u0301", "\u00e9"
+# An unassigned character that belongs to no letter, and where one may join the one before it.
+_APART = "\ufff0"
+_BEFORE_JOINED = r"(?<!\A)(?=[^\x00-\x7F])|(?<=\r)(?=\n)|(?<=\p{Cf})(?=[\x00-\x7F])"
 # A longer word is unknown; to look for its pieces takes the square of its length.
 _LONGEST_WORD = 1000
 
@@ -166,7 +171,7 @@ def _unigram(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
     steps: list[Any] = []
     charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")
     if charsmap is not None:
-        steps.append(_precompiled(charsmap))
+        steps += _precompiled(charsmap)
     has_prefix = _flag(metadata, "add_space_prefix", False)
     if _flag(metadata, "remove_extra_whitespaces", False):
         steps += [
@@ -183,9 +188,20 @@ def _unigram(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _precompiled(charsmap: Sequence[int]) -> normalizers.Normalizer:
+def _precompiled(charsmap: Sequence[int]) -> list[Any]:
+    """Returns the steps that replace characters by a table, of which the longest key counts.
+
+    tokenizers' library looks up a letter with its marks by the first of them alone, and drops the
+    others. So each character is looked up apart, after the marks are composed: that is what the
+    longer keys of SentencePiece's tables do.
+    """
     try:
-        return normalizers.Precompiled(bytes(number & 0xFF for number in charsmap))
+        table = normalizers.Precompiled(bytes(number & 0xFF for number in charsmap))
+        if table.normalize_str(_DECOMPOSED) != _COMPOSED:
+            return [table]
+        apart = normalizers.Replace(Regex(_BEFORE_JOINED), _APART)
+        together = normalizers.Replace(_APART, "")
+        return [normalizers.NFC(), apart, table, together, normalizers.NFC()]
     except Exception as failure:  # of tokenizers, without a class of its own
         raise tokenizer_error(
             f"`tokenizer.ggml.precompiled_charsmap` must be SentencePiece's: {failure}. Convert "
@@ -381,7 +397,11 @@ def _text_decoder(*, strips_space: bool) -> decoders.Decoder:
 
 
 def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-    """Adds the tokens that are found in a text before it is encoded."""
+    """Adds the tokens that are found in a text before it is encoded.
+
+    Where two of them overlap in a text, as in "|||IP_ADDRESS|||EMAIL_ADDRESS|||" of OLMo, the first
+    one counts, as in the models' own tokenizers; in llama.cpp the longer one.
+    """
     lefts, rights = _stripping(vocabulary, metadata)
     special = vocabulary.of_kind(TokenKind.CONTROL, TokenKind.UNKNOWN)
     shown = vocabulary.of_kind(TokenKind.USER_DEFINED)
@@ -404,7 +424,8 @@ def _stripping(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Returns the tokens that take the spaces to their left, and those to their right.
 
-    GGUF has no key for it; llama.cpp knows some models by their names.
+    GGUF has no key for it; llama.cpp knows some models by their names. There it takes ASCII spaces
+    only, here all of Unicode's, as tokenizers' library and the models' own tokenizers do.
     """
     pre = str(metadata.get("tokenizer.ggml.pre"))
     architecture = str(metadata.get("general.architecture"))
