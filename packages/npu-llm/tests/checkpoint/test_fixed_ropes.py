@@ -2,10 +2,10 @@ import pytest
 import torch
 import transformers
 
-from npu_llm import NPUModelForCausalLM
+from npu_llm import NPUModelForCausalLM, export
 from npu_llm.checkpoint.facts import context_length, read_facts
 from npu_llm.checkpoint.source import find_source
-from npu_llm.errors import ContextError
+from npu_llm.errors import ContextError, OptionError
 
 SHORT, LONGEST = 32, 128
 FACTORS = {
@@ -67,6 +67,25 @@ def test_factors_follow_the_context_that_is_asked_for(name, tmp_path, save_tiny,
     assert not long.report.entry_from_cache
     facts = read_facts(find_source(folder))
     assert (facts.context_length, facts.longest_context) == (SHORT, LONGEST)
+
+
+def test_exported_folder_has_the_factors_of_its_context(tmp_path, save_tiny, logit_tolerance):
+    config, ropes = KINDS["phi3"]
+    folder = tmp_path / "m"
+    save_tiny("phi3", folder, **config, rope_scaling=ropes, max_position_embeddings=LONGEST)
+    made = export(folder, tmp_path / "exported", dtype="float32", max_context=LONGEST)
+    model = NPUModelForCausalLM.from_pretrained(made, cache_dir=tmp_path / "cache")
+    assert model.context_length == LONGEST
+    ids = tokens(SHORT + 1)
+    torch.testing.assert_close(
+        model(ids).logits,
+        logits_of_transformers(folder, ids),
+        rtol=logit_tolerance,
+        atol=logit_tolerance,
+    )
+    with pytest.raises(OptionError, match=rf"at most {LONGEST}") as caught:
+        export(folder, tmp_path / "more", max_context=LONGEST + 1)
+    assert caught.value.code == "max-context"
 
 
 def test_dynamic_ropes_are_those_of_the_models_context(tmp_path, save_tiny, logit_tolerance):

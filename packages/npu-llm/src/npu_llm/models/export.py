@@ -51,6 +51,7 @@ def export(
     symmetric: bool = False,
     data: str | os.PathLike[str] | None = None,
     pipeline: str | None = None,
+    max_context: int | None = None,
     verify: str = "first",
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
@@ -76,6 +77,9 @@ def export(
         symmetric: whether to omit zero points; for int8 and int4.
         data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
         pipeline: "kernels", "dynamic" or "static"; by default what suits this device and the model.
+        max_context: tokens that a sequence may have, for a model whose rotary embeddings have
+            other factors for long texts (LongRoPE): the folder has one set of them. None for the
+            short ones.
         verify: "off" to skip comparing the program with torch. What torch computes for a few tokens
             is in the folder anyway, for machines that compile it again.
         gguf_file: which GGUF file in a folder.
@@ -95,9 +99,9 @@ def export(
 
     Raises:
         OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
-            [quantize-text], [output-exists] for a folder that is not empty, [unknown-target],
-            [blob-context], or [target-pipeline] for targets with another pipeline than the static
-            one.
+            [quantize-text], [output-exists] for a folder that is not empty, [max-context] for more
+            than the model was made for, [unknown-target], [blob-context], or [target-pipeline] for
+            targets with another pipeline than the static one.
         TargetError: [target-absent], [target-wine], [target-compiler] without a compiler that runs.
         ExportError: [target-refused] if a target's compiler refuses a program.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
@@ -107,6 +111,7 @@ def export(
     options = LoadOptions(
         dtype=dtype,
         pipeline="static" if compiled_for else pipeline,
+        max_context=max_context,
         verify=verify,
         gguf_file=gguf_file,
         trust_remote_code=trust_remote_code,
@@ -121,6 +126,7 @@ def export(
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file)
         facts = read_facts(source)
+        options.check_context(source.name, facts.longest_context)
         kernels = options.pipeline_here == "kernels"
         # Rounding by a text needs all weights in memory at once.
         while_built = facts if text is None else replace(facts, is_mapped=False)

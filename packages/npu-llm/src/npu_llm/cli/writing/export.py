@@ -13,7 +13,7 @@ from npu_command.output import add_json, give_answer
 from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
 from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION
-from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model, file_options
+from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model, file_options, positive
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.progress import STAGES, TARGET_STAGES
 
@@ -53,6 +53,13 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
         "and model)",
+    )
+    parser.add_argument(
+        "--max-context",
+        type=positive,
+        metavar="N",
+        help="tokens of prompt and answer, for a model with other rotary factors beyond a length, "
+        "such as Phi-3's of 128k (default: as many as the short factors serve)",
     )
     add_verify(parser)
     parser.add_argument(
@@ -127,6 +134,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
                 options.output,
                 dtype=options.dtype,
                 pipeline=options.pipeline,
+                max_context=options.max_context,
                 targets=options.target,
                 blob_context=options.blob_context,
                 skip_refused=options.skip_refused,
@@ -185,6 +193,7 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     usual = {"group_size": None, "symmetric": False}
     changed = [name for name, value in how.items() if value != usual[name]]
     refused = ["target"] if options.target else []
+    refused += ["max_context"] if options.max_context is not None else []
     refused += ["pipeline"] if is_one_step and options.pipeline is not None else []
     if not is_one_step:
         refused += [*changed, *(["data"] if data is not None else [])]
