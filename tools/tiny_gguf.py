@@ -28,7 +28,8 @@ def write_tiny(
     for name, (types, value) in described["metadata"].items():
         kinds = [GGUFValueType[one] for one in types]
         writer.add_key_value(name, value, kinds[0], kinds[1] if len(kinds) > 1 else None)
-    writer.add_string("tokenizer.ggml.model", "no_vocab")
+    if "tokenizer.ggml.model" not in described["metadata"]:
+        writer.add_string("tokenizer.ggml.model", "no_vocab")
     random = np.random.default_rng(0)
     for name, (shape, *distribution) in described["tensors"].items():
         if isinstance(distribution[0], list):

@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +8,9 @@ import npu_runtime
 from npu_compiler.target_compiler import Estimate, TargetReport
 from npu_llm.cli import main
 from npu_llm.models.export import export
+from tiny_gguf import write_tiny
+
+WITNESS = json.loads((Path(__file__).parents[2] / "gguf/witness.json").read_text())
 
 
 def info(capsys, *arguments):
@@ -25,6 +29,19 @@ def test_gguf_file_is_described_without_being_loaded(weights, capsys):
     assert "GB are available" in out
     can_half = "BF16" in npu_runtime.device_info().capabilities
     assert ("bfloat16" in re.search("computes in(.*)", out)[1]) == can_half
+
+
+def test_gguf_file_that_would_not_start_is_refused(tmp_path, capsys):
+    described = WITNESS["llama"]
+    described["metadata"] |= {
+        "tokenizer.ggml.model": [["STRING"], "gpt2"],
+        "tokenizer.ggml.pre": [["STRING"], "qwen-9"],
+    }
+    assert main(["info", str(write_tiny(tmp_path / "some.gguf", described))]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "got 'qwen-9'. Similar names: qwen2" in captured.err
+    assert "[gguf-tokenizer]" in captured.err
 
 
 def test_checkpoint_as_json(checkpoint, capsys):
