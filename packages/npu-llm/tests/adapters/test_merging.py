@@ -1,9 +1,17 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
 
 from npu_llm.adapters.merging import merge
+from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError
+from tiny_gguf import write_tiny
+
+WITNESS = json.loads((Path(__file__).parents[1] / "gguf/witness.json").read_text())
 
 Q0 = "model.layers.0.self_attn.q_proj"
 
@@ -35,6 +43,27 @@ def test_dora_keeps_the_length_that_it_learned(llama, save_adapter, tmp_path):
     path = save_adapter("dora", "self_attn.q_proj", more=more, use_dora=True)
     folder = merge(llama.folder, [(path, 1.0)], tmp_path / "merged")
     torch.testing.assert_close(weight(folder, Q0).norm(dim=1), lengths)
+
+
+@pytest.mark.parametrize("name", ["llama3rope", "phi3_long_256_64", "llama_rope_yarn"])
+def test_rotary_factors_of_a_gguf_file_are_kept(name, tmp_path):
+    path = write_tiny(tmp_path / "some.gguf", WITNESS[name])
+    folder = merge(path, [], tmp_path / "merged")
+    model, weights = load_model(find_source(path))
+    weights.fill()
+    again, weights = load_model(find_source(folder), has_long_ropes=True)
+    weights.fill()
+    ids = torch.tensor([WITNESS[name]["answer"]["ids"]])
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=0.0, atol=1e-4)
+
+
+def test_what_no_config_says_is_refused(tmp_path):
+    path = write_tiny(tmp_path / "some.gguf", WITNESS["nemotron_bias"])
+    with pytest.raises(ModelError, match=r"down_proj\.bias") as caught:
+        merge(path, [], tmp_path / "merged")
+    assert caught.value.code == "gguf-config"
+    assert not (tmp_path / "merged").exists()
 
 
 def test_an_adapter_of_another_model_is_refused(tiny, save_adapter, tmp_path):

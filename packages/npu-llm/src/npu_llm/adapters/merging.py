@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from npu_llm.adapters.lora import AdapterFile, LowRank, read_adapter
+from npu_llm.checkpoint.described import check_config_suffices
 from npu_llm.checkpoint.loading import load_model, load_tokenizer
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError
@@ -48,8 +49,9 @@ def merge(
         The folder: weights in float32, and the tokenizer.
 
     Raises:
-        ModelError: if the model or an adapter cannot be read, or [adapter-base] if they do not
-            belong together.
+        ModelError: if the model or an adapter cannot be read, [adapter-base] if they do not
+            belong together, or [gguf-config] for a GGUF file whose model config.json cannot
+            describe.
     """
     files = [(read_adapter(path), scale) for path, scale in adapters]
     source = find_source(name_or_path, gguf_file=gguf_file)
@@ -61,6 +63,8 @@ def merge(
             trust_remote_code=trust_remote_code,
             ignore_unexpected=ignore_unexpected,
         )
+        if source.gguf_file is not None:
+            check_config_suffices(model, source.path, auto=auto)
         weights.fill()
     with progress.stage("merge"), torch.no_grad():
         count = sum(len(file.layers) for file, _ in files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -303,7 +304,8 @@ def _ropes_of_gemma_4(keys: Keys) -> Mapping[str, Rope]:
     base = keys.real("rope.freq_base_swa", 10_000.0)
     rotated = keys.number("rope.dimension_count", _head_of_gemma_4(keys))
     return {
-        "full_attention_": read_rope(keys, rotated=rotated),
+        # transformers computes no factors for heads of several sizes.
+        "full_attention_": replace(read_rope(keys, rotated=rotated), factors=None),
         "sliding_attention_": read_rope(
             keys, rotated=windowed, base=base, is_scaled=False, factors=None
         ),
@@ -404,6 +406,9 @@ DENSE: Mapping[str, Architecture] = {
             "partial_rotary_factor": _partial,
             "sliding_window": None,
             "pad_token_id": None,
+            "original_max_position_embeddings": lambda keys: keys.number(
+                "rope.scaling.original_context_length", keys.number("context_length")
+            ),
         },
         # llama.cpp applies no window either, since files carry it for models without one.
         without_effect=("attention.sliding_window",),

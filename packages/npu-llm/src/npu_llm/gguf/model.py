@@ -28,7 +28,7 @@ try:
 except ImportError:  # before transformers 5
     from transformers.modeling_utils import no_init_weights
 
-__all__ = ["load_gguf_model"]
+__all__ = ["load_gguf_model", "made_of"]
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 # Tensors of factors, which are part of the rotary positions.
@@ -85,6 +85,19 @@ def load_gguf_model(path: Path, *, auto: Any = None) -> tuple[Any, dict[str, Wei
     return model.eval(), weights
 
 
+def made_of(config: Any, auto: Any) -> Any:
+    """Returns a model with parameters on the meta device and buffers that have values.
+
+    Args:
+        config: transformers' config.
+        auto: transformers' class for models of the task.
+    """
+    with _lock, no_init_weights(), _without_memory():
+        model = auto.from_config(config, dtype=torch.float32)
+        model.tie_weights()
+        return model
+
+
 def _build(keys: Keys, row: Architecture, ropes: Mapping[str, Rope], auto: Any) -> Any:
     """Returns the model, with parameters on the meta device and buffers that have values."""
     attributes = row.config_of(keys)
@@ -101,10 +114,7 @@ def _build(keys: Keys, row: Architecture, ropes: Mapping[str, Rope], auto: Any) 
         config = AutoConfig.for_model(row.model_type, **attributes)
         config.architectures = [auto._model_mapping[type(config)].__name__]
         config.dtype = torch.float32
-        with _lock, no_init_weights(), _without_memory():
-            model = auto.from_config(config, dtype=torch.float32)
-            model.tie_weights()
-            return model
+        return made_of(config, auto)
     except (MemoryError, ModelError):
         raise
     except Exception as failure:  # of any class: configs check themselves, models compute with them
@@ -224,6 +234,11 @@ def _set_ropes(model: Any, ropes: Mapping[str, Rope]) -> None:
             for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
                 if isinstance(getattr(module, name, None), torch.Tensor):
                     getattr(module, name).copy_(rope.frequencies)
+            kinds = getattr(module, "rope_type", None)
+            if isinstance(kinds, dict):
+                kinds[prefix.removesuffix("_")] = "default"
+            elif kinds is not None:
+                module.rope_type = "default"  # texts of any length have the same
             scaling = f"{prefix}attention_scaling"
             if hasattr(module, scaling):
                 setattr(module, scaling, rope.scale)

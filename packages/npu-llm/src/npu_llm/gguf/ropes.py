@@ -25,6 +25,9 @@ class Rope:
         factor: by how much positions are compressed.
         original: the context before it was extended.
         factors: (rotated / 2,) float32, by which frequencies are divided one by one; None for none.
+        short_factors: those for texts within the original context, if they are others.
+        context: how many positions the model was made for.
+        betas: how often frequencies rotate between which YaRN interpolates only some.
     """
 
     base: float
@@ -34,6 +37,9 @@ class Rope:
     factor: float
     original: int
     factors: np.ndarray | None = None
+    short_factors: np.ndarray | None = None
+    context: int = 0
+    betas: tuple[float, float] = (32.0, 1.0)
 
     def parameters(self, *, partial: float | None = None) -> dict[str, object]:
         """Returns transformers' rope_parameters, as far as they can say it.
@@ -52,6 +58,21 @@ class Rope:
                 "factor": self.factor,
                 "attention_factor": self.scale,
                 "original_max_position_embeddings": self.original,
+                "beta_fast": self.betas[0],
+                "beta_slow": self.betas[1],
+            }
+        if self.factors is not None and self.scaling != "yarn":
+            # The one kind that divides each frequency by a number of its own.
+            short, original = self.factors, self.context
+            if self.short_factors is not None:
+                short, original = self.short_factors, self.original
+            found |= {
+                "rope_type": "longrope",
+                "short_factor": (short * self.factor).tolist(),
+                "long_factor": (self.factors * self.factor).tolist(),
+                "attention_factor": self.scale,
+                "factor": self.context / original,
+                "original_max_position_embeddings": original,
             }
         return found
 
@@ -94,15 +115,17 @@ def read_rope(
     if not is_scaled:
         scale, scaling = 1.0, "none"
     frequencies = base ** (-np.arange(0, size, 2, dtype=np.float64) / size)
-    divided = _factors(keys, scaling, context > original, factors)
+    divided, short = _factors(keys, context > original, factors)
     if divided is not None:
         if divided.shape != frequencies.shape:
             raise keys.refuse(f"must have {len(frequencies)} rotary factors, got {divided.shape}")
         frequencies = frequencies / divided
     interpolated = frequencies / factor
+    fast, slow = 32.0, 1.0
     if scaling == "yarn":
-        fast = keys.real("rope.scaling.yarn_beta_fast", 32.0) if has_yarn_keys else 32.0
-        slow = keys.real("rope.scaling.yarn_beta_slow", 1.0) if has_yarn_keys else 1.0
+        if has_yarn_keys:
+            fast = keys.real("rope.scaling.yarn_beta_fast", fast)
+            slow = keys.real("rope.scaling.yarn_beta_slow", slow)
         multiplier = keys.real("rope.scaling.yarn_log_multiplier", 0.0) if has_yarn_keys else 0.0
         # The share that is not interpolated, by frequency.
         kept = _ramp(size, base, original, fast, slow)
@@ -116,18 +139,24 @@ def read_rope(
         factor,
         original,
         divided,
+        short,
+        context,
+        (fast, slow),
     )
 
 
-def _factors(keys: Keys, scaling: str, is_long: bool, name: str | None) -> np.ndarray | None:
+def _factors(
+    keys: Keys, is_long: bool, name: str | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Returns the factors that are used, and others for short texts."""
     tensors = keys.file.tensors
     if name is not None and name in tensors:
-        return tensors[name].values()
-    long, short = "rope_factors_long.weight", "rope_factors_short.weight"
-    if long in tensors and short in tensors:
-        # As llama.cpp does where the context is the model's own.
-        return tensors[long if is_long else short].values()
-    return None
+        return tensors[name].values(), None
+    long, short = (tensors.get(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    if long is None or short is None:
+        return None, None
+    # As llama.cpp does where the context is the model's own.
+    return (long.values(), short.values()) if is_long else (short.values(), None)
 
 
 def _ramp(size: int, base: float, original: int, fast: float, slow: float) -> np.ndarray:
