@@ -8,7 +8,7 @@
 namespace npu::ops::kernel_programs {
 namespace {
 
-constexpr int kTasksPerWorker = 3;  // fewer are split further, so that workers end together
+constexpr int kMostTasksPerWorker = 8, kMostTogether = 8;
 
 PartialSums partial_sums(float* memory, int queries) {
   return {memory, memory + queries, memory + 2 * static_cast<std::size_t>(queries)};
@@ -16,15 +16,16 @@ PartialSums partial_sums(float* memory, int queries) {
 
 }  // namespace
 
-void Program::make_tiles(Context& step) const {
+void Program::make_tiles(Step& step) const {
   const Rows& rows = step.rows;
-  const int key_heads = step.needs.key_heads;
+  const int key_heads = step.context.needs.key_heads;
   step.has_selections = false;
+  step.most_candidates = 0;
   std::int32_t* chosen = selection_.blocks == 0 || !rows.is_decode
                              ? nullptr
                              : step.chosen_blocks.of(static_cast<std::size_t>(rows.count) *
                                                      key_heads * selection_.blocks);
-  for (int group : step.needs.groups) {
+  for (int group : step.context.needs.groups) {
     std::vector<Tile>& tiles = step.tiles[group];
     tiles.clear();
     for (int row = 0; row < rows.count;) {
@@ -43,6 +44,8 @@ void Program::make_tiles(Context& step) const {
         tile.blocks_of_head = selection_.blocks;
         tile.first_slot = (selection_.blocks - 1) * kBlockSlots + rows.slots[row] % kBlockSlots;
         step.has_selections = true;
+        step.most_candidates =
+            std::max<std::size_t>(step.most_candidates, tile.newest - kNewestBlocks);
       }
       tiles.push_back(tile);
       row = end;
@@ -50,103 +53,167 @@ void Program::make_tiles(Context& step) const {
   }
 }
 
-void Program::run_attend(Context& step, const Attend& attend, int stage, Barrier& barrier,
-                         int worker) const {
-  const LayerCache& cache = layers_[attend.layer];
-  const int group = attend.heads / cache.key_heads, padded = cache.padded_value_size();
-  const std::vector<Tile>& tiles = step.tiles.at(group);
-  if (selection_.blocks > 0) note_bounds(step, cache, barrier, worker);
-  if (step.has_selections) select_blocks(step, attend, barrier, worker);
-  ThreadScratch& own = step.own[worker];
-  const auto first_piece = [&](const Tile& tile) {
-    const std::int64_t window = attend.options.window;
-    return window > 0 ? std::max<std::int64_t>(0, tile.first_slot - window + 1) / kPieceSlots : 0;
-  };
-  const auto last_piece = [](const Tile& tile) {
-    return (tile.first_slot + tile.rows - 1) / kPieceSlots;
-  };
-  const auto queries_of = [&](const Tile& tile, int key_head) {
-    return Queries{.values = at(step, attend.queries, tile.first_row) +
-                             static_cast<std::size_t>(key_head) * group * cache.key_size,
-                   .row_stride = static_cast<std::size_t>(strides_[attend.queries.buffer]),
-                   .rows = tile.rows,
-                   .group = group,
-                   .first_head = key_head * group,
-                   .first_slot = tile.first_slot};
-  };
-  const auto ready = [&](const Tile& tile, int key_head) {
-    row_.ready(cache, queries_of(tile, key_head), attend.options, own.attend.get());
-  };
-  const auto attend_piece = [&](const Tile& tile, int key_head, std::int64_t piece,
-                                const PartialSums& out) {
+// One instruction's attention in a step.
+struct Program::Attention {
+  const Program& program;
+  const Step& step;
+  const Attend& attend;
+  const LayerCache& cache;
+  const std::vector<Tile>& tiles;
+  int group;
+  ThreadScratch& own;
+
+  const Tile& tile(int pair) const { return tiles[pair / cache.key_heads]; }
+  int key_head(int pair) const { return pair % cache.key_heads; }
+  int padded() const { return cache.padded_value_size(); }
+
+  // Floats of the sums of a piece.
+  std::size_t room() const { return partial_floats(rows_of_tile(group) * group, padded()); }
+
+  Queries queries(int pair) const {
+    const Tile& of = tile(pair);
+    return {.values = program.at(step, attend.queries, of.first_row) +
+                      static_cast<std::size_t>(key_head(pair)) * group * cache.key_size,
+            .row_stride = static_cast<std::size_t>(program.strides_[attend.queries.buffer]),
+            .rows = of.rows,
+            .group = group,
+            .first_head = key_head(pair) * group,
+            .first_slot = of.first_slot};
+  }
+  void ready(int pair) const {
+    program.row_.ready(cache, queries(pair), attend.options, own.attend.get());
+  }
+  void piece(int pair, std::int64_t piece, const PartialSums& out) const {
+    const Tile& of = tile(pair);
     unsigned char* blocks[kPieceSlots / kBlockSlots];
     const std::int64_t start = piece * kPieceSlots;
-    const std::int64_t end =
-        std::min<std::int64_t>(start + kPieceSlots, tile.first_slot + tile.rows);
+    const std::int64_t end = std::min<std::int64_t>(start + kPieceSlots, of.first_slot + of.rows);
     for (std::int64_t slot = start; slot < end; slot += kBlockSlots) {
-      const std::int32_t block = tile.blocks_of(key_head)[slot / kBlockSlots];
-      blocks[(slot - start) / kBlockSlots] = step.rows.blocks[block];
+      const std::int32_t block = of.blocks_of(key_head(pair))[slot / kBlockSlots];
+      blocks[(slot - start) / kBlockSlots] = (*step.rows.blocks)[block];
     }
-    row_.attend(cache, key_head, blocks, start, end, queries_of(tile, key_head), attend.options,
-                out, own.attend.get());
-  };
-  const auto finish = [&](const Tile& tile, int key_head, const PartialSums& total) {
-    row_.finish(total, cache, queries_of(tile, key_head), attend.options,
-                at(step, attend.out, tile.first_row) +
-                    static_cast<std::size_t>(key_head) * group * cache.value_size,
-                strides_[attend.out.buffer]);
-  };
-  std::atomic<int>& next = step.counters[stage];
+    program.row_.attend(cache, key_head(pair), blocks, start, end, queries(pair), attend.options,
+                        out, own.attend.get());
+  }
+  void finish(int pair, const PartialSums& total) const {
+    const Tile& of = tile(pair);
+    const int width = group * cache.value_size;
+    program.row_.finish(total, cache, queries(pair), attend.options, own.results.get(), width);
+    own.result = {.to = program.at(step, attend.out, of.first_row) +
+                        static_cast<std::size_t>(key_head(pair)) * width,
+                  .to_stride = static_cast<std::size_t>(program.strides_[attend.out.buffer]),
+                  .stride = static_cast<std::size_t>(width),
+                  .rows = of.rows,
+                  .width = width};
+  }
+};
+
+Program::Attention Program::attention(const Step& step, const Phase& phase, int worker) const {
+  const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
+  const LayerCache& cache = layers_[attend.layer];
+  const int group = attend.heads / cache.key_heads;
+  return {*this, step, attend, cache, step.tiles.at(group), group, step.context.own[worker]};
+}
+
+void Program::plan_attention(Step& step, int stage, int workers) const {
+  Phase phase{Phase::Kind::heads, stage, stage + 1, 1, 1};
+  const auto& attend = std::get<Attend>(instructions_[stages_[stage].first]);
+  const LayerCache& cache = layers_[attend.layer];
+  const int group = attend.heads / cache.key_heads;
+  const std::vector<Tile>& tiles = step.tiles.at(group);
   const int pairs = static_cast<int>(tiles.size()) * cache.key_heads;
+  const auto add = [&](Phase::Kind kind, int count, int pieces, bool is_repeatable) {
+    phase.kind = kind;
+    phase.count = count;
+    phase.pieces = pieces;
+    step.add(phase, is_repeatable);
+  };
+  const auto is_full = [&](int slot) { return slot % kBlockSlots == kBlockSlots - 1; };
+  if (selection_.blocks > 0 &&
+      std::any_of(step.rows.slots, step.rows.slots + step.rows.count, is_full)) {
+    add(Phase::Kind::bounds, step.rows.count, std::min(step.rows.count, workers), false);
+  }
+  if (step.has_selections) {
+    add(Phase::Kind::candidates, 1, kTasksPerWorker * workers, false);
+    add(Phase::Kind::blocks, pairs, pairs, false);
+  }
+  const int rows = rows_of_tile(group);
+  const std::size_t room = partial_floats(rows * group, cache.padded_value_size());
+  step.result_floats =
+      std::max({step.result_floats, static_cast<std::size_t>(rows) * group * cache.value_size});
   std::int64_t most_pieces = 0;
   for (const Tile& tile : tiles) {
-    most_pieces = std::max(most_pieces, last_piece(tile) - first_piece(tile) + 1);
+    most_pieces =
+        std::max(most_pieces, tile.last_piece() - tile.first_piece(attend.options.window) + 1);
   }
-  if (pairs >= kTasksPerWorker * barrier.workers || most_pieces <= 2) {
-    for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < pairs;) {
-      const Tile& tile = tiles[task / cache.key_heads];
-      const int key_head = task % cache.key_heads, queries = tile.rows * group;
-      const PartialSums total = partial_sums(own.sums.get(), queries);
-      const PartialSums piece_sums =
-          partial_sums(own.sums.get() + partial_floats(queries, padded), queries);
-      ready(tile, key_head);
-      for (std::int64_t piece = first_piece(tile); piece <= last_piece(tile); ++piece) {
-        const bool is_first = piece == first_piece(tile);
-        attend_piece(tile, key_head, piece, is_first ? total : piece_sums);
-        if (!is_first) row_.merge(total, piece_sums, queries, padded);
-      }
-      finish(tile, key_head, total);
-    }
-    return;
+  if (pairs >= kTasksPerWorker * workers || most_pieces <= 2) {
+    return add(Phase::Kind::heads, pairs, pairs, true);
   }
   // Few rows with much to look at: pieces are work of their own, and are merged in their order, as
-  // above, so that the sums are the same.
-  const std::size_t room = partial_floats(rows_of_tile(group) * group, padded);
-  if (worker == 0) step.pieces.of(room * pairs * most_pieces);
-  barrier.wait();
-  const auto sums_of = [&](int pair, std::int64_t piece, const Tile& tile) {
-    return partial_sums(step.pieces.get() + (pair * most_pieces + piece) * room, tile.rows * group);
+  // those of heads are, so that the sums are the same.
+  phase.most_pieces = static_cast<int>(most_pieces);
+  phase.together = static_cast<int>(std::clamp<std::int64_t>(
+      pairs * most_pieces / (kMostTasksPerWorker * workers), 1, kMostTogether));
+  const int per_pair = (phase.most_pieces + phase.together - 1) / phase.together;
+  step.result_floats = std::max(step.result_floats, room * phase.together);
+  step.piece_floats = std::max(step.piece_floats, room * pairs * most_pieces);
+  add(Phase::Kind::pieces, pairs, pairs * per_pair, true);
+  add(Phase::Kind::merge, pairs, pairs, false);
+}
+
+void Program::attend_heads(const Step& step, const Phase& phase, int pair, int worker) const {
+  const Attention of = attention(step, phase, worker);
+  const Tile& tile = of.tile(pair);
+  const int queries = tile.rows * of.group;
+  const PartialSums total = partial_sums(of.own.sums.get(), queries);
+  const PartialSums sums =
+      partial_sums(of.own.sums.get() + partial_floats(queries, of.padded()), queries);
+  of.ready(pair);
+  const std::int64_t first = tile.first_piece(of.attend.options.window);
+  for (std::int64_t piece = first; piece <= tile.last_piece(); ++piece) {
+    of.piece(pair, piece, piece == first ? total : sums);
+    if (piece != first) row_.merge(total, sums, queries, of.padded());
+  }
+  of.finish(pair, total);
+}
+
+void Program::attend_pieces(const Step& step, const Phase& phase, int task, int worker) const {
+  const Attention of = attention(step, phase, worker);
+  const int per_pair = (phase.most_pieces + phase.together - 1) / phase.together;
+  const int pair = task / per_pair, place = task % per_pair * phase.together;
+  const Tile& tile = of.tile(pair);
+  const std::int64_t first = tile.first_piece(of.attend.options.window) + place;
+  const std::int64_t end = std::min<std::int64_t>(first + phase.together, tile.last_piece() + 1);
+  const std::size_t room = of.room();
+  of.own.result = {};
+  if (first >= end) return;
+  of.ready(pair);
+  for (std::int64_t piece = first; piece < end; ++piece) {
+    of.piece(pair, piece,
+             partial_sums(of.own.results.get() + (piece - first) * room, tile.rows * of.group));
+  }
+  const std::size_t used = partial_floats(tile.rows * of.group, of.padded());
+  of.own.result = {.to = step.context.pieces.get() +
+                         (static_cast<std::size_t>(pair) * phase.most_pieces + place) * room,
+                   .to_stride = room,
+                   .stride = room,
+                   .rows = static_cast<int>(end - first),
+                   .width = static_cast<int>(used)};
+}
+
+void Program::merge_pieces(const Step& step, const Phase& phase, int pair, int worker) const {
+  const Attention of = attention(step, phase, worker);
+  const Tile& tile = of.tile(pair);
+  const int queries = tile.rows * of.group;
+  const auto sums_of = [&](std::int64_t piece) {
+    const std::size_t place = static_cast<std::size_t>(pair) * phase.most_pieces + piece;
+    return partial_sums(step.context.pieces.get() + place * of.room(), queries);
   };
-  const int tasks = static_cast<int>(pairs * most_pieces);
-  for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-    const int pair = static_cast<int>(task / most_pieces);
-    const Tile& tile = tiles[pair / cache.key_heads];
-    const std::int64_t piece = first_piece(tile) + task % most_pieces;
-    if (piece <= last_piece(tile)) {
-      ready(tile, pair % cache.key_heads);
-      attend_piece(tile, pair % cache.key_heads, piece, sums_of(pair, task % most_pieces, tile));
-    }
-  }
-  barrier.wait();
-  const auto [begin, end] = share(pairs, worker, barrier.workers);
-  for (int pair = begin; pair < end; ++pair) {
-    const Tile& tile = tiles[pair / cache.key_heads];
-    const PartialSums total = sums_of(pair, 0, tile);
-    for (std::int64_t piece = 1; piece <= last_piece(tile) - first_piece(tile); ++piece) {
-      row_.merge(total, sums_of(pair, piece, tile), tile.rows * group, padded);
-    }
-    finish(tile, pair % cache.key_heads, total);
-  }
+  const PartialSums total = sums_of(0);
+  const std::int64_t pieces = tile.last_piece() - tile.first_piece(of.attend.options.window) + 1;
+  for (std::int64_t piece = 1; piece < pieces; ++piece)
+    row_.merge(total, sums_of(piece), queries, of.padded());
+  of.finish(pair, total);
 }
 
 }  // namespace npu::ops::kernel_programs

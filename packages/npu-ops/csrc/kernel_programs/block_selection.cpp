@@ -14,7 +14,6 @@
 namespace npu::ops::kernel_programs {
 namespace {
 
-constexpr int kNewest = 2;  // always chosen, as is the first
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Writes which `count` of the candidates rank highest, in their order; equal ones: the newest.
@@ -39,14 +38,14 @@ void choose(const float* ranks, int candidates, int count, float* scratch, std::
 
 // Blocks whose last slot this step has written are full, and get their bounds. One that is written
 // again after a sequence was cropped becomes full again, so bounds are never of other keys.
-void Program::note_bounds(const Context& step, const LayerCache& cache, Barrier& barrier,
-                          int worker) const {
+void Program::note_bounds(const Step& step, const Phase& phase, int begin, int end) const {
+  const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
   const Rows& rows = step.rows;
-  const auto [begin, end] = share(rows.count, worker, barrier.workers);
   for (int row = begin; row < end; ++row) {
     const int slot = rows.slots[row];
     if (slot % kBlockSlots == kBlockSlots - 1) {
-      row_.note_bounds(cache, rows.blocks[rows.table_of(row)[slot / kBlockSlots]]);
+      row_.note_bounds(layers_[attend.layer],
+                       (*rows.blocks)[rows.table_of(row)[slot / kBlockSlots]]);
     }
   }
 }
@@ -54,71 +53,64 @@ void Program::note_bounds(const Context& step, const LayerCache& cache, Barrier&
 // Heads that share keys share a choice. A bound counts by how far it is below the highest of its
 // own head's, so that a head with greater scores does not choose for the others; the rank of a
 // block is that with the head that wants it most.
-void Program::select_blocks(Context& step, const Attend& attend, Barrier& barrier,
-                            int worker) const {
+void Program::bound_candidates(const Step& step, const Phase& phase, int piece, int worker) const {
+  const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
   const LayerCache& cache = layers_[attend.layer];
   const int heads = attend.heads, group = heads / cache.key_heads;
   const int padded = cache.padded_key_size();
   const std::vector<Tile>& tiles = step.tiles.at(group);
-  std::size_t most = 0;  // candidates
-  for (const Tile& tile : tiles) {
-    if (tile.all_blocks != nullptr) most = std::max<std::size_t>(most, tile.newest - kNewest);
-  }
-  ThreadScratch& own = step.own[worker];
-  float* ranks = own.ranks.of(2 * most);
-  if (worker == 0) step.bounds.of(tiles.size() * heads * most);
-  barrier.wait();
-  const auto bounds_of = [&](std::size_t tile, int head) {
-    return step.bounds.get() + (tile * heads + head) * most;
-  };
+  float* queries = step.context.own[worker].bound_queries.get();
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const Tile& tile = tiles[i];
     if (tile.all_blocks == nullptr) continue;
     const float* from = at(step, attend.queries, tile.first_row);
-    float* queries = own.bound_queries.get();
     for (int head = 0; head < heads; ++head) {
       float* to = queries + static_cast<std::size_t>(head) * padded;
       for (int k = 0; k < cache.key_size; ++k)
         to[k] = from[head * cache.key_size + k] * attend.options.scale;
       std::fill(to + cache.key_size, to + padded, 0.0F);
     }
-    const auto [begin, end] = share(tile.newest - kNewest, worker, barrier.workers);
+    const auto [begin, end] = share(tile.newest - kNewestBlocks, piece, phase.pieces);
     for (int candidate = begin; candidate < end; ++candidate) {
-      const unsigned char* block = step.rows.blocks[tile.all_blocks[candidate + 1]];
+      const unsigned char* block = (*step.rows.blocks)[tile.all_blocks[candidate + 1]];
       for (int key_head = 0; key_head < cache.key_heads; ++key_head) {
         const int first = key_head * group;
+        float* bounds = step.context.bounds.get() + (i * heads + first) * step.most_candidates;
         row_.bound(cache, key_head, block, queries + static_cast<std::size_t>(first) * padded,
-                   group, bounds_of(i, first) + candidate, most);
+                   group, bounds + candidate, step.most_candidates);
       }
     }
   }
-  barrier.wait();
-  const auto [begin, end] =
-      share(static_cast<int>(tiles.size()) * cache.key_heads, worker, barrier.workers);
-  for (int pair = begin; pair < end; ++pair) {
-    const Tile& tile = tiles[pair / cache.key_heads];
-    if (tile.all_blocks == nullptr) continue;
-    const int key_head = pair % cache.key_heads, candidates = tile.newest - kNewest;
-    std::fill(ranks, ranks + candidates, -kInfinity);
-    for (int g = 0; g < group; ++g) {
-      const float* bounds = bounds_of(pair / cache.key_heads, key_head * group + g);
-      const float highest = *std::max_element(bounds, bounds + candidates);
-      for (int c = 0; c < candidates; ++c) {
-        const float rank = bounds[c] == highest ? 0 : bounds[c] - highest;
-        ranks[c] = std::max(ranks[c], rank);
-      }
+}
+
+void Program::choose_blocks(const Step& step, const Phase& phase, int pair, int worker) const {
+  const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
+  const LayerCache& cache = layers_[attend.layer];
+  const int heads = attend.heads, group = heads / cache.key_heads;
+  const std::size_t tile_index = pair / cache.key_heads;
+  const Tile& tile = step.tiles.at(group)[tile_index];
+  if (tile.all_blocks == nullptr) return;
+  const int key_head = pair % cache.key_heads, candidates = tile.newest - kNewestBlocks;
+  float* ranks = step.context.own[worker].ranks.get();
+  std::fill(ranks, ranks + candidates, -kInfinity);
+  for (int g = 0; g < group; ++g) {
+    const float* bounds = step.context.bounds.get() +
+                          (tile_index * heads + key_head * group + g) * step.most_candidates;
+    const float highest = *std::max_element(bounds, bounds + candidates);
+    for (int c = 0; c < candidates; ++c) {
+      const float rank = bounds[c] == highest ? 0 : bounds[c] - highest;
+      ranks[c] = std::max(ranks[c], rank);
     }
-    const std::size_t offset = tile.blocks - step.chosen_blocks.get();
-    std::int32_t* chosen = step.chosen_blocks.get() + offset + key_head * tile.blocks_of_head;
-    const int free = selection_.blocks - 1 - kNewest;
-    choose(ranks, candidates, free, ranks + most, chosen + 1);
-    chosen[0] = tile.all_blocks[0];
-    for (int k = 1; k <= free; ++k)
-      chosen[k] = tile.all_blocks[chosen[k] + 1];
-    for (int k = 0; k < kNewest; ++k)
-      chosen[1 + free + k] = tile.all_blocks[tile.newest + 1 - kNewest + k];
   }
-  barrier.wait();
+  const std::size_t offset = tile.blocks - step.chosen_blocks.get();
+  std::int32_t* chosen = step.chosen_blocks.get() + offset + key_head * tile.blocks_of_head;
+  const int free = selection_.blocks - 1 - kNewestBlocks;
+  choose(ranks, candidates, free, ranks + step.most_candidates, chosen + 1);
+  chosen[0] = tile.all_blocks[0];
+  for (int k = 1; k <= free; ++k)
+    chosen[k] = tile.all_blocks[chosen[k] + 1];
+  for (int k = 0; k < kNewestBlocks; ++k)
+    chosen[1 + free + k] = tile.all_blocks[tile.newest + 1 - kNewestBlocks + k];
 }
 
 }  // namespace npu::ops::kernel_programs

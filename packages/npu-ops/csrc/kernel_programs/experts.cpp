@@ -11,17 +11,16 @@ namespace npu::ops::kernel_programs {
 namespace {
 
 // The greatest scores and what each expert's result counts; equal scores: the first, as in torch.
-void choose(const float* scores, int count, const Experts& experts,
-            std::vector<std::pair<int, float>>& chosen) {
-  std::vector<int> order(count);
-  std::iota(order.begin(), order.end(), 0);
+void choose(const float* scores, int count, const Experts& experts, int* order,
+            ExpertGroups::Entry* chosen) {
+  std::iota(order, order + count, 0);
   // NaN counts as the greatest, as in torch, and makes the row's result NaN.
   const auto is_before = [&](int a, int b) {
     const bool a_nan = std::isnan(scores[a]), b_nan = std::isnan(scores[b]);
     if (a_nan || b_nan) return a_nan != b_nan ? a_nan : a < b;
     return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
   };
-  std::partial_sort(order.begin(), order.begin() + experts.chosen, order.end(), is_before);
+  std::partial_sort(order, order + experts.chosen, order + count, is_before);
   const float top = scores[order[0]];
   float total = 0;
   if (experts.shares == Shares::softmax) {
@@ -31,12 +30,11 @@ void choose(const float* scores, int count, const Experts& experts,
     for (int i = 0; i < experts.chosen; ++i)
       total += std::exp(scores[order[i]] - top);
   }
-  chosen.clear();
   for (int i = 0; i < experts.chosen; ++i) {
     const float score = scores[order[i]];
     const float part = experts.shares == Shares::sigmoid ? 1 / (1 + std::exp(-score))
                                                          : std::exp(score - top) / total;
-    chosen.emplace_back(order[i], part);
+    chosen[i] = {order[i], part};
   }
 }
 
@@ -54,95 +52,141 @@ void clamped_product(const float* both, int width, float limit, float* inner) {
 
 }  // namespace
 
-void Program::run_experts(Context& step, const Experts& experts, int rows, Barrier& barrier,
+void Program::plan_experts(Step& step, int stage, int rows, int workers) const {
+  const auto& experts = std::get<Experts>(instructions_[stages_[stage].first]);
+  const PackedLinear &up = experts.gate_up.front(), &down = experts.down.front();
+  const int entries = rows * experts.chosen;
+  ExpertGroups& groups = step.groups[stage];
+  groups.chosen.resize(entries);
+  groups.entries.resize(entries);
+  groups.first.resize(experts.gate_up.size() + 1);
+  const auto few = [&](int count) { return std::min(count, kTasksPerWorker * workers); };
+  const auto add = [&](Phase::Kind kind, int count, int pieces, bool is_repeatable) {
+    step.add({kind, stage, stage + 1, count, pieces}, is_repeatable);
+  };
+  // A piece has some columns of all experts' results, which stay in a near cache.
+  const auto pieces_of = [&](int count, int columns) {
+    const auto wanted = std::max<std::size_t>(
+        kTasksPerWorker * workers, std::size_t(entries) * count * columns / kResultsOfPiece);
+    const int pieces = std::min<std::size_t>(count, wanted);
+    const std::size_t most = std::size_t((count + pieces - 1) / pieces) * columns;
+    step.result_floats = std::max(step.result_floats, std::max(rows, entries) * most);
+    step.expert_floats = std::max(step.expert_floats, rows * most);
+    return pieces;
+  };
+  const int pairs = up.blocks() / 2, blocks = down.blocks();
+  add(Phase::Kind::choose, rows, few(rows), false);
+  add(Phase::Kind::group, 1, 1, false);
+  add(Phase::Kind::expert_inputs, entries, few(entries), false);
+  add(Phase::Kind::expert_up, pairs, pieces_of(pairs, 2 * kBlockOutputs), true);
+  add(Phase::Kind::expert_inner, entries, few(entries), false);
+  add(Phase::Kind::expert_down, blocks, pieces_of(blocks, kBlockOutputs), true);
+}
+
+void Program::choose_experts(Step& step, const Phase& phase, int begin, int end, int worker) const {
+  const auto& experts = std::get<Experts>(instructions_[stages_[phase.stage].first]);
+  ExpertGroups::Entry* chosen = step.groups[phase.stage].chosen.data();
+  for (int row = begin; row < end; ++row) {
+    choose(at(step, experts.scores, row), static_cast<int>(experts.gate_up.size()), experts,
+           step.context.own[worker].order.get(), chosen + std::size_t(row) * experts.chosen);
+  }
+}
+
+void Program::group_rows(Step& step, const Phase& phase) const {
+  const auto& experts = std::get<Experts>(instructions_[stages_[phase.stage].first]);
+  auto& [chosen, entries, first] = step.groups[phase.stage];
+  std::fill(first.begin(), first.end(), 0);
+  for (const auto& [expert, part] : chosen)
+    ++first[expert + 1];
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  // Each expert's place moves up to the next one's while its entries are written.
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    entries[first[chosen[i].index]++] = {static_cast<int>(i) / experts.chosen, chosen[i].part};
+  }
+  std::copy_backward(first.begin(), first.end() - 1, first.end());
+  first[0] = 0;
+}
+
+void Program::prepare_entries(const Step& step, const Phase& phase, int begin, int end) const {
+  const auto& experts = std::get<Experts>(instructions_[stages_[phase.stage].first]);
+  const PackedLinear &up = experts.gate_up.front(), &down = experts.down.front();
+  Context& all = step.context;
+  for (int entry = begin; entry < end; ++entry) {
+    if (phase.kind == Phase::Kind::expert_inputs) {
+      const int row = step.groups[phase.stage].entries[entry].index;
+      prepare(linear_, up, at(step, experts.input, row), all.expert_inputs, entry);
+      continue;
+    }
+    float* values = all.expert_values.get() + entry * rounded(up.outputs, 16);
+    if (experts.limit > 0) clamped_product(values, down.inputs, experts.limit, values);
+    prepare(linear_, down, values, all.expert_inner, entry);
+  }
+}
+
+void Program::multiply_up(const Step& step, const Phase& phase, int begin, int end,
                           int worker) const {
-  const int count = static_cast<int>(experts.gate_up.size());
-  const bool is_clamped = experts.limit > 0;
-  {
-    const auto [begin, end] = share(rows, worker, barrier.workers);
-    for (int row = begin; row < end; ++row) {
-      choose(at(step, experts.scores, row), count, experts, step.chosen[row]);
-    }
-  }
-  barrier.wait();
-  struct Entry {
-    int row;
-    float part;
-  };
-  std::vector<std::vector<Entry>> of_expert(count);
-  for (int row = 0; row < rows; ++row) {
-    for (const auto& [expert, part] : step.chosen[row])
-      of_expert[expert].push_back({row, part});
-  }
-  std::vector<int> first_entry(count + 1, 0);
-  for (int i = 0; i < count; ++i) {
-    first_entry[i + 1] = first_entry[i] + static_cast<int>(of_expert[i].size());
-  }
+  const auto& experts = std::get<Experts>(instructions_[stages_[phase.stage].first]);
+  const ExpertGroups& groups = step.groups[phase.stage];
   const PackedLinear& up = experts.gate_up.front();
-  const PackedLinear& down = experts.down.front();
-  const std::size_t value_stride = rounded(up.outputs, 16);
-  const auto for_my_entries = [&](auto work) {
-    const auto [begin, end] = share(first_entry[count], worker, barrier.workers);
-    for (int expert = 0; expert < count; ++expert) {
-      for (int e = std::max(begin, first_entry[expert]); e < std::min(end, first_entry[expert + 1]);
-           ++e) {
-        work(e, of_expert[expert][e - first_entry[expert]].row);
-      }
-    }
-  };
-  for_my_entries([&](int entry, int row) {
-    prepare(linear_, up, at(step, experts.input, row), step.expert_inputs, entry);
-  });
-  barrier.wait();
-  for (int expert = 0; expert < count; ++expert) {
-    if (of_expert[expert].empty()) continue;
-    const auto [begin, end] = share(up.blocks() / 2, worker, barrier.workers);
-    if (begin == end) continue;
-    const float* bias = experts.gate_up_bias.empty() ? nullptr : experts.gate_up_bias[expert];
-    const Finish finish{.bias = bias,
-                        .activation = is_clamped ? Activation::none : experts.activation,
-                        .gated = !is_clamped};
+  const bool is_clamped = experts.limit > 0;
+  const int per_pair = is_clamped ? 2 * kBlockOutputs : kBlockOutputs;
+  const std::size_t column = std::size_t(begin) * per_pair, width = (end - begin) * per_pair;
+  ThreadScratch& own = step.context.own[worker];
+  for (int expert = 0; expert < static_cast<int>(experts.gate_up.size()); ++expert) {
+    const int first = groups.first[expert], count = groups.first[expert + 1] - first;
+    if (count == 0) continue;
+    const Finish finish{
+        .bias = experts.gate_up_bias.empty() ? nullptr : experts.gate_up_bias[expert],
+        .activation = is_clamped ? Activation::none : experts.activation,
+        .gated = !is_clamped};
     linear_.linear(experts.gate_up[expert],
-                   activations(step.expert_inputs, up.inputs, first_entry[expert]),
-                   static_cast<int>(of_expert[expert].size()),
-                   step.expert_values.get() + first_entry[expert] * value_stride, value_stride,
-                   begin * 2, end * 2, finish);
+                   activations(step.context.expert_inputs, up.inputs, first), count,
+                   own.results.get() + first * width - column, width, begin * 2, end * 2, finish);
   }
-  barrier.wait();
-  for_my_entries([&](int entry, int) {
-    float* values = step.expert_values.get() + entry * value_stride;
-    if (is_clamped) clamped_product(values, down.inputs, experts.limit, values);
-    prepare(linear_, down, values, step.expert_inner, entry);
-  });
-  barrier.wait();
-  const auto [begin, end] = share(down.blocks(), worker, barrier.workers);
-  if (begin == end) return;
-  const int first = begin * 16, last = std::min(end * 16, down.outputs);
+  const std::size_t stride = rounded(up.outputs, 16);
+  own.result = {.to = step.context.expert_values.get() + column,
+                .to_stride = stride,
+                .stride = width,
+                .rows = static_cast<int>(groups.entries.size()),
+                .width = static_cast<int>(std::min(width, stride - column))};
+}
+
+void Program::multiply_down(const Step& step, const Phase& phase, int begin, int end,
+                            int worker) const {
+  const auto& experts = std::get<Experts>(instructions_[stages_[phase.stage].first]);
+  const ExpertGroups& groups = step.groups[phase.stage];
+  const PackedLinear& down = experts.down.front();
+  const int rows = static_cast<int>(groups.entries.size()) / experts.chosen;
+  const int column = begin * kBlockOutputs;
+  const std::size_t stride = std::size_t(end - begin) * kBlockOutputs;
+  const int width = std::min(end * kBlockOutputs, down.outputs) - column;
+  ThreadScratch& own = step.context.own[worker];
+  float *total = own.results.get(), *product = own.expert.get();
   for (int row = 0; row < rows; ++row) {
-    float* out = at(step, experts.out, row);
     if (experts.residual.buffer >= 0) {
-      const float* residual = at(step, experts.residual, row);
-      if (residual != out) std::copy(residual + first, residual + last, out + first);
+      const float* residual = at(step, experts.residual, row) + column;
+      std::copy(residual, residual + width, total + row * stride);
     } else {
-      std::fill(out + first, out + last, 0.0F);
+      std::fill_n(total + row * stride, width, 0.0F);
     }
   }
-  const std::size_t stride = rounded(down.outputs, 16);
-  float* results = step.own[worker].expert.get();
-  for (int expert = 0; expert < count; ++expert) {
-    const auto& entries = of_expert[expert];
-    if (entries.empty()) continue;
+  for (int expert = 0; expert < static_cast<int>(experts.down.size()); ++expert) {
+    const int first = groups.first[expert], count = groups.first[expert + 1] - first;
+    if (count == 0) continue;
     const float* bias = experts.down_bias.empty() ? nullptr : experts.down_bias[expert];
-    linear_.linear(experts.down[expert],
-                   activations(step.expert_inner, down.inputs, first_entry[expert]),
-                   static_cast<int>(entries.size()), results, stride, begin, end, {.bias = bias});
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      float* out = at(step, experts.out, entries[i].row);
-      const float* result = results + i * stride;
-      for (int column = first; column < last; ++column)
-        out[column] += entries[i].part * result[column];
+    linear_.linear(experts.down[expert], activations(step.context.expert_inner, down.inputs, first),
+                   count, product - column, stride, begin, end, {.bias = bias});
+    for (int i = 0; i < count; ++i) {
+      const auto [row, part] = groups.entries[first + i];
+      for (int j = 0; j < width; ++j)
+        total[row * stride + j] += part * product[i * stride + j];
     }
   }
+  own.result = {.to = at(step, experts.out, 0) + column,
+                .to_stride = static_cast<std::size_t>(strides_[experts.out.buffer]),
+                .stride = stride,
+                .rows = rows,
+                .width = width};
 }
 
 }  // namespace npu::ops::kernel_programs

@@ -11,9 +11,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsAlone = 2;    // so few rows each worker prepares for itself: dearer is a barrier
-constexpr int kRowsOfPass = 96;  // whose values stay in a worker's own cache from stage to stage
+constexpr int kRowsAlone = 2;      // so few rows each worker prepares for itself: dearer is a stage
+constexpr int kRowsOfPass = 96;    // whose values stay in a worker's own cache from stage to stage
 constexpr int kRowsOfMember = 32;  // fewer would be too few for the weights that each worker reads
+// A product's piece takes some microseconds, so that what a late one costs is little; its results
+// stay in a near cache until they are written.
+constexpr std::size_t kBytesOfPiece = 16 << 10;
+constexpr int kMostPiecesPerWorker = 24;
 
 bool is_linear(const Instruction& one) {
   return std::holds_alternative<Linear>(one);
@@ -44,13 +48,17 @@ Program::Program(std::vector<Instruction> instructions, const std::vector<int>& 
     strides_.push_back(static_cast<int>(rounded(width, 16)));
   if (logits_.buffer >= 0) strides_[logits_.buffer] = widths[logits_.buffer];
   make_stages();
-  context_ = std::make_unique<Context>(stages_.size());
+  context_ = std::make_unique<Context>();
   context_->buffers.resize(widths.size());
-  context_->bases.resize(widths.size());
   find_needs();
+  for (auto& step : steps_)
+    step = std::make_unique<Step>(*this, *context_);
 }
 
-Program::~Program() = default;
+Program::~Program() {
+  for (auto& step : steps_)
+    retire(*step);
+}
 
 // Neighbours that treat rows by themselves make one stage: nobody waits between them.
 void Program::make_stages() {
@@ -79,7 +87,11 @@ void Program::make_stages() {
   }
 }
 
-float* Program::at(const Context& step, const View& view, std::size_t row) const {
+int Program::rows_of(const Step& step, int stage) const {
+  return stage < first_kept_stage_ ? step.rows.count : step.rows.kept_count;
+}
+
+float* Program::at(const Step& step, const View& view, std::size_t row) const {
   return step.bases[view.buffer] + row * strides_[view.buffer] + view.start;
 }
 
@@ -103,127 +115,254 @@ void Program::find_needs() {
     } else if (const auto* experts = std::get_if<Experts>(&one)) {
       const PackedLinear &up = experts->gate_up.front(), &down = experts->down.front();
       raise(needs.chosen, experts->chosen);
+      raise(needs.experts, experts->gate_up.size());
       raise(needs.expert_inputs, up.inputs);
       raise(needs.expert_inner, down.inputs);
       raise(needs.expert_values, rounded(up.outputs, 16));
-      raise(needs.expert_results, rounded(down.outputs, 16));
     }
   }
 }
 
-void Program::reserve(Context& step, int workers) const {
-  const ScratchSizes& needs = step.needs;
-  const std::size_t rows = step.rows.count, entries = rows * needs.chosen;
-  if (static_cast<int>(step.own.size()) < workers) step.own.resize(workers);
-  for (ThreadScratch& own : step.own) {
-    own.prepared.reserve(step.are_rows_split ? kRowsOfPass : kRowsAlone, needs.inputs);
-    own.row.of(rounded(needs.inputs, 16));
-    own.attend.of(needs.attend);
-    own.sums.of(needs.sums);
-    own.expert.of(rows * needs.expert_results);
-    if (selection_.blocks > 0) own.bound_queries.of(needs.bound_queries);
+// Memory that grows is given back, so no worker may still read for a step before.
+void Program::reserve(Step& step, int workers) {
+  Context& all = *context_;
+  const ScratchSizes& needs = all.needs;
+  if (static_cast<int>(all.own.size()) < workers) {
+    for (auto& one : steps_)
+      retire(*one);
+    all.own.resize(workers);
   }
+  const std::size_t rows = step.rows.count, entries = rows * needs.chosen;
   const std::size_t together = step.are_rows_split ? step.rows.kept_count : rows;
-  if (together > kRowsAlone) step.shared.reserve(together, needs.inputs);
-  step.expert_inputs.reserve(entries, needs.expert_inputs);
-  step.expert_inner.reserve(entries, needs.expert_inner);
-  step.expert_values.of(entries * needs.expert_values);
-  if (entries > 0) step.chosen.resize(std::max(step.chosen.size(), rows));
+  const auto for_all = [&](const auto& need) {
+    for (std::size_t i = 0; i < strides_.size(); ++i) {
+      if (static_cast<int>(i) != logits_.buffer) need(all.buffers[i], rows * strides_[i]);
+    }
+    for (ThreadScratch& own : all.own) {
+      own.prepared.for_rows(step.are_rows_split ? kRowsOfPass : kRowsAlone, needs.inputs, need);
+      need(own.row, rounded(needs.inputs, 16));
+      need(own.attend, needs.attend);
+      need(own.sums, needs.sums);
+      need(own.results, step.result_floats);
+      need(own.expert, step.expert_floats);
+      need(own.order, needs.experts);
+      if (step.has_selections) {
+        need(own.bound_queries, needs.bound_queries);
+        need(own.ranks, 2 * step.most_candidates);
+      }
+    }
+    if (together > kRowsAlone) all.shared.for_rows(together, needs.inputs, need);
+    all.expert_inputs.for_rows(entries, needs.expert_inputs, need);
+    all.expert_inner.for_rows(entries, needs.expert_inner, need);
+    need(all.expert_values, entries * needs.expert_values);
+    need(all.pieces, step.piece_floats);
+    if (step.has_selections) {
+      need(all.bounds, rows * needs.heads * step.most_candidates);
+    }
+  };
+  bool is_enough = true;
+  for_all([&](auto& memory, std::size_t count) { is_enough &= memory.size() >= count; });
+  if (is_enough) return;
+  for (auto& one : steps_)
+    retire(*one);
+  for_all([](auto& memory, std::size_t count) { memory.of(count); });
 }
 
 void Program::run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns) {
   const std::lock_guard lock(mutex_);
-  Context& step = *context_;
+  Step& step = *steps_[++step_count_ % steps_.size()];
+  retire(step);
+  step.number = step_count_;
   step.rows = rows;
+  if (rows.block_tables != nullptr) {
+    const int sequences = 1 + *std::max_element(rows.sequences, rows.sequences + rows.count);
+    step.block_tables.assign(rows.block_tables,
+                             rows.block_tables + std::size_t(sequences) * rows.table_width);
+    step.rows.block_tables = step.block_tables.data();
+  }
+  const int used = std::max(workers, 1);
+  step.are_rows_split = rows.count >= kRowsOfMember * used;
+  plan(step, used);
+  reserve(step, used);
+  for (std::size_t i = 0; i < strides_.size(); ++i)
+    step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : context_->buffers[i].get();
   step.times_ns = times_ns;
-  for (std::size_t i = 0; i < strides_.size(); ++i) {
-    const std::size_t count = static_cast<std::size_t>(rows.count) * strides_[i];
-    step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : step.buffers[i].of(count);
-  }
-  step.are_rows_split = rows.count >= kRowsOfMember * std::max(workers, 1);
-  reserve(step, std::max(workers, 1));
-  make_tiles(step);
-  for (auto& counter : step.counters)
-    counter.store(0, std::memory_order_relaxed);
   step.last_time = Clock::now();
-  const auto work = [&](Barrier& barrier, int worker) {
-    for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
-      if (stage == first_kept_stage_ && rows.kept_count == 0) break;  // nobody asked for logits
-      const int end = step.are_rows_split ? ends_of_rows_alone_[stage] : stage;
-      if (end > stage) {
-        run_rows(step, stage, end, barrier, worker);
-        stage = end - 1;
-      } else {
-        run_stage(step, stage, barrier, worker);
-      }
-      barrier.wait();
-      if (worker == 0) note_time(step, stage);
-    }
-  };
   if (workers == kAlone) {
-    run_alone(work);
+    run_alone(step);
   } else {
-    run_on_workers(workers, work);
+    run_job(step, workers);
   }
 }
 
-void Program::note_time(Context& step, int stage) const {
-  if (step.times_ns == nullptr) return;
-  const auto now = Clock::now();
-  step.times_ns[stage] +=
-      std::chrono::duration_cast<std::chrono::nanoseconds>(now - step.last_time).count();
-  step.last_time = now;
+void Program::Step::add(const Phase& phase, bool is_repeatable, int most_together) {
+  phases.push_back(phase);
+  stages.push_back({phase.pieces, is_repeatable, most_together});
 }
 
-// Runs stages whose rows need nothing of each other. Each worker has rows of its own, and takes a
-// pass of them through all stages: what one stage writes, the next finds in the same core's cache,
-// and nobody waits. With stages one by one for all rows, half of what a worker reads was written by
-// others: a prompt of 512 rows took 1.3 times as long (two Zen 5 cores, 2026-11-25).
-void Program::run_rows(Context& step, int first_stage, int end_stage, const Barrier& barrier,
-                       int worker) const {
-  const auto [first_row, end_row] = share(step.rows.count, worker, barrier.workers);
-  const int passes = (end_row - first_row + kRowsOfPass - 1) / kRowsOfPass;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto [from, to] = share(end_row - first_row, pass, passes);
-    const int begin = first_row + from, end = first_row + to;
-    for (int stage = first_stage; stage < end_stage; ++stage) {
-      const auto [first, last] = stages_[stage];
-      if (const auto* linear = std::get_if<Linear>(&instructions_[first])) {
-        ThreadScratch& own = step.own[worker];
-        prepare_rows(step, *linear, begin, end, begin, own.prepared, own.row.get());
-        multiply_rows(step, *linear, begin, end - begin, own.prepared, 0, linear->weight.blocks());
-      } else {
-        run_by_row(step, first, last, begin, end);
+// A phase's time counts for its stage; that of passes is shared out as their stages took it.
+void Program::Step::end_stage(int index) noexcept {
+  if (times_ns == nullptr) return;
+  const Phase& phase = phases[index];
+  const auto now = Clock::now();
+  const auto ns = std::chrono::nanoseconds(now - last_time).count();
+  last_time = now;
+  std::int64_t of_all = 0;
+  if (phase.kind == Phase::Kind::passes) {
+    for (int stage = phase.stage; stage < phase.end_stage; ++stage)
+      of_all += pass_ns[stage];
+  }
+  if (of_all == 0) {
+    times_ns[phase.stage] += ns;
+    return;
+  }
+  for (int stage = phase.stage; stage < phase.end_stage; ++stage) {
+    times_ns[stage] +=
+        static_cast<std::int64_t>(static_cast<double>(ns) * pass_ns[stage].exchange(0) / of_all);
+  }
+}
+
+void Program::plan(Step& step, int workers) const {
+  step.stages.clear();
+  step.phases.clear();
+  step.result_floats = step.piece_floats = step.expert_floats = 0;
+  make_tiles(step);
+  step.groups.resize(step.context.needs.experts == 0 ? 0 : stages_.size());
+  const auto few = [&](int count) { return std::min(count, kTasksPerWorker * workers); };
+  for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
+    if (stage == first_kept_stage_ && step.rows.kept_count == 0) break;  // nobody asked for logits
+    const int end = step.are_rows_split ? ends_of_rows_alone_[stage] : stage;
+    if (end > stage) {
+      const int passes = (step.rows.count + kRowsOfPass - 1) / kRowsOfPass;
+      const int pieces = (passes + workers - 1) / workers * workers;  // of nearly equal size
+      step.add({Phase::Kind::passes, stage, end, step.rows.count, pieces}, false);
+      stage = end - 1;
+      continue;
+    }
+    const int rows = rows_of(step, stage);
+    const Instruction& one = instructions_[stages_[stage].first];
+    if (const auto* linear = std::get_if<Linear>(&one)) {
+      const PackedLinear& weight = linear->weight;
+      if (rows > kRowsAlone && !takes_values(*linear)) {
+        step.add({Phase::Kind::prepare, stage, stage + 1, rows, few(rows)}, false);
       }
-      if (worker == 0) note_time(step, stage);
+      const int pairs = (weight.blocks() + 1) / 2;  // a gate's block and its partner
+      const std::size_t bytes = weight.blocks() * weight.block_bytes();
+      const std::size_t results = std::size_t(rows) * rounded(weight.outputs, 32);
+      const auto wanted = std::max(
+          std::min<std::size_t>(bytes / kBytesOfPiece, std::size_t(kMostPiecesPerWorker) * workers),
+          results / kResultsOfPiece);
+      const int of_piece = std::max(1, pairs / static_cast<int>(std::max<std::size_t>(wanted, 1)));
+      const int pieces = std::max((pairs + of_piece - 1) / of_piece, std::min(pairs, workers));
+      const int columns = (pairs + pieces - 1) / pieces * (linear->is_gated ? 16 : 32);
+      const std::size_t floats = std::size_t(rows) * columns;
+      const int together = std::max<int>(1, kResultsOfPiece / floats);
+      step.result_floats = std::max(step.result_floats, floats * std::min(together, pieces));
+      // The logits' memory is the caller's, and goes with the step.
+      const bool reads_logits = logits_.buffer >= 0 && (linear->input.buffer == logits_.buffer ||
+                                                        linear->residual.buffer == logits_.buffer);
+      step.add({Phase::Kind::product, stage, stage + 1, pairs, pieces}, !reads_logits,
+               reads_logits ? 1 : together);
+    } else if (std::holds_alternative<Attend>(one)) {
+      plan_attention(step, stage, workers);
+    } else if (std::holds_alternative<Experts>(one)) {
+      plan_experts(step, stage, rows, workers);
+    } else {
+      step.add({Phase::Kind::rows, stage, stage + 1, rows, few(rows)}, false);
     }
   }
 }
 
-void Program::run_by_row(Context& step, int first, int last, int begin, int end) const {
+void Program::Step::commit(int index, int first, int end, int worker) noexcept {
+  ThreadScratch& own = context.own[worker];
+  if (!stages[index].is_repeatable) {
+    own.result = {};
+    compute(index, first, end, worker);
+  }
+  const Result& result = own.result;
+  int column = 0, width = result.width;
+  if (result.unit > 0) {
+    const auto [from, to] = phases[index].range(first, end);
+    column = (from - result.first) * result.unit;
+    width = std::min(width - column, (to - from) * result.unit);
+  }
+  for (int row = 0; row < result.rows; ++row) {
+    std::memcpy(result.to + row * result.to_stride + column,
+                own.results.get() + row * result.stride + column, width * sizeof(float));
+  }
+}
+
+void Program::compute(Step& step, const Phase& phase, int piece, int end_piece, int worker) const {
+  const auto [first, last] = stages_[phase.stage];
+  const auto [begin, end] = phase.range(piece, end_piece);
+  switch (phase.kind) {
+    case Phase::Kind::rows:
+      return run_by_row(step, first, last, begin, end);
+    case Phase::Kind::passes:
+      return run_pass(step, phase, begin, end, worker);
+    case Phase::Kind::prepare:
+      return prepare_rows(step, std::get<Linear>(instructions_[first]), begin, end, 0,
+                          step.context.shared, step.context.own[worker].row.get());
+    case Phase::Kind::product:
+      return multiply(step, phase, begin, end, worker);
+    case Phase::Kind::bounds:
+      return note_bounds(step, phase, begin, end);
+    case Phase::Kind::candidates:
+      return bound_candidates(step, phase, piece, worker);
+    case Phase::Kind::blocks:
+      return choose_blocks(step, phase, piece, worker);
+    case Phase::Kind::heads:
+      return attend_heads(step, phase, piece, worker);
+    case Phase::Kind::pieces:
+      return attend_pieces(step, phase, piece, worker);
+    case Phase::Kind::merge:
+      return merge_pieces(step, phase, piece, worker);
+    case Phase::Kind::choose:
+      return choose_experts(step, phase, begin, end, worker);
+    case Phase::Kind::group:
+      return group_rows(step, phase);
+    case Phase::Kind::expert_inputs:
+    case Phase::Kind::expert_inner:
+      return prepare_entries(step, phase, begin, end);
+    case Phase::Kind::expert_up:
+      return multiply_up(step, phase, begin, end, worker);
+    case Phase::Kind::expert_down:
+      return multiply_down(step, phase, begin, end, worker);
+  }
+}
+
+// Runs stages whose rows need nothing of each other for a pass of rows: what one stage writes, the
+// next finds in the same core's cache, and nobody waits. With stages one by one for all rows, half
+// of what a worker reads was written by others: a prompt of 512 rows took 1.3 times as long (two
+// Zen 5 cores, 2026-11-25).
+void Program::run_pass(Step& step, const Phase& phase, int begin, int end, int worker) const {
+  ThreadScratch& own = step.context.own[worker];
+  auto last_time = Clock::now();
+  for (int stage = phase.stage; stage < phase.end_stage; ++stage) {
+    const auto [first, last] = stages_[stage];
+    if (const auto* linear = std::get_if<Linear>(&instructions_[first])) {
+      prepare_rows(step, *linear, begin, end, begin, own.prepared, own.row.get());
+      multiply_rows(step, *linear, begin, end - begin, own.prepared, 0, linear->weight.blocks(),
+                    at(step, linear->out, begin), strides_[linear->out.buffer]);
+    } else {
+      run_by_row(step, first, last, begin, end);
+    }
+    if (step.times_ns == nullptr) continue;
+    const auto now = Clock::now();
+    step.pass_ns[stage] += std::chrono::nanoseconds(now - last_time).count();
+    last_time = now;
+  }
+  own.prepared_for = 0;
+}
+
+void Program::run_by_row(const Step& step, int first, int last, int begin, int end) const {
   for (int row = begin; row < end; ++row) {
     for (int i = first; i <= last; ++i)
       run_row(step, instructions_[i], row);
   }
 }
 
-void Program::run_stage(Context& step, int stage, Barrier& barrier, int worker) const {
-  const auto [first, last] = stages_[stage];
-  const int rows = stage < first_kept_stage_ ? step.rows.count : step.rows.kept_count;
-  const Instruction& one = instructions_[first];
-  if (const auto* linear = std::get_if<Linear>(&one)) {
-    run_linear(step, *linear, rows, barrier, worker);
-  } else if (const auto* attend = std::get_if<Attend>(&one)) {
-    run_attend(step, *attend, stage, barrier, worker);
-  } else if (const auto* experts = std::get_if<Experts>(&one)) {
-    run_experts(step, *experts, rows, barrier, worker);
-  } else {
-    const auto [begin, end] = share(rows, worker, barrier.workers);
-    run_by_row(step, first, last, begin, end);
-  }
-}
-
-void Program::run_row(Context& step, const Instruction& instruction, int row) const {
+void Program::run_row(const Step& step, const Instruction& instruction, int row) const {
   if (const auto* embed = std::get_if<Embed>(&instruction)) {
     const std::int64_t entry =
         embed->by_position ? step.rows.positions[row] : step.rows.tokens[row];
@@ -239,7 +378,7 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
   } else if (const auto* append = std::get_if<Append>(&instruction)) {
     const int slot = step.rows.slots[row];
     const std::int32_t block = step.rows.table_of(row)[slot / kBlockSlots];
-    row_.append(layers_[append->layer], step.rows.blocks[block], slot % kBlockSlots,
+    row_.append(layers_[append->layer], (*step.rows.blocks)[block], slot % kBlockSlots,
                 at(step, append->keys, row), at(step, append->values, row));
   } else if (const auto* combine = std::get_if<Combine>(&instruction)) {
     const float* right =
@@ -262,8 +401,8 @@ void Program::run_row(Context& step, const Instruction& instruction, int row) co
 
 // Makes rows ready for a linear that does not take them as they are; `prepared` begins with
 // `first_row`.
-void Program::prepare_rows(Context& step, const Linear& linear, int begin, int end, int first_row,
-                           QuantizedInput& prepared, float* normed_row) const {
+void Program::prepare_rows(const Step& step, const Linear& linear, int begin, int end,
+                           int first_row, QuantizedInput& prepared, float* normed_row) const {
   const PackedLinear& weight = linear.weight;
   if (takes_values(linear)) return;
   for (int row = begin; row < end; ++row) {
@@ -281,8 +420,9 @@ void Program::prepare_rows(Context& step, const Linear& linear, int begin, int e
 }
 
 // Products of rows from `first_row` on, with which `prepared` begins, and blocks.
-void Program::multiply_rows(Context& step, const Linear& linear, int first_row, int rows,
-                            const QuantizedInput& prepared, int first_block, int last_block) const {
+void Program::multiply_rows(const Step& step, const Linear& linear, int first_row, int rows,
+                            const QuantizedInput& prepared, int first_block, int last_block,
+                            float* out, std::size_t out_stride) const {
   Activations inputs = activations(prepared, linear.weight.inputs, 0);
   if (takes_values(linear)) {
     inputs.values = at(step, linear.input, first_row);
@@ -298,23 +438,32 @@ void Program::multiply_rows(Context& step, const Linear& linear, int first_row, 
       .activation = linear.activation,
       .gated = linear.is_gated,
       .soft_cap = linear.soft_cap};
-  linear_.linear(linear.weight, inputs, rows, at(step, linear.out, first_row),
-                 strides_[linear.out.buffer], first_block, last_block, finish);
+  linear_.linear(linear.weight, inputs, rows, out, out_stride, first_block, last_block, finish);
 }
 
-void Program::run_linear(Context& step, const Linear& linear, int rows, Barrier& barrier,
-                         int worker) const {
-  ThreadScratch& own = step.own[worker];
+// The pairs [begin, end) of blocks.
+void Program::multiply(const Step& step, const Phase& phase, int begin, int end, int worker) const {
+  const auto& linear = std::get<Linear>(instructions_[stages_[phase.stage].first]);
+  const int rows = rows_of(step, phase.stage);
+  ThreadScratch& own = step.context.own[worker];
   const bool is_alone = rows <= kRowsAlone;
-  QuantizedInput& prepared = is_alone ? own.prepared : step.shared;
-  const auto [first, last] = is_alone ? std::pair{0, rows} : share(rows, worker, barrier.workers);
-  prepare_rows(step, linear, first, last, 0, prepared, own.row.get());
-  if (!is_alone && !takes_values(linear)) barrier.wait();
-  const int per_share = linear.is_gated ? 2 : 1;  // a gate's block and its partner stay together
-  const auto [begin, end] = share(linear.weight.blocks() / per_share, worker, barrier.workers);
-  if (begin < end) {
-    multiply_rows(step, linear, 0, rows, prepared, begin * per_share, end * per_share);
+  if (is_alone && own.prepared_for != step.key(phase)) {
+    prepare_rows(step, linear, 0, rows, 0, own.prepared, own.row.get());
+    own.prepared_for = step.key(phase);
   }
+  const int per_pair = linear.is_gated ? kBlockOutputs : 2 * kBlockOutputs,
+            column = begin * per_pair;
+  const int stride = (end - begin) * per_pair;
+  // The kernel writes a block's results to its own columns.
+  multiply_rows(step, linear, 0, rows, is_alone ? own.prepared : step.context.shared, 2 * begin,
+                std::min(2 * end, linear.weight.blocks()), own.results.get() - column, stride);
+  own.result = {.to = at(step, linear.out, 0) + column,
+                .to_stride = static_cast<std::size_t>(strides_[linear.out.buffer]),
+                .stride = static_cast<std::size_t>(stride),
+                .rows = rows,
+                .width = std::min(stride, linear.out.width - column),
+                .first = begin,
+                .unit = per_pair};
 }
 
 }  // namespace npu::ops::kernel_programs

@@ -3,7 +3,7 @@
 // The Python side (npu_ops.kernel_programs.program) says what each instruction computes.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -115,7 +115,8 @@ struct Rows {
   bool is_decode = false;  // each sequence has one row
   int kept_count = 0;
   const std::int64_t* kept = nullptr;
-  unsigned char* const* blocks = nullptr;   // by id
+  std::shared_ptr<const std::vector<unsigned char*>>
+      blocks;                               // by id; their memory is the program's
   const float* const* arguments = nullptr;  // of Load: rows without gaps
   float* const* results = nullptr;          // of Store
 
@@ -145,7 +146,7 @@ class Program {
   ~Program();
 
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
-  // a program that has none. Calls are queued.
+  // a program that has none. Calls are queued. After it, only weights and blocks are still read.
   // Throws std::bad_alloc where there is no memory; a later call may succeed.
   // If `times_ns` is not null, a duration is added to each stage's.
   void run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns);
@@ -155,32 +156,46 @@ class Program {
 
  private:
   struct Tile;     // rows of one sequence that attend together
-  struct Context;  // what workers share during a step
+  struct Context;  // memory of all steps
+  struct Step;     // one step as a job of the thread pool
+  struct Phase;    // a stage of that job
+  struct Attention;
 
   void make_stages();
   void find_needs();
-  void reserve(Context& step, int workers) const;
-  void make_tiles(Context& step) const;
-  float* at(const Context& step, const View& view, std::size_t row) const;
-  void note_time(Context& step, int stage) const;
-  void run_rows(Context& step, int first_stage, int end_stage, const Barrier& barrier,
-                int worker) const;
-  void run_stage(Context& step, int stage, Barrier& barrier, int worker) const;
-  void run_by_row(Context& step, int first, int last, int begin, int end) const;
-  void run_row(Context& step, const Instruction& instruction, int row) const;
-  void prepare_rows(Context& step, const Linear& linear, int begin, int end, int first_row,
+  void plan(Step& step, int workers) const;
+  void reserve(Step& step, int workers);
+  void make_tiles(Step& step) const;
+  int rows_of(const Step& step, int stage) const;
+  float* at(const Step& step, const View& view, std::size_t row) const;
+
+  // What a piece of a phase does: all of it, or it leaves a result with the worker.
+  void compute(Step& step, const Phase& phase, int piece, int end_piece, int worker) const;
+  void run_by_row(const Step& step, int first, int last, int begin, int end) const;
+  void run_row(const Step& step, const Instruction& instruction, int row) const;
+  void run_pass(Step& step, const Phase& phase, int begin, int end, int worker) const;
+  void prepare_rows(const Step& step, const Linear& linear, int begin, int end, int first_row,
                     QuantizedInput& prepared, float* normed_row) const;
-  void multiply_rows(Context& step, const Linear& linear, int first_row, int rows,
-                     const QuantizedInput& prepared, int first_block, int last_block) const;
-  void run_linear(Context& step, const Linear& linear, int rows, Barrier& barrier,
-                  int worker) const;
-  void note_bounds(const Context& step, const LayerCache& cache, Barrier& barrier,
-                   int worker) const;
-  void select_blocks(Context& step, const Attend& attend, Barrier& barrier, int worker) const;
-  void run_attend(Context& step, const Attend& attend, int stage, Barrier& barrier,
-                  int worker) const;
-  void run_experts(Context& step, const Experts& experts, int rows, Barrier& barrier,
-                   int worker) const;
+  void multiply_rows(const Step& step, const Linear& linear, int first_row, int rows,
+                     const QuantizedInput& prepared, int first_block, int last_block, float* out,
+                     std::size_t out_stride) const;
+  void multiply(const Step& step, const Phase& phase, int begin, int end, int worker) const;
+
+  void plan_attention(Step& step, int stage, int workers) const;
+  Attention attention(const Step& step, const Phase& phase, int worker) const;
+  void note_bounds(const Step& step, const Phase& phase, int begin, int end) const;
+  void bound_candidates(const Step& step, const Phase& phase, int piece, int worker) const;
+  void choose_blocks(const Step& step, const Phase& phase, int pair, int worker) const;
+  void attend_heads(const Step& step, const Phase& phase, int pair, int worker) const;
+  void attend_pieces(const Step& step, const Phase& phase, int piece, int worker) const;
+  void merge_pieces(const Step& step, const Phase& phase, int pair, int worker) const;
+
+  void plan_experts(Step& step, int stage, int rows, int workers) const;
+  void choose_experts(Step& step, const Phase& phase, int begin, int end, int worker) const;
+  void group_rows(Step& step, const Phase& phase) const;
+  void prepare_entries(const Step& step, const Phase& phase, int begin, int end) const;
+  void multiply_up(const Step& step, const Phase& phase, int begin, int end, int worker) const;
+  void multiply_down(const Step& step, const Phase& phase, int begin, int end, int worker) const;
 
   std::vector<Instruction> instructions_;
   std::vector<std::pair<int, int>> stages_;
@@ -194,6 +209,9 @@ class Program {
   const BlockSelection selection_;
   std::mutex mutex_;
   std::unique_ptr<Context> context_;
+  // In turn: a worker that lost its core may still read the step before.
+  std::array<std::unique_ptr<Step>, 2> steps_;
+  std::uint64_t step_count_ = 0;
 };
 
 }  // namespace npu::ops::kernel_programs

@@ -1,4 +1,4 @@
-// State that the workers of the thread pool share while they run a step of a program.
+// A step of a program as a job of the thread pool: its phases, and the memory that workers share.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,7 @@ class Scratch {
     return memory_.get();
   }
   T* get() const { return memory_.get(); }
+  std::size_t size() const { return size_; }
 
  private:
   struct AlignedDelete {
@@ -51,6 +52,12 @@ inline std::pair<int, int> share(int count, int worker, int workers) {
           static_cast<int>(static_cast<std::int64_t>(count) * (worker + 1) / workers)};
 }
 
+inline constexpr int kTasksPerWorker =
+    3;  // of pieces without much difference, so that workers end together
+inline constexpr std::size_t kResultsOfPiece = 64 << 10;  // floats, which stay in a near cache
+
+inline constexpr int kNewestBlocks = 2;  // always chosen, as is the first; see block_selection.cpp
+
 inline constexpr int kQueriesOfTile = 48;  // as many read the same keys together
 
 inline int rows_of_tile(int group) {
@@ -68,31 +75,44 @@ struct QuantizedInput {
   Scratch<float> scales, values;
   Scratch<float> sums;
 
-  void reserve(std::size_t rows, std::size_t inputs) {
+  // Calls `need(memory, elements)` for each part that so many rows need.
+  template <typename Need>
+  void for_rows(std::size_t rows, std::size_t inputs, const Need& need) {
     const std::size_t padded = rounded(inputs, 64);
-    integers.of(rows * padded);
-    scales.of(rows * (padded / 64));
-    sums.of(rows * (padded / 64) * kSumsOfSlab);
-    values.of(rows * rounded(inputs, 16));
+    need(integers, rows * padded);
+    need(scales, rows * (padded / 64));
+    need(sums, rows * (padded / 64) * kSumsOfSlab);
+    need(values, rows * rounded(inputs, 16));
   }
 };
 
 // What the instructions of a program need at most.
 struct ScratchSizes {
-  std::size_t inputs = 0;                             // of a linear
-  std::size_t attend = 0, sums = 0;                   // floats of a worker
-  std::size_t chosen = 0;                             // experts of a row
-  std::size_t expert_inputs = 0, expert_inner = 0;    // inputs of their linears
-  std::size_t expert_values = 0, expert_results = 0;  // floats of an entry
-  std::size_t bound_queries = 0;                      // floats of a worker
-  int heads = 0, key_heads = 0;                       // of an Attend
-  std::vector<int> groups;                            // heads that share keys, in an Attend
+  std::size_t inputs = 0;                           // of a linear
+  std::size_t attend = 0, sums = 0;                 // floats of a worker
+  std::size_t chosen = 0, experts = 0;              // of a row, and of all
+  std::size_t expert_inputs = 0, expert_inner = 0;  // inputs of their linears
+  std::size_t expert_values = 0;                    // floats of an entry
+  std::size_t bound_queries = 0;                    // floats of a worker
+  int heads = 0, key_heads = 0;                     // of an Attend
+  std::vector<int> groups;                          // heads that share keys, in an Attend
+};
+
+// Rows that a worker has computed, and where they go.
+struct Result {
+  float* to = nullptr;
+  std::size_t to_stride = 0, stride = 0;
+  int rows = 0, width = 0;
+  int first = 0, unit = 0;  // of pieces side by side: what the first begins with, floats of one
 };
 
 // What one worker needs for itself.
 struct ThreadScratch {
   QuantizedInput prepared;
-  Scratch<float> row, attend, sums, expert, bound_queries, ranks;
+  std::uint64_t prepared_for = 0;  // Step::key of the phase whose input it holds
+  Scratch<float> row, attend, sums, expert, bound_queries, ranks, results;
+  Scratch<int> order;  // of experts
+  Result result;       // of the piece, in `results`
 };
 
 // The prepared rows from `row` on.
@@ -129,29 +149,101 @@ struct Program::Tile {
   int newest = 0;                            // its last block
 
   const std::int32_t* blocks_of(int key_head) const { return blocks + key_head * blocks_of_head; }
+  std::int64_t first_piece(std::int64_t window) const {
+    return window > 0 ? std::max<std::int64_t>(0, first_slot - window + 1) / kPieceSlots : 0;
+  }
+  std::int64_t last_piece() const { return (first_slot + rows - 1) / kPieceSlots; }
 };
 
 struct Program::Context {
   ScratchSizes needs;
-  Rows rows;
   std::vector<Scratch<float>> buffers;
-  std::vector<float*> bases;  // of the buffers; the logits' are the caller's memory
   std::vector<ThreadScratch> own;
   QuantizedInput shared;
   QuantizedInput expert_inputs, expert_inner;
   Scratch<float> expert_values;
   Scratch<float> pieces;
-  Scratch<float> bounds;                // of candidates' scores: (tiles, heads, most candidates)
-  Scratch<std::int32_t> chosen_blocks;  // (tiles, key heads, blocks)
-  bool has_selections = false;          // whether a row chooses blocks
-  std::vector<std::atomic<int>> counters;
-  std::map<int, std::vector<Tile>> tiles;                  // by the heads that share keys
-  std::vector<std::vector<std::pair<int, float>>> chosen;  // of each row: expert and share
+  Scratch<float> bounds;  // of candidates' scores: (tiles, heads, most candidates)
+};
+
+struct Program::Phase {
+  enum class Kind {
+    rows,        // instructions of a stage, by row
+    passes,      // several stages, for a pass of rows that need nothing of others
+    prepare,     // a linear's input
+    product,     // a linear
+    bounds,      // of blocks of keys that are full now
+    candidates,  // bounds of scores with blocks of keys
+    blocks,      // the choice among them
+    heads,       // attention of a tile's heads that share keys
+    pieces,      // pieces of that
+    merge,       // of pieces
+    choose,      // experts of rows
+    group,       // rows by their experts
+    expert_inputs,
+    expert_up,
+    expert_inner,
+    expert_down,
+  };
+  Kind kind;
+  int stage, end_stage;  // of the program
+  int count;             // of what is shared among the pieces
+  int pieces;
+  int most_pieces = 0;  // of attention, for a tile
+  int together = 1;     // of these, in one
+
+  // What the pieces [first, end) have of `count`.
+  std::pair<int, int> range(int first, int end) const {
+    return {share(count, first, pieces).first, share(count, end - 1, pieces).second};
+  }
+};
+
+// Rows by the experts that they choose.
+struct ExpertGroups {
+  struct Entry {
+    int index;
+    float part;  // what the expert's result counts
+  };
+  std::vector<Entry> chosen;   // (rows, experts of a row): experts
+  std::vector<Entry> entries;  // by expert: rows
+  std::vector<int> first;      // (experts + 1,): an expert's first entry
+};
+
+struct Program::Step final : Job {
+  Step(const Program& program, Context& context)
+      : program(program),
+        context(context),
+        bases(context.buffers.size()),
+        pass_ns(std::make_unique<std::atomic<std::int64_t>[]>(program.stages().size())) {}
+
+  void compute(int phase, int first, int end, int worker) noexcept override {
+    program.compute(*this, phases[phase], first, end, worker);
+  }
+  void commit(int phase, int first, int end, int worker) noexcept override;
+  void end_stage(int phase) noexcept override;
+
+  void add(const Phase& phase, bool is_repeatable, int most_together = 1);
+  std::uint64_t key(const Phase& phase) const {
+    return number * phases.size() + (&phase - phases.data());
+  }
+
+  const Program& program;
+  Context& context;
+  std::uint64_t number = 0;  // of the step, from 1
+  std::vector<Phase> phases;
+  Rows rows;
+  std::vector<std::int32_t> block_tables;
+  std::vector<float*> bases;               // of the buffers; the logits' are the caller's memory
+  std::map<int, std::vector<Tile>> tiles;  // by the heads that share keys
+  bool has_selections = false;             // whether a row chooses blocks
+  Scratch<std::int32_t> chosen_blocks;     // (tiles, key heads, blocks)
+  std::size_t most_candidates = 0;
+  std::vector<ExpertGroups> groups;                                    // by stage
+  std::size_t result_floats = 0, piece_floats = 0, expert_floats = 0;  // that the phases need
+  bool are_rows_split = false;  // whether passes have rows of their own, see Program::run_pass
   std::int64_t* times_ns = nullptr;
   std::chrono::steady_clock::time_point last_time;
-  bool are_rows_split = false;  // whether workers have rows of their own, see Program::run_rows
-
-  explicit Context(std::size_t stages) : counters(stages) {}
+  std::unique_ptr<std::atomic<std::int64_t>[]> pass_ns;  // by stage, of all workers
 };
 
 }  // namespace npu::ops::kernel_programs

@@ -24,8 +24,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpinTime = std::chrono::microseconds(60);  // before a worker without work sleeps
-constexpr int kSpinsPerLook = 64;      // looks at the clock are dearer than spins
-constexpr int kSpinsAtBarrier = 4000;  // some 100 us: then another process has our processor
+constexpr int kSpinsPerLook = 64;  // looks at the clock are dearer than spins
+constexpr auto kShortestPatience = std::chrono::microseconds(4);   // see ThreadPool::wait
+constexpr auto kSpinTimeOfStage = std::chrono::microseconds(100);  // before a waiting worker yields
+constexpr int kPieceBits = 24;  // of a count, whose other bits are the stage's epoch
+constexpr std::uint64_t kPieceMask = (std::uint64_t{1} << kPieceBits) - 1;
+constexpr int kSlots = 4;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -35,17 +39,31 @@ inline void pause() {
 #endif
 }
 
-// One thread that works without a thread pool.
-struct SingleWorker final : Barrier {
-  void wait() override {}
-};
+// Counts the stages of all jobs of the process, and goes on in a forked child, so that a piece's
+// state is never of a later stage.
+std::uint64_t epoch_of_next_job = 1;
 
-struct Abandoned {};  // thrown where workers wait after one of them has failed
+void run_in_order(Job& job) {
+  for (int stage = 0; stage < static_cast<int>(job.stages.size()); ++stage) {
+    const auto [pieces, is_repeatable, most_together] = job.stages[stage];
+    for (int first = 0; first < pieces; first += most_together) {
+      const int end = std::min(first + most_together, pieces);
+      if (is_repeatable) job.compute(stage, first, end, 0);
+      job.commit(stage, first, end, 0);
+    }
+    job.end_stage(stage);
+  }
+}
 
-class ThreadPool final : public Barrier {
+}  // namespace
+
+class ThreadPool {
  public:
-  explicit ThreadPool(int wanted) : wanted(wanted) {
-    workers = wanted;
+  explicit ThreadPool(int wanted)
+      : wanted(wanted),
+        workers(wanted),
+        parts_(std::make_unique<Part[]>(wanted)),
+        done_(std::make_unique<Done[]>(wanted)) {
     for (int worker = 1; worker < wanted; ++worker) {
       try {
         std::thread([this, worker] { serve(worker); }).detach();
@@ -57,104 +75,222 @@ class ThreadPool final : public Barrier {
   }
 
   const int wanted;  // how many workers were asked for
+  int workers;
 
-  void run(const Work& work) {
-    work_ = &work;
-    call_.fetch_add(1, std::memory_order_release);
+  void run(Job& job) {
+    if (workers == 1) return run_in_order(job);
+    prepare(job);
+    const std::uint32_t number = call_.load(std::memory_order_relaxed) + 1;
+    Slot& slot = slots_[number % kSlots];
+    vacate(slot);
+    slot.job = &job;
+    slot.number.store(number);
+    call_.store(number, std::memory_order_release);
     call_.notify_all();
-    take_part(0);
-    if (!has_failed_.load(std::memory_order_relaxed)) return;
-    has_failed_.store(false, std::memory_order_relaxed);
-    std::rethrow_exception(std::exchange(failure_, nullptr));
+    take_part(job, 0);
+    epoch_of_next_job = job.first_epoch_ + job.stages.size();
+  }
+
+  void retire(const Job& job) {
+    for (Slot& slot : slots_) {
+      if (slot.job == &job) vacate(slot);
+    }
   }
 
   // Ends the other workers, who then let go of this object.
   void dismiss() {
-    const Work leave = [](Barrier&, int) {};
     is_dismissed_.store(true, std::memory_order_relaxed);
-    run(leave);
+    call_.fetch_add(1, std::memory_order_release);
+    call_.notify_all();
     while (left_.load(std::memory_order_acquire) != workers - 1)
       sched_yield();
   }
 
-  void wait() override {
-    if (workers > 1 && !all_succeed()) throw Abandoned{};
-  }
-
  private:
-  // Waits for all workers; whether none has failed before it came here.
-  bool all_succeed() {
-    const std::uint32_t now = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == workers - 1) {
-      const bool has_failed = has_failed_.load(std::memory_order_relaxed);
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store((now | kFailed) + 1 + has_failed, std::memory_order_release);
-      return !has_failed;
+  // A job, and how many workers are or may come inside. One that was descheduled inside may come
+  // back when later jobs run, which then have other slots.
+  struct alignas(64) Slot {
+    std::atomic<std::uint32_t> number{0};  // of the call; 0 where nobody may come in
+    std::atomic<int> inside{0};
+    Job* job = nullptr;
+  };
+
+  static void vacate(Slot& slot) {
+    slot.number.store(0);
+    while (slot.inside.load() != 0)
+      sched_yield();
+    slot.job = nullptr;
+  }
+
+  static void prepare(Job& job) {
+    int most = 0;
+    for (const Job::Stage& stage : job.stages)
+      most = std::max(most, stage.pieces);
+    if (most > job.room_) {
+      job.room_ = 0;
+      job.claims_ = std::make_unique<std::atomic<std::uint64_t>[]>(most);
+      job.room_ = most;
     }
-    for (int spins = 0;; ++spins) {
-      const std::uint32_t then = phase_.load(std::memory_order_acquire);
-      if (then != now) return (then & kFailed) == 0;
-      if (spins < kSpinsAtBarrier) {
-        pause();
-      } else {
-        sched_yield();
+    job.first_epoch_ = epoch_of_next_job;
+  }
+
+  // A thread's part of the stage that runs: what is taken next, with the stage's epoch.
+  struct alignas(64) Part {
+    std::atomic<std::uint64_t> next{0};
+  };
+  // How many pieces a thread has done, with the epoch of their stage.
+  struct alignas(64) Done {
+    std::atomic<std::uint64_t> pieces{0};
+  };
+
+  void take_part(Job& job, int worker) {
+    const int stages = static_cast<int>(job.stages.size());
+    for (int stage = 0; stage < stages; ++stage) {
+      const StageRun run{job, stage, job.first_epoch_ + stage, worker};
+      if (!is_over(run)) do_stage(run);
+      if (worker == 0) job.end_stage(stage);
+    }
+  }
+
+  struct StageRun {
+    Job& job;
+    int stage;
+    std::uint64_t epoch;
+    int worker;
+    const Job::Stage& size() const { return job.stages[stage]; }
+  };
+
+  // Whether all pieces are done, or later ones are. What they wrote is then to be seen.
+  bool is_over(const StageRun& run) const {
+    int done = 0;
+    for (int worker = 0; worker < workers; ++worker) {
+      const std::uint64_t of_worker = done_[worker].pieces.load(std::memory_order_acquire);
+      if (of_worker >> kPieceBits > run.epoch) return true;
+      if (of_worker >> kPieceBits == run.epoch) done += static_cast<int>(of_worker & kPieceMask);
+    }
+    return done >= run.size().pieces;
+  }
+
+  void do_stage(const StageRun& run) {
+    const Clock::time_point began = Clock::now();
+    int done = 0, times = 0;
+    for (int i = 0; i < workers; ++i) {
+      const int whose = (run.worker + i) % workers;
+      for (std::pair<int, int> pieces; (pieces = take(run, whose)).first < pieces.second; ++times)
+        do_pieces(run, pieces.first, pieces.second, done);
+    }
+    if (is_over(run)) return;
+    const Clock::time_point now = Clock::now();
+    wait(run, now, (now - began) / std::max(times, 1), done);
+  }
+
+  // Takes the next pieces of a worker's part: half of what is left.
+  std::pair<int, int> take(const StageRun& run, int whose) {
+    const auto [pieces, is_repeatable, most_together] = run.size();
+    std::atomic<std::uint64_t>& next = parts_[whose].next;
+    const int begin = pieces * whose / workers, end = pieces * (whose + 1) / workers;
+    std::uint64_t before = next.load(std::memory_order_relaxed);
+    while (true) {
+      if (before >> kPieceBits > run.epoch) return {};
+      const bool is_begun = before >> kPieceBits == run.epoch;
+      const int first = is_begun ? static_cast<int>(before & kPieceMask) : begin;
+      if (first >= end) return {};
+      const int count = std::clamp((end - first) / 2, 1, most_together);
+      const std::uint64_t after = (run.epoch << kPieceBits) + first + count;
+      if (next.compare_exchange_weak(before, after, std::memory_order_relaxed)) {
+        return {first, first + count};
       }
     }
   }
 
-  // A worker that fails goes to the barrier where the others wait next, or end, and they see it
-  // there. No worker reads the work after the last barrier.
-  void take_part(int worker) {
-    bool is_done = false;
-    try {
-      (*work_)(*this, worker);
-      is_done = all_succeed();
-    } catch (const Abandoned&) {
-    } catch (...) {
-      if (!has_failed_.exchange(true, std::memory_order_relaxed)) {
-        failure_ = std::current_exception();
+  // Adds what this worker has done to `done`.
+  void do_pieces(const StageRun& run, int first, int end, int& done) {
+    if (run.size().is_repeatable) run.job.compute(run.stage, first, end, run.worker);
+    while (first < end) {
+      int last = first;
+      while (last < end && claim(run, last))
+        ++last;
+      if (last > first) {
+        run.job.commit(run.stage, first, last, run.worker);
+        done += last - first;
+        done_[run.worker].pieces.store((run.epoch << kPieceBits) + done, std::memory_order_release);
       }
-      all_succeed();
+      first = last + 1;
     }
-    if (!is_done) all_succeed();
+  }
+
+  // Whether no other worker has the piece.
+  static bool claim(const StageRun& run, int piece) {
+    std::atomic<std::uint64_t>& claimed = run.job.claims_[piece];
+    std::uint64_t before = claimed.load(std::memory_order_relaxed);
+    return before < run.epoch &&
+           claimed.compare_exchange_strong(before, run.epoch, std::memory_order_relaxed);
+  }
+
+  // Waits for the end of a stage whose pieces are all taken. One that is late by more than pieces
+  // take here is done once more: its worker may have lost its core for milliseconds.
+  void wait(const StageRun& run, Clock::time_point now, Clock::duration patience, int done) {
+    const auto spin_until = [&](Clock::time_point end) {
+      do {
+        for (int spin = 0; spin < kSpinsPerLook; ++spin) {
+          if (is_over(run)) return true;
+          pause();
+        }
+      } while (Clock::now() < end);
+      return false;
+    };
+    if (spin_until(now + std::max<Clock::duration>(kShortestPatience, patience))) return;
+    const int pieces = run.size().pieces;
+    for (int i = 0; i < pieces && !is_over(run); ++i) {
+      const int piece = (i + run.worker) % pieces;
+      if (run.job.claims_[piece].load(std::memory_order_relaxed) < run.epoch) {
+        do_pieces(run, piece, piece + 1, done);
+      }
+    }
+    if (spin_until(now + kSpinTimeOfStage)) return;
+    while (!is_over(run))
+      sched_yield();
   }
 
   void serve(int worker) {
     pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(worker)).c_str());
     std::uint32_t seen = 0;
     while (true) {
-      wait_for_call(seen++);
-      const bool is_last = is_dismissed_.load(std::memory_order_relaxed);
-      take_part(worker);
-      if (is_last) break;
+      seen = wait_for_call(seen);
+      if (is_dismissed_.load(std::memory_order_relaxed)) break;
+      Slot& slot = slots_[seen % kSlots];
+      slot.inside.fetch_add(1);
+      if (slot.number.load() == seen) take_part(*slot.job, worker);
+      slot.inside.fetch_sub(1, std::memory_order_release);
     }
     left_.fetch_add(1, std::memory_order_release);
   }
 
-  void wait_for_call(std::uint32_t seen) {
+  // The number of the newest call that this worker has not seen.
+  std::uint32_t wait_for_call(std::uint32_t seen) {
     const auto end = Clock::now() + kSpinTime;
+    std::uint32_t now = seen;
     do {
       for (int spin = 0; spin < kSpinsPerLook; ++spin) {
-        if (call_.load(std::memory_order_acquire) != seen) return;
+        now = call_.load(std::memory_order_acquire);
+        if (now != seen) return now;
         pause();
       }
     } while (Clock::now() < end);
-    while (call_.load(std::memory_order_acquire) == seen)
+    while ((now = call_.load(std::memory_order_acquire)) == seen)
       call_.wait(seen, std::memory_order_acquire);
+    return now;
   }
 
-  alignas(64) std::atomic<int> arrived_{0};
-  // How often all have met, times two; kFailed is set if one had failed then. It stands here, as
-  // the next barrier cannot end before all have read it.
-  static constexpr std::uint32_t kFailed = 1;
-  alignas(64) std::atomic<std::uint32_t> phase_{0};
+  const std::unique_ptr<Part[]> parts_;
+  const std::unique_ptr<Done[]> done_;
   alignas(64) std::atomic<std::uint32_t> call_{0};
-  const Work* work_ = nullptr;
-  std::atomic<bool> has_failed_{false};
-  std::exception_ptr failure_;  // the first one
   std::atomic<bool> is_dismissed_{false};
   std::atomic<int> left_{0};
+  Slot slots_[kSlots];
 };
+
+namespace {
 
 // Never destroyed: its threads may still wait when the process ends.
 struct Shared {
@@ -215,7 +351,7 @@ double quota_of_cgroup() {
 
 }  // namespace
 
-void run_on_workers(int size, const Work& work) {
+void run_job(Job& job, int size) {
   Shared& all = the_shared();
   const std::lock_guard lock(all.mutex);
   if (all.pool == nullptr || all.pool->wanted != std::max(size, 1)) {
@@ -237,13 +373,18 @@ void run_on_workers(int size, const Work& work) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (all.pool->workers > 1) release_openmp_threads();
-  all.pool->run(work);
+  all.pool->run(job);
 }
 
-void run_alone(const Work& work) {
+void run_alone(Job& job) {
   const std::lock_guard lock(the_shared().mutex);
-  SingleWorker barrier;
-  work(barrier, 0);
+  run_in_order(job);
+}
+
+void retire(const Job& job) {
+  Shared& all = the_shared();
+  const std::lock_guard lock(all.mutex);
+  if (all.pool != nullptr) all.pool->retire(job);
 }
 
 int usable_processors() {

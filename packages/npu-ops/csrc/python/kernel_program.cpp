@@ -389,8 +389,7 @@ class KernelProgram {
     at::Tensor out =
         allocated([&] { return at::empty({rows.kept_count, logits_width_}, at::kFloat); });
     {
-      const std::vector<unsigned char*> blocks = blocks_;  // `reserve` may be called meanwhile
-      rows.blocks = blocks.data();
+      rows.blocks = blocks_;
       const py::gil_scoped_release unlocked;
       program_->run(rows, out.mutable_data_ptr<float>(), workers, durations);
     }
@@ -413,13 +412,18 @@ class KernelProgram {
 
   void reserve(std::int64_t count) {
     require(count >= 0 && count < (std::int64_t{1} << 31), "blocks: must be 0 to 2^31 - 1");
-    while (static_cast<std::int64_t>(blocks_.size()) < count) {
+    if (static_cast<std::int64_t>(blocks_->size()) >= count) return;
+    std::vector<unsigned char*> blocks = *blocks_;  // a step may be reading the old ones
+    std::vector<at::Tensor> slabs = slabs_;
+    while (static_cast<std::int64_t>(blocks.size()) < count) {
       at::Tensor slab = bytes(kBlocksOfSlab * block_bytes_);
       auto* memory = slab.mutable_data_ptr<unsigned char>();
-      slabs_.push_back(std::move(slab));
+      slabs.push_back(std::move(slab));
       for (int i = 0; i < kBlocksOfSlab; ++i)
-        blocks_.push_back(memory + i * block_bytes_);
+        blocks.push_back(memory + i * block_bytes_);
     }
+    blocks_ = std::make_shared<const std::vector<unsigned char*>>(std::move(blocks));
+    slabs_ = std::move(slabs);
   }
 
   void copy_block(std::int64_t source, std::int64_t target) {
@@ -449,9 +453,9 @@ class KernelProgram {
  private:
   unsigned char* block(std::int64_t id) {
     require(
-        id >= 0 && id < static_cast<std::int64_t>(blocks_.size()),
-        "block: must be below " + std::to_string(blocks_.size()) + "; got " + std::to_string(id));
-    return blocks_[id];
+        id >= 0 && id < static_cast<std::int64_t>(blocks_->size()),
+        "block: must be below " + std::to_string(blocks_->size()) + "; got " + std::to_string(id));
+    return (*blocks_)[id];
   }
 
   // Logits have as many rows as are kept: what writes them must not have more.
@@ -503,22 +507,23 @@ class KernelProgram {
       const std::int32_t* table =
           rows.block_tables + static_cast<std::size_t>(sequence) * rows.table_width;
       for (int i = 0; i < used[sequence]; ++i) {
-        require(table[i] >= 0 && table[i] < static_cast<std::int64_t>(blocks_.size()),
-                "block_tables: must name blocks below " + std::to_string(blocks_.size()) +
+        require(table[i] >= 0 && table[i] < static_cast<std::int64_t>(blocks_->size()),
+                "block_tables: must name blocks below " + std::to_string(blocks_->size()) +
                     "; got " + std::to_string(table[i]));
       }
     }
   }
 
-  std::unique_ptr<Program> program_;
   std::vector<at::Tensor> held_, slabs_;
-  std::vector<unsigned char*> blocks_;
+  std::shared_ptr<const std::vector<unsigned char*>> blocks_ =
+      std::make_shared<const std::vector<unsigned char*>>();
   std::vector<int> arguments_, results_;
   std::size_t block_bytes_ = 0;
   std::int64_t positions_ = -1, entries_ = 0;
   View logits_;
   int logits_width_ = 0;
   bool has_keep_ = false;
+  std::unique_ptr<Program> program_;  // the first to go: it waits for who still reads the others
 };
 
 // A program whose rows are those of tensors, for tensors of fixed shapes: what a compiled graph
