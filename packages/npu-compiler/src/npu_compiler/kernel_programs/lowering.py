@@ -32,7 +32,7 @@ from npu_ops.kernel_programs.program import (
 )
 from npu_runtime.public_calls import public_call
 
-__all__ = ["Lowered", "as_program", "lower_to_kernels"]
+__all__ = ["Lowered", "as_program", "finish", "lower_to_kernels"]
 
 
 _BY_EXPERT = ("gate_up", "down", "gate_up_bias", "down_bias")
@@ -73,13 +73,46 @@ def lower_to_kernels(
         LoweringError: [not-row-wise] if a call has no kernel or mixes rows, which it names.
     """
     selection = select(graph_module, inputs, layers, positions=positions)
-    draft = selection.draft
-    draft.logits = selection.logits
-    draft.results = {selection.logits.value}
-    keep_early(draft)
-    fuse(draft, selection.tables)
-    buffers, widths = place(draft, draft.logits)
+    return finish(
+        selection.draft,
+        selection.tables,
+        selection.sources,
+        layers=layers,
+        logits=selection.logits,
+        vocabulary=vocabulary,
+        positions=positions,
+    )
 
+
+def finish(
+    draft: Draft,
+    tables: dict[str, torch.Tensor],
+    sources: Mapping[str, torch.Tensor],
+    *,
+    layers: Sequence[LayerShape],
+    logits: Part,
+    vocabulary: int,
+    positions: int,
+) -> Lowered:
+    """Fuses the draft of a decoder's step, and places its values in memory.
+
+    Args:
+        draft: the step; changed in place.
+        tables: computed weights by name; orders are added.
+        sources: the model's parameters by the names in recipes.
+        layers: see KernelProgram; so are those that follow.
+        logits: their columns.
+        vocabulary: token ids are below this.
+        positions: positions are below this.
+
+    Raises:
+        LoweringError: [not-row-wise] for columns in an order that no weight can be given.
+    """
+    draft.logits = logits
+    draft.results = {logits.value}
+    keep_early(draft)
+    fuse(draft, tables)
+    buffers, widths = place(draft, draft.logits)
     program = as_program(
         draft,
         buffers,
@@ -96,8 +129,8 @@ def lower_to_kernels(
     }
     return Lowered(
         program,
-        {name: table for name, table in selection.tables.items() if name in named},
-        {name: source for name, source in selection.sources.items() if name in named},
+        {name: table for name, table in tables.items() if name in named},
+        {name: source for name, source in sources.items() if name in named},
     )
 
 

@@ -1,0 +1,438 @@
+"""Steps of decoders that are known: written from the config, without the model's code or a trace.
+
+The lines are those that a trace of transformers' class gives, so that the fused programs are equal;
+tests hold each family to that. A family that is not here is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from npu_compiler.kernel_programs.draft import Draft, Line, Part
+from npu_compiler.kernel_programs.lowering import Lowered, finish
+from npu_ops.kernel_programs.program import Activation, LayerShape, NormOptions, Recipe
+
+__all__ = ["Decoder", "Rope", "known_decoder", "write_step"]
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary frequencies.
+
+    Attributes:
+        inverse: (pairs,) float32, radians a token; the first 2 * pairs channels of a head turn.
+        factor: multiplies cosine and sine.
+    """
+
+    inverse: torch.Tensor
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """What tells one decoder of Llama's kind from another.
+
+    Attributes:
+        width: of the stream between layers.
+        heads: query heads of a layer.
+        kv_heads: key and value heads of a layer.
+        head_dim: width of a head.
+        inner: width of the feed-forward layer.
+        vocabulary: token ids are below this.
+        eps: of the norms.
+        activation: of the gate.
+        is_tied: whether the embedding is also the head.
+        windows: of each layer, how many tokens a token sees; None for all.
+        ropes: of each layer; None for no rotation.
+        scale: of the attention's scores.
+        added: what is added to the weight of a norm.
+        biases: which projections have one, of "qkv", "output" and "mlp".
+        norms: a layer normalizes before attention and feed-forward, after them, or both.
+        head_norms: queries and keys are normalized by head, or as a whole; None for not at all.
+        is_joined: whether one weight holds queries, keys and values, and one gate and up.
+        embedding_factor: multiplies the embedding.
+        residual_factor: multiplies what a layer adds to the stream.
+        logits_factor: multiplies the logits.
+        score_cap: c tanh(score / c); None for none.
+        logits_cap: c tanh(logit / c); None for none.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocabulary: int
+    eps: float
+    activation: Activation
+    is_tied: bool
+    windows: tuple[int | None, ...]
+    ropes: tuple[Rope | None, ...]
+    scale: float
+    added: float = 0.0
+    biases: frozenset[str] = frozenset()
+    norms: Literal["before", "after", "both"] = "before"
+    head_norms: Literal["head", "whole"] | None = None
+    is_joined: bool = False
+    embedding_factor: float = 1.0
+    residual_factor: float = 1.0
+    logits_factor: float = 1.0
+    score_cap: float | None = None
+    logits_cap: float | None = None
+
+
+def known_decoder(config: Mapping[str, Any], rope: Rope | None = None) -> Decoder | None:
+    """Returns the decoder that a config describes; None if it is none that is known.
+
+    Args:
+        config: what config.json says, with defaults left out or not.
+        rope: frequencies that a file holds instead of parameters, for all layers that rotate.
+    """
+    family = _FAMILIES.get(str(config.get("model_type")))
+    activation = _ACTIVATIONS.get(
+        str(config.get("hidden_activation") or config.get("hidden_act", "silu"))
+    )
+    if family is None or activation is None:
+        return None
+    heads = int(config["num_attention_heads"])
+    width, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
+    head_dim = int(config.get("head_dim") or width // heads)
+    ropes = tuple(_ropes(config, head_dim, layers, rope))
+    if len(ropes) != layers:
+        return None
+    found = {
+        "width": width,
+        "heads": heads,
+        "kv_heads": int(config.get("num_key_value_heads") or heads),
+        "head_dim": head_dim,
+        "inner": int(config["intermediate_size"]),
+        "vocabulary": int(config["vocab_size"]),
+        "eps": float(config.get("rms_norm_eps", 1e-6)),
+        "activation": activation,
+        "is_tied": bool(config.get("tie_word_embeddings", False)),
+        "windows": _windows(config, layers),
+        "ropes": ropes,
+        "scale": head_dim**-0.5,
+        "biases": frozenset(_BIASES if config.get("attention_bias") else ()),
+    }
+    more = family(config)
+    return None if more is None else Decoder(**{**found, **more})
+
+
+_BIASES = ("qkv", "output")
+
+
+def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
+    biases = {*(_BIASES if config.get("attention_bias") else ())}
+    return {"biases": frozenset(biases | ({"mlp"} if config.get("mlp_bias") else set()))}
+
+
+def _seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    said = {"qkv": "attention_bias", "output": "attention_out_bias", "mlp": "mlp_bias"}
+    defaults = {"qkv": True, "output": False, "mlp": False}
+    return {
+        "biases": frozenset(one for one in said if config.get(said[one], defaults[one])),
+    }
+
+
+def _gemma(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    is_causal = not config.get("use_bidirectional_attention")
+    if not is_causal:
+        return None
+    factor = float(torch.tensor(float(config["hidden_size"]) ** 0.5))
+    return {"added": 1.0, "embedding_factor": factor}
+
+
+def _gemma_2(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    common = _gemma(config)
+    return common and {
+        **common,
+        "norms": "both",
+        "scale": float(config.get("query_pre_attn_scalar", 256)) ** -0.5,
+        "score_cap": config.get("attn_logit_softcapping"),
+        "logits_cap": config.get("final_logit_softcapping"),
+    }
+
+
+def _gemma_3(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    common = _gemma_2(config)
+    return common and {**common, "head_norms": "head"}
+
+
+def _granite(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_llama(config),
+        "embedding_factor": float(config.get("embedding_multiplier", 1.0)),
+        "residual_factor": float(config.get("residual_multiplier", 1.0)),
+        "logits_factor": 1 / float(config.get("logits_scaling", 1.0)),
+        "scale": float(config.get("attention_multiplier", 1.0)),
+    }
+
+
+# By model_type: what such a model has beside what all have; None for a config that is not known.
+_FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
+    "llama": _llama,
+    "mistral": lambda config: {"biases": frozenset()},
+    "qwen2": lambda config: {"biases": frozenset({"qkv"})},
+    "qwen3": lambda config: {"head_norms": "head"},
+    "seed_oss": _seed,
+    "smollm3": _llama,
+    "granite": _granite,
+    "olmo2": lambda config: {"norms": "after", "head_norms": "whole"},
+    "phi3": lambda config: {"biases": frozenset(), "is_joined": True},
+    "gemma": _gemma,
+    "gemma2": _gemma_2,
+    "gemma3_text": _gemma_3,
+}
+
+
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
+    window = config.get("sliding_window")
+    kinds = config.get("layer_types") or ["sliding_attention" if window else ""] * layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _ropes(
+    config: Mapping[str, Any], head_dim: int, layers: int, given: Rope | None
+) -> Iterator[Rope | None]:
+    """Yields each layer's frequencies, up to the first whose kind is not known."""
+    parameters = config.get("rope_parameters") or {}
+    kinds = config.get("layer_types") or [""] * layers
+    turning = config.get("no_rope_layers") or [1] * layers
+    made: dict[str, Rope | None] = {}
+    for kind, turns in zip(kinds, turning, strict=True):
+        if kind not in made:
+            own = parameters.get(kind)
+            said = own if isinstance(own, Mapping) else parameters
+            made[kind] = given or _rope(said, head_dim)
+        if made[kind] is None:
+            return
+        yield made[kind] if turns else None
+
+
+def _rope(said: Mapping[str, Any], head_dim: int) -> Rope | None:
+    """Returns the frequencies that a config's parameters give; None for a kind not known here."""
+    size = int(head_dim * float(said.get("partial_rotary_factor", 1.0)))
+    exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
+    inverse = 1.0 / (float(said.get("rope_theta", 10000.0)) ** exponents)
+    kind = said.get("rope_type", "default")
+    if kind == "linear":
+        inverse /= said["factor"]
+    elif kind == "llama3":
+        inverse = _llama_3(inverse, said)
+    elif kind != "default":
+        return None
+    return Rope(inverse)
+
+
+def _llama_3(inverse: torch.Tensor, said: Mapping[str, Any]) -> torch.Tensor:
+    """Stretches long waves by a factor, keeps short ones, and blends between (Llama 3.1)."""
+    low, high = float(said["low_freq_factor"]), float(said["high_freq_factor"])
+    waves = said["original_max_position_embeddings"] / (2 * math.pi / inverse)
+    share = ((waves - low) / (high - low)).clamp(0, 1)
+    slow = inverse / said["factor"]
+    blended = (1 - share) * slow + share * inverse
+    return torch.where(waves < low, slow, torch.where(waves > high, inverse, blended))
+
+
+def write_step(decoder: Decoder, sources: Mapping[str, torch.Tensor], *, positions: int) -> Lowered:
+    """Writes a decoder's step as a kernel program.
+
+    Args:
+        decoder: the model.
+        sources: its parameters, by transformers' names for them.
+        positions: how long a sequence may become.
+
+    Raises:
+        LoweringError: [not-row-wise], see npu_compiler.kernel_programs.lower_to_kernels.
+    """
+    return _Writer(decoder, positions).step(sources)
+
+
+class _Writer:
+    def __init__(self, decoder: Decoder, positions: int) -> None:
+        self._decoder = decoder
+        self._positions = positions
+        self._draft = Draft()
+        self._tables: dict[str, torch.Tensor] = {}
+        self._rotations: dict[int, tuple[str, str, str]] = {}
+
+    def step(self, sources: Mapping[str, torch.Tensor]) -> Lowered:
+        model, draft = self._decoder, self._draft
+        table = "model.embed_tokens.weight"
+        recipe = Recipe(sources=(table,), kind="linear", keeps_precision=True)
+        stream = draft.add(
+            "embed", model.width, {}, module="model.embed_tokens",
+            table=draft.weight(recipe), index="token",
+        )  # fmt: skip
+        stream = self._times(stream, model.embedding_factor, "model.embed_tokens")
+        for number in range(len(model.windows)):
+            stream = self._layer(number, stream)
+        stream = draft.add("keep", model.width, {"input": stream})
+        stream = self._norm(stream, "model.norm")
+        if not model.is_tied:
+            recipe = Recipe(sources=("lm_head.weight",), kind="linear")
+        logits = draft.add(
+            "linear", model.vocabulary, {"input": stream}, module="lm_head",
+            weight=draft.weight(recipe), bias=None,
+        )  # fmt: skip
+        if model.logits_cap is not None:
+            logits = self._capped(logits, model.logits_cap)
+        logits = self._times(logits, model.logits_factor, "")
+        shape = LayerShape(model.kv_heads, model.head_dim, model.head_dim)
+        return finish(
+            draft,
+            self._tables,
+            sources,
+            layers=[shape] * len(model.windows),
+            logits=logits,
+            vocabulary=model.vocabulary,
+            positions=self._positions,
+        )
+
+    def _layer(self, number: int, stream: Part) -> Part:
+        model, name = self._decoder, f"model.layers.{number}"
+        before, after = model.norms != "after", model.norms != "before"
+        # The names by which the norms around the feed-forward layer go.
+        first = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
+        rows = self._norm(stream, f"{name}.input_layernorm") if before else stream
+        rows = self._attention(number, f"{name}.self_attn", rows)
+        if after:
+            rows = self._norm(rows, f"{name}.post_attention_layernorm")
+        stream = self._sum(stream, rows, name)
+        rows = self._norm(stream, f"{name}.{first}") if before else stream
+        rows = self._feed_forward(f"{name}.mlp", rows)
+        if after:
+            rows = self._norm(rows, f"{name}.post_feedforward_layernorm")
+        return self._sum(stream, rows, name)
+
+    def _attention(self, number: int, name: str, rows: Part) -> Part:
+        model, draft = self._decoder, self._draft
+        queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        has_bias = "qkv" in model.biases
+        if model.is_joined:
+            joined = self._linear(rows, f"{name}.qkv_proj", queries + 2 * keys, has_bias)
+            q = Part(joined.value, 0, queries)
+            k = Part(joined.value, queries, keys)
+            v = Part(joined.value, queries + keys, keys)
+        else:
+            q = self._linear(rows, f"{name}.q_proj", queries, has_bias)
+            k = self._linear(rows, f"{name}.k_proj", keys, has_bias)
+            v = self._linear(rows, f"{name}.v_proj", keys, has_bias)
+        q = self._placed(number, q, model.heads, f"{name}.q_norm")
+        k = self._placed(number, k, model.kv_heads, f"{name}.k_norm")
+        draft.lines.append(Line("append", -1, {"keys": k, "values": v}, {"layer": number}, name))
+        found = draft.add(
+            "attend", queries, {"queries": q}, module=name, layer=number, heads=model.heads,
+            scale=model.scale, window=self._window(number), soft_cap=model.score_cap,
+            sinks=None, slopes=None,
+        )  # fmt: skip
+        return self._linear(found, f"{name}.o_proj", model.width, "output" in model.biases)
+
+    def _window(self, number: int) -> int | None:
+        window = self._decoder.windows[number]
+        return None if window is None or window >= self._positions else window
+
+    def _placed(self, number: int, rows: Part, heads: int, norm: str) -> Part:
+        """Normalizes and rotates queries or keys."""
+        model = self._decoder
+        if model.head_norms is not None:
+            rows = self._norm(rows, norm, heads if model.head_norms == "head" else 1)
+        rope = model.ropes[number]
+        return rows if rope is None else self._rotate(rows, heads, rope, norm.rpartition(".")[0])
+
+    def _feed_forward(self, name: str, rows: Part) -> Part:
+        model, draft = self._decoder, self._draft
+        has_bias = "mlp" in model.biases
+        if model.is_joined:
+            joined = self._linear(rows, f"{name}.gate_up_proj", 2 * model.inner, has_bias)
+            gate = Part(joined.value, 0, model.inner)
+            up = Part(joined.value, model.inner, model.inner)
+        else:
+            gate = self._linear(rows, f"{name}.gate_proj", model.inner, has_bias)
+            up = self._linear(rows, f"{name}.up_proj", model.inner, has_bias)
+        gate = draft.add(
+            "combine", model.inner, {"left": gate}, module=name, activation=model.activation
+        )
+        inner = draft.add(
+            "combine", model.inner, {"left": gate, "right": up}, module=name, op="mul"
+        )
+        return self._linear(inner, f"{name}.down_proj", model.width, has_bias)
+
+    def _linear(self, rows: Part, name: str, outputs: int, has_bias: bool) -> Part:
+        draft = self._draft
+        bias = draft.weight(Recipe(sources=(f"{name}.bias",), kind="vector")) if has_bias else None
+        recipe = Recipe(sources=(f"{name}.weight",), kind="linear")
+        return draft.add(
+            "linear", outputs, {"input": rows}, module=name, weight=draft.weight(recipe), bias=bias
+        )
+
+    def _norm(self, rows: Part, name: str, parts: int = 1) -> Part:
+        recipe = Recipe(sources=(f"{name}.weight",), kind="vector", added=self._decoder.added)
+        options = NormOptions(
+            kind="rms", eps=self._decoder.eps, weight=self._draft.weight(recipe), parts=parts
+        )
+        return self._draft.add("norm", rows.width, {"input": rows}, module=name, options=options)
+
+    def _sum(self, stream: Part, rows: Part, name: str) -> Part:
+        rows = self._times(rows, self._decoder.residual_factor, name)
+        reads = {"left": stream, "right": rows}
+        return self._draft.add("combine", stream.width, reads, module=name, op="add")
+
+    def _times(self, rows: Part, factor: float, name: str) -> Part:
+        if factor == 1.0:
+            return rows
+        return self._draft.add("combine", rows.width, {"left": rows}, module=name, factor=factor)
+
+    def _capped(self, rows: Part, cap: float) -> Part:
+        rows = self._times(rows, 1 / cap, "")
+        rows = self._draft.add("combine", rows.width, {"left": rows}, activation="tanh")
+        return self._times(rows, cap, "")
+
+    def _rotate(self, rows: Part, heads: int, rope: Rope, name: str) -> Part:
+        own, other, partner = self._rotation(rope)
+        return self._draft.add(
+            "rotate", rows.width, {"input": rows}, module=name, heads=heads,
+            own=own, other=other, partner=partner,
+        )  # fmt: skip
+
+    def _rotation(self, rope: Rope) -> tuple[str, str, str]:
+        """Returns the names of a rotation's tables, which layers share."""
+        if id(rope) not in self._rotations:
+            pairs, size = len(rope.inverse), self._decoder.head_dim
+            angles = torch.arange(self._positions).float()[:, None] * rope.inverse
+            cosine, sine = angles.cos() * rope.factor, angles.sin() * rope.factor
+            rest = size - 2 * pairs
+            own = torch.cat([cosine, cosine, torch.ones(self._positions, rest)], 1)
+            other = torch.cat([-sine, sine, torch.zeros(self._positions, rest)], 1)
+            index = torch.arange(size)
+            partner = torch.where(index < pairs, index + pairs, index - pairs)
+            partner = torch.where(index < 2 * pairs, partner, index).to(torch.int32)
+            self._rotations[id(rope)] = (
+                self._table(own), self._table(other), self._table(partner)
+            )  # fmt: skip
+        return self._rotations[id(rope)]
+
+    def _table(self, table: torch.Tensor) -> str:
+        """Returns the name of a table; equal tables have one."""
+        for name, known in self._tables.items():
+            if torch.equal(known, table):
+                break
+        else:
+            name = f"table.{len(self._tables)}"
+            self._tables[name] = table
+        return self._draft.weight(Recipe(sources=(name,), kind="table"))
