@@ -95,24 +95,28 @@ class Decoder:
     logits_cap: float | None = None
 
 
-def known_decoder(config: Mapping[str, Any], rope: Rope | None = None) -> Decoder | None:
+def known_decoder(
+    config: Mapping[str, Any], ropes: Mapping[str, Rope] | None = None
+) -> Decoder | None:
     """Returns the decoder that a config describes; None if it is none that is known.
 
     Args:
-        config: what config.json says, with defaults left out or not.
-        rope: frequencies that a file holds instead of parameters, for all layers that rotate.
+        config: what config.json says; of what has a default, the activation may be left out.
+        ropes: frequencies by kind of layer, "" for all kinds, where they are known already; by
+            default those of the config's rope_parameters.
     """
-    family = _FAMILIES.get(str(config.get("model_type")))
-    activation = _ACTIVATIONS.get(
-        str(config.get("hidden_activation") or config.get("hidden_act", "silu"))
-    )
+    kind = str(config.get("model_type"))
+    family = _FAMILIES.get(kind)
+    default = "gelu_pytorch_tanh" if kind.startswith("gemma") else "silu"
+    named = config.get("hidden_activation") or config.get("hidden_act") or default
+    activation = _ACTIVATIONS.get(named)
     if family is None or activation is None:
         return None
     heads = int(config["num_attention_heads"])
     width, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
     head_dim = int(config.get("head_dim") or width // heads)
-    ropes = tuple(_ropes(config, head_dim, layers, rope))
-    if len(ropes) != layers:
+    turning = tuple(_ropes(config, head_dim, layers, ropes or {}))
+    if len(turning) != layers:
         return None
     found = {
         "width": width,
@@ -121,11 +125,11 @@ def known_decoder(config: Mapping[str, Any], rope: Rope | None = None) -> Decode
         "head_dim": head_dim,
         "inner": int(config["intermediate_size"]),
         "vocabulary": int(config["vocab_size"]),
-        "eps": float(config.get("rms_norm_eps", 1e-6)),
+        "eps": float(config["rms_norm_eps"]),
         "activation": activation,
-        "is_tied": bool(config.get("tie_word_embeddings", False)),
+        "is_tied": bool(config["tie_word_embeddings"]),
         "windows": _windows(config, layers),
-        "ropes": ropes,
+        "ropes": turning,
         "scale": head_dim**-0.5,
         "biases": frozenset(_BIASES if config.get("attention_bias") else ()),
     }
@@ -207,7 +211,7 @@ def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
 
 
 def _ropes(
-    config: Mapping[str, Any], head_dim: int, layers: int, given: Rope | None
+    config: Mapping[str, Any], head_dim: int, layers: int, given: Mapping[str, Rope]
 ) -> Iterator[Rope | None]:
     """Yields each layer's frequencies, up to the first whose kind is not known."""
     parameters = config.get("rope_parameters") or {}
@@ -218,7 +222,7 @@ def _ropes(
         if kind not in made:
             own = parameters.get(kind)
             said = own if isinstance(own, Mapping) else parameters
-            made[kind] = given or _rope(said, head_dim)
+            made[kind] = given.get(kind) or given.get("") or _rope(said, head_dim)
         if made[kind] is None:
             return
         yield made[kind] if turns else None
@@ -429,10 +433,7 @@ class _Writer:
 
     def _table(self, table: torch.Tensor) -> str:
         """Returns the name of a table; equal tables have one."""
-        for name, known in self._tables.items():
-            if torch.equal(known, table):
-                break
-        else:
-            name = f"table.{len(self._tables)}"
-            self._tables[name] = table
+        same = (name for name, known in self._tables.items() if torch.equal(known, table))
+        name = next(same, f"table.{len(self._tables)}")
+        self._tables[name] = table
         return self._draft.weight(Recipe(sources=(name,), kind="table"))
