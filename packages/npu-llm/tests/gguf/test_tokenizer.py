@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from npu_llm.errors import ModelError
-from npu_llm.gguf.tokenizer import build_tokenizer
+from npu_llm.gguf.tokenizer import build_tokenizer, write_tokenizer
 from npu_llm.gguf.vocabulary import end_tokens
 from npu_llm.tokenizer.tokenizer import agrees
 
@@ -84,13 +85,33 @@ def test_added_tokens_of_deepseek_keep_their_text():
     assert tokenizer.decode(tokenizer("aýb")["input_ids"]) == "aýb"
 
 
-@pytest.mark.parametrize("name", ["pre qwen2", "pieces", "pre gemma4", "bytes with bos and eos"])
-def test_saved_files_suffice(name, tmp_path):
+@pytest.mark.parametrize("name", ENCODED)
+def test_files_are_those_that_transformers_saves(name, tmp_path):
     metadata = metadata_of(CASES[name])
     metadata["tokenizer.chat_template"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = build_tokenizer(metadata)
-    tokenizer.save_pretrained(tmp_path)
-    assert agrees(tokenizer, tmp_path)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    write_tokenizer(metadata, tmp_path / "written")
+    saved, written = (
+        {
+            file.name: json.loads(text) if file.suffix == ".json" else text
+            for file in sorted((tmp_path / folder).iterdir())
+            for text in [file.read_text("utf-8")]
+        }
+        for folder in ("saved", "written")
+    )
+    about, ours = saved.pop("tokenizer_config.json"), written.pop("tokenizer_config.json")
+    if written["tokenizer.json"]["post_processor"] is None:  # transformers' own adds nothing
+        saved["tokenizer.json"]["post_processor"] = None
+    assert written == saved
+    assert ours.pop("tokenizer_class") == "PreTrainedTokenizerFast"
+    assert {name: about[name] for name in ours} == ours
+    assert agrees(tokenizer, tmp_path / "written")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "written")
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert [loaded(text)["input_ids"] for text in TEXTS[:5]] == [
+        tokenizer(text)["input_ids"] for text in TEXTS[:5]
+    ]
 
 
 def test_chat_templates_have_their_names():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from npu_llm.errors import ModelError
 from npu_llm.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, as_in_unicode_15
@@ -25,7 +26,10 @@ from npu_llm.gguf.vocabulary import (
     tokenizer_model,
 )
 
-__all__ = ["build_tokenizer", "check_tokenizer"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["build_tokenizer", "chat_template", "check_tokenizer", "write_tokenizer"]
 
 _SPACE = "▁"
 _ADDED = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
@@ -55,23 +59,32 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> PreTrainedTokenizerFast:
         ModelError: [gguf-tokenizer] for a tokenizer that is not supported, or whose metadata
             contradicts itself.
     """
-    vocabulary = read_vocabulary(metadata)
-    tokenizer = _MAKERS[vocabulary.model](vocabulary, metadata)
-    _add_tokens(tokenizer, vocabulary, metadata)
-    _add_template(tokenizer, vocabulary, metadata)
-    # transformers would look for a token of another kind in texts.
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=_Owned(tokenizer),
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-        **{
-            f"{name}_token": vocabulary.tokens[index]
-            for name, index in vocabulary.special.items()
-            if vocabulary.kinds[index] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
-        },
-    )
-    wrapped.chat_template = _chat_template(metadata)
+    from transformers import PreTrainedTokenizerFast  # takes a second
+
+    tokenizer, arguments = _make(metadata)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=_Owned(tokenizer), **arguments)
+    wrapped.chat_template = chat_template(metadata)
     return wrapped
+
+
+def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
+    """Writes the files that transformers would save of build_tokenizer's, without it.
+
+    Args:
+        metadata: of a GGUF file with at most one chat template.
+        folder: where to write; it is made.
+
+    Raises:
+        ModelError: as build_tokenizer.
+    """
+    tokenizer, arguments = _make(metadata)
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
+    about = {**arguments, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n")
+    template = chat_template(metadata)
+    if isinstance(template, str):
+        (folder / "chat_template.jinja").write_text(template, "utf-8")
 
 
 def check_tokenizer(metadata: Mapping[str, Any]) -> None:
@@ -82,6 +95,23 @@ def check_tokenizer(metadata: Mapping[str, Any]) -> None:
     """
     if has_vocabulary(metadata) and _MAKERS[tokenizer_model(metadata)] is _byte_pairs:
         _pre_tokenizer(metadata)
+
+
+def _make(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
+    """Returns a file's tokenizer, and further arguments of transformers' class."""
+    vocabulary = read_vocabulary(metadata)
+    tokenizer = _MAKERS[vocabulary.model](vocabulary, metadata)
+    _add_tokens(tokenizer, vocabulary, metadata)
+    _add_template(tokenizer, vocabulary, metadata)
+    # transformers would look for a token of another kind in texts.
+    arguments: dict[str, Any] = {
+        f"{name}_token": vocabulary.tokens[index]
+        for name, index in vocabulary.special.items()
+        if vocabulary.kinds[index] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+    }
+    arguments["clean_up_tokenization_spaces"] = False
+    arguments["model_input_names"] = ["input_ids", "attention_mask"]
+    return tokenizer, arguments
 
 
 class _Owned:
@@ -488,7 +518,7 @@ def _surroundings(
     return before, ["eos"] if _flag(metadata, "add_eos_token", adds_eos) else []
 
 
-def _chat_template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:
+def chat_template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:
     """Returns the chat template, or several by their names."""
     default = metadata.get("tokenizer.chat_template")
     names = metadata.get("tokenizer.chat_templates", [])

@@ -1,0 +1,171 @@
+"""Description: a GGUF file's model by its row of the table, without transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from npu_llm.errors import ModelError
+from npu_llm.gguf.architectures import find_architecture
+from npu_llm.gguf.file import open_gguf
+from npu_llm.gguf.keys import Keys
+from npu_llm.gguf.ropes import Rope
+from npu_llm.gguf.rows import Architecture, At, Named
+from npu_llm.gguf.weights import Weight, zeros
+
+__all__ = ["Description"]
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+# Tensors of factors, which are part of the rotary positions.
+_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+class Description:
+    """A file's metadata and tensors as its architecture's row reads them; each use is noted.
+
+    Attributes:
+        keys: the metadata.
+        row: the row of the architecture.
+        ropes: rotary positions by the prefix of the buffers' names.
+    """
+
+    keys: Keys
+    row: Architecture
+    ropes: Mapping[str, Rope]
+
+    def __init__(self, path: Path) -> None:
+        """Reads the headers of a file.
+
+        Args:
+            path: the file, or any part of a split one.
+
+        Raises:
+            ModelError: [gguf-architecture] for one that is not in the table, [gguf-metadata] for
+                rotary positions that make no sense, and what npu_llm.gguf.file.open_gguf raises.
+        """
+        self.keys = Keys(open_gguf(path))
+        self.row = find_architecture(self.keys)
+        self.ropes = {} if self.row.ropes is None else dict(self.row.ropes(self.keys))
+        self._used = set() if self.row.ropes is None else set(_FACTORS)
+
+    def config(self) -> dict[str, Any]:
+        """Returns the attributes of the config that are not the class's defaults.
+
+        Raises:
+            ModelError: [gguf-metadata] for metadata that is missing or makes no sense.
+        """
+        keys, row = self.keys, self.row
+        attributes = row.config_of(keys)
+        partial = attributes.get("partial_rotary_factor")
+        extras = dict(row.rope_extras(keys))
+        parameters = {
+            prefix.removesuffix("_"): {**rope.parameters(partial=partial), **extras}
+            for prefix, rope in self.ropes.items()
+        }
+        if parameters:
+            attributes["rope_parameters"] = parameters.get("", parameters)
+        return attributes | self._special_tokens()
+
+    def _special_tokens(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+            value = self.keys.file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+            is_one = isinstance(value, int) and 0 <= value < self.keys.vocabulary
+            found[f"{name}_token_id"] = value if is_one else None
+        return found
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Weight:
+        """Returns a parameter's values.
+
+        Args:
+            name: transformers' name for it.
+            shape: that the config implies.
+
+        Raises:
+            ModelError: [gguf-metadata] for a parameter that the table does not have,
+                [weights-missing], [weights-shape].
+        """
+        weight = self._find(name, shape)
+        if weight.shape != shape:
+            made_of = ", ".join(one.name for one in weight.tensors[:3])
+            raise ModelError(
+                f"{self.keys.file.path}: must have weights of the shapes that its metadata "
+                f"implies; {made_of or name} gives {list(weight.shape)} instead of {list(shape)}. "
+                "Convert the model again.",
+                code="weights-shape",
+            )
+        self._used |= {one.name for one in (*weight.tensors, *weight.others)}
+        return weight
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> Weight:
+        at, row = self._at(name), self.row
+        pattern = _NUMBER.sub("*", name)
+        module, _, leaf = pattern.rpartition(".")
+        source = row.names.get(pattern, row.names.get(module))
+        if source is None:
+            raise self.keys.refuse(
+                f"must be a model without {name}, for which the table has no tensor"
+            )
+        if callable(source):
+            if leaf == "bias" and not _has_bias(at, source):
+                return zeros(*shape)
+            return source(at)
+        full = at.full(source)
+        if not at.has(source) and any(fnmatchcase(full, f"*{one}") for one in row.optional):
+            return zeros(*shape)
+        return at.weight(source)
+
+    def has_bias(self, module: str) -> bool:
+        """Whether the file has a bias for a module."""
+        source = self.row.names.get(_NUMBER.sub("*", module + ".")[:-1])
+        if source is None:
+            return False
+        at = self._at(f"{module}.bias")
+        return _has_bias(at, source) if callable(source) else at.has(source)
+
+    def _at(self, name: str) -> At:
+        numbers = tuple(int(number) for number in _NUMBER.findall(name))
+        return At(self.keys, numbers, name.rpartition(".")[2])
+
+    def left_over(self) -> list[str]:
+        """Returns the tensors that no parameter was made of, sorted."""
+        # Layers that only predict further tokens are not run.
+        keys = self.keys
+        predicting = tuple(
+            f"blk.{layer}." for layer in range(keys.layers, keys.number("block_count"))
+        )
+        unused = (*predicting, *self.row.unused)
+        return sorted(
+            name
+            for name in keys.file.tensors
+            if name not in self._used and not name.startswith(unused)
+        )
+
+    def check_all_used(self) -> None:
+        """Refuses what would be left out.
+
+        Raises:
+            ModelError: [gguf-metadata] for keys of the architecture that nothing has read,
+                [gguf-tensors] for tensors that no parameter was made of.
+        """
+        self.keys.check_all_used(self.row.without_effect)
+        left, file = self.left_over(), self.keys.file
+        if left:
+            raise ModelError(
+                f"{file.path}: must have no tensors that the model has no place for; got "
+                f"{len(left)}, such as {', '.join(left[:3])} (architecture {file.architecture!r}). "
+                "Convert the model again, or use a checkpoint folder of it.",
+                code="gguf-tensors",
+            )
+
+
+def _has_bias(at: At, source: Named) -> bool:
+    try:
+        assert callable(source)
+        source(at)
+    except ModelError:
+        return False
+    return True
