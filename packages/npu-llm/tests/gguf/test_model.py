@@ -111,6 +111,14 @@ def test_values_that_make_no_sense_are_refused(tmp_path, llama, key, value):
     assert refusal(tmp_path, llama).code in ("gguf-metadata", "weights-shape")
 
 
+def test_yarn_without_a_context_is_refused(tmp_path):
+    described = deepcopy(WITNESS["llama_rope_yarn"])
+    described["metadata"]["llama.rope.scaling.original_context_length"] = [["UINT32"], 0]
+    error = refusal(tmp_path, described)
+    assert error.code == "gguf-metadata"
+    assert "got 0 and 10000.0" in str(error)
+
+
 def test_tensors_without_a_place_are_named(tmp_path, llama):
     llama["tensors"]["blk.0.attn_sub_norm.weight"] = [[4], 1.0, 0.1]
     error = refusal(tmp_path, llama)

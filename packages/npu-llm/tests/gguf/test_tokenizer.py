@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from npu_llm.errors import ModelError
-from npu_llm.gguf.tokenizer import build_tokenizer, write_tokenizer
+from npu_llm.gguf.tokenizer import build_tokenizer, tokenizer_files
 from npu_llm.gguf.vocabulary import end_tokens
 from npu_llm.tokenizer.tokenizer import agrees
 
@@ -91,15 +91,14 @@ def test_files_are_those_that_transformers_saves(name, tmp_path):
     metadata["tokenizer.chat_template"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = build_tokenizer(metadata)
     tokenizer.save_pretrained(tmp_path / "saved")
-    write_tokenizer(metadata, tmp_path / "written")
+    texts = {file.name: file.read_text("utf-8") for file in (tmp_path / "saved").iterdir()}
     saved, written = (
-        {
-            file.name: json.loads(text) if file.suffix == ".json" else text
-            for file in sorted((tmp_path / folder).iterdir())
-            for text in [file.read_text("utf-8")]
-        }
-        for folder in ("saved", "written")
+        {name: json.loads(text) if name.endswith(".json") else text for name, text in made.items()}
+        for made in (texts, tokenizer_files(metadata))
     )
+    (tmp_path / "written").mkdir()
+    for name, text in tokenizer_files(metadata).items():
+        (tmp_path / "written" / name).write_text(text, "utf-8")
     about, ours = saved.pop("tokenizer_config.json"), written.pop("tokenizer_config.json")
     if written["tokenizer.json"]["post_processor"] is None:  # transformers' own adds nothing
         saved["tokenizer.json"]["post_processor"] = None

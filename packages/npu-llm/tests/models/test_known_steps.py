@@ -9,9 +9,11 @@ from transformers import AutoModelForCausalLM
 
 from npu_llm.capture.functional import make_functional
 from npu_llm.capture.step import capture_step
+from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.models.kernel_step import lower_step
-from npu_llm.models.known_steps import known_decoder, write_step
+from npu_llm.models.known_steps import known_decoder, parameter_shapes, write_step
 from npu_llm.models.plain_decoder import plain_logits
+from npu_llm.verification.reference import EagerWeights, Rounding
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -51,6 +53,19 @@ CASES = {
     "granite": ("GraniteConfig", SIZES | MULTIPLIERS),
     "seed-oss": ("SeedOssConfig", SIZES | {"head_dim": 32, "attention_out_bias": True}),
 }  # fmt: skip
+
+
+class Held:
+    """Parameters in memory."""
+
+    def __init__(self, parameters):
+        self._parameters = parameters
+
+    def read(self, name):
+        return self._parameters[name]
+
+    def rows(self, name, indices):
+        return self._parameters[name][indices]
 
 
 def renamed(lowered):
@@ -98,11 +113,21 @@ def test_a_written_step_is_the_traced_one(case):
     for pair in zip(written.tables.values(), traced.tables.values(), strict=True):
         assert torch.equal(*pair)
 
+    shapes = {name: tuple(one.shape) for name, one in parameters.items()}
+    if decoder.is_tied:
+        del shapes["lm_head.weight"]
+    assert parameter_shapes(decoder) == shapes
+
     ids, rows = torch.randint(0, 112, (31,)), (0, 3, 17, 30)
+    rounding = Rounding(torch.bfloat16, 32)
+    found = plain_logits(decoder, Held(parameters), ids, rows, rounding=rounding)
     with torch.no_grad():
-        expected = model(ids[None]).logits[0, list(rows)]
-        found = plain_logits(decoder, parameters, ids, rows)
-    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()), rtol=0)
+        exact = model(ids[None]).logits[0, list(rows)]
+        with EagerWeights(StreamedWeights(), rounding=rounding):
+            rounded = model(ids[None]).logits[0, list(rows)]
+    assert torch.allclose(found[0], exact, atol=1e-5 * float(exact.abs().max()), rtol=0)
+    sizes = [float((one - exact).norm() / exact.norm()) for one in (found[1], rounded)]
+    assert 0.5 < sizes[0] / sizes[1] < 2
 
 
 @pytest.mark.parametrize(

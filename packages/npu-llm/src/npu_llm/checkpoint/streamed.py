@@ -85,12 +85,21 @@ class StreamedWeights:
             for name, parameter in module._parameters.items():
                 if parameter is None:
                     continue
-                value = stored[f"{module_name}.{name}".lstrip(".")]
                 if id(parameter) not in made:
-                    made[id(parameter)] = self._placeholder(value)
-                    if not isinstance(value, torch.Tensor):
-                        self._forms[made[id(parameter)].data_ptr()] = value
+                    value = stored[f"{module_name}.{name}".lstrip(".")]
+                    made[id(parameter)] = self.placeholder(value)
                 module._parameters[name] = made[id(parameter)]
+
+    def placeholder(self, value: torch.Tensor | StoredWeight) -> torch.nn.Parameter:
+        """Returns a float32 parameter that takes no memory until it is written to.
+
+        Args:
+            value: the values that it stands for, in any float dtype.
+        """
+        parameter = self._placeholder(value)
+        if not isinstance(value, torch.Tensor):
+            self._forms[parameter.data_ptr()] = value
+        return parameter
 
     def _placeholder(self, value: torch.Tensor | StoredWeight) -> torch.nn.Parameter:
         elements = math.prod(value.shape)

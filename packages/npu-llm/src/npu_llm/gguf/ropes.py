@@ -123,6 +123,11 @@ def read_rope(
     interpolated = frequencies / factor
     fast, slow = 32.0, 1.0
     if scaling == "yarn":
+        if original == 0 or base <= 1:
+            raise keys.refuse(
+                "must have a positive original context and a rope.freq_base above 1 for YaRN, got "
+                f"{original} and {base}"
+            )
         if has_yarn_keys:
             fast = keys.real("rope.scaling.yarn_beta_fast", fast)
             slow = keys.real("rope.scaling.yarn_beta_slow", slow)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -29,7 +28,7 @@ from npu_llm.gguf.vocabulary import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["build_tokenizer", "chat_template", "check_tokenizer", "write_tokenizer"]
+__all__ = ["build_tokenizer", "chat_template", "check_tokenizer", "tokenizer_files"]
 
 _SPACE = "▁"
 _ADDED = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
@@ -67,24 +66,23 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
-    """Writes the files that transformers would save of build_tokenizer's, without it.
+def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the files that transformers would save of build_tokenizer's, by name, without it.
 
     Args:
         metadata: of a GGUF file with at most one chat template.
-        folder: where to write; it is made.
 
     Raises:
         ModelError: as build_tokenizer.
     """
     tokenizer, arguments = _make(metadata)
-    folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
     about = {**arguments, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n")
+    found = {
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+        "tokenizer_config.json": json.dumps(about, indent=2) + "\n",
+    }
     template = chat_template(metadata)
-    if isinstance(template, str):
-        (folder / "chat_template.jinja").write_text(template, "utf-8")
+    return found | ({"chat_template.jinja": template} if isinstance(template, str) else {})
 
 
 def check_tokenizer(metadata: Mapping[str, Any]) -> None:

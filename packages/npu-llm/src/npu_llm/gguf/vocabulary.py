@@ -17,6 +17,7 @@ __all__ = [
     "TokenKind",
     "Vocabulary",
     "end_tokens",
+    "generation_tokens",
     "has_vocabulary",
     "is_list",
     "read_vocabulary",
@@ -151,12 +152,26 @@ def set_generation_tokens(model: Any, metadata: Mapping[str, Any]) -> None:
     config = getattr(model, "generation_config", None)
     if config is None or not has_vocabulary(metadata):
         return
-    config.eos_token_id = end_tokens(metadata) or None
+    for name, value in generation_tokens(metadata).items():
+        setattr(config, name, value)
+
+
+def generation_tokens(metadata: Mapping[str, Any]) -> dict[str, list[int] | None]:
+    """Returns the attributes of a generation config by which answers end, and tokens are omitted.
+
+    Args:
+        metadata: of a GGUF file with a tokenizer.
+
+    Raises:
+        ModelError: as end_tokens.
+    """
+    found: dict[str, list[int] | None] = {"eos_token_id": end_tokens(metadata) or None}
     size = len(metadata["tokenizer.ggml.tokens"])
     omitted = metadata.get("tokenizer.ggml.suppress_tokens", [])
     omitted = omitted if is_list(omitted, int) else []
     if omitted := [index for index in omitted if 0 <= index < size]:
-        config.suppress_tokens = omitted
+        found["suppress_tokens"] = omitted
+    return found
 
 
 def end_tokens(metadata: Mapping[str, Any]) -> list[int]:

@@ -9,10 +9,11 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npu_compiler.errors import LoweringError
 from npu_llm.capture.compression import Compression
-from npu_llm.checkpoint.facts import ModelFacts, context_length, needs_long_ropes, read_facts
+from npu_llm.checkpoint.facts import ModelFacts, needs_long_ropes, read_facts
 from npu_llm.checkpoint.requirements import check_disk, check_memory
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.choices import PipelineName
@@ -22,6 +23,10 @@ from npu_llm.models.entry import Entry
 from npu_llm.models.load import LoadedModel, Pipeline, load_entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.progress import Progress
+
+if TYPE_CHECKING:
+    from npu_llm.models.known_model import KnownModel
+    from npu_llm.models.traced_model import TracedModel
 
 __all__ = ["fill_entry", "prepare"]
 
@@ -133,63 +138,50 @@ def fill_entry(
     pipeline = options.pipeline_here
     long_ropes = needs_long_ropes(source, options.max_context)
     compression = (compression or Compression()).suited_to(pipeline)
-    with progress.stage("imports"):  # heavy, and not needed for a start from the cache
-        from npu_llm.capture.functional import make_functional
-        from npu_llm.capture.step import capture_step
-        from npu_llm.checkpoint.loading import load_model, load_tokenizer
-        from npu_llm.checkpoint.saved import save_config
-        from npu_llm.models.kernel_step import save_kernel_step, why_not
-        from npu_llm.tokenizer.tokenizer import agrees
+    known: KnownModel | None = None
+    traced: TracedModel | None = None
+    is_plain = not options.adapted_modules and compression.text is None
+    if source.gguf_file is not None and pipeline == "kernels" and is_plain:
+        from npu_llm.models.known_model import find_known  # not needed for a start from the cache
 
-    with progress.stage("weights"):
-        model, weights = load_model(
-            source,
-            trust_remote_code=options.trust_remote_code,
-            ignore_unexpected=options.ignore_unexpected,
-            has_long_ropes=long_ropes,
-        )
-    with progress.stage("tokenizer"):
-        tokenizer = load_tokenizer(source, trust_remote_code=options.trust_remote_code)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder / "tokenizer")
-    save_config(model.config, folder)
-    model.generation_config.save_pretrained(folder)
+        with progress.stage("weights"):
+            known = find_known(source)
+    if known is None:
+        with progress.stage("imports"):
+            from npu_llm.models.traced_model import load_traced  # needs transformers
+        traced = load_traced(source, options, progress, has_long_ropes=long_ropes)
+    from npu_llm.models.kernel_step import save_kernel_step, why_not
+
+    model = known or traced
+    assert model is not None, "it is one of both"
+    files = model.save_files(folder)
     # If the files set no limit, the model's class may.
-    bound = facts.longest_context if long_ropes else facts.context_length
-    context = bound or context_length(model.config.get_text_config().to_dict())
+    context = (facts.longest_context if long_ropes else facts.context_length) or (
+        model.context_length
+    )
     about = {
         "name": source.name,
         "source": str(source.path),
         "precision": options.precision.name,
         "trust_remote_code": options.trust_remote_code,
         "ignore_unexpected": options.ignore_unexpected,
-        "architecture": type(model).__name__,
+        "architecture": model.architecture,
         "context_length": context,
-        "has_tokenizer": tokenizer is not None,
-        "has_fast_tokenizer": tokenizer is not None and agrees(tokenizer, folder / "tokenizer"),
+        "vocabulary": model.vocabulary,
+        **files,
         "facts": facts.as_dict(),
     }
-    with progress.stage("capture"):
-        captured = capture_step(
-            model, adapted_modules=options.adapted_modules, on_progress=progress.advance
-        )
-        progress.advance(1.0, "making its calls functional")
-        make_functional(captured.graph_module)
-    about["vocabulary"] = captured.vocabulary
     if pipeline == "kernels":
         try:
+            with progress.stage("lower"):
+                step = model.kernel_step(context, options.precision, compression)
             about |= save_kernel_step(
-                model,
-                captured,
+                step,
                 folder,
                 precision=options.precision,
                 progress=progress,
-                weights=weights,
                 compression=compression,
-                context=context,
-                tokenizer=tokenizer,
             )
-            about["pipeline"] = "kernels"
         except LoweringError as refusal:
             about["why_not_kernels"] = why_not(refusal)
             options.check_kernels(why_not(refusal))
@@ -200,24 +192,24 @@ def fill_entry(
                 source.name, facts, options.precision,
                 max_context=options.max_context, kv_cache=options.kept_as, is_built=False,
             )  # fmt: skip
-    if about.get("pipeline") != "kernels":
+    if traced is not None and about.get("pipeline") != "kernels":
         from npu_llm.models.lower_step import save_step  # needs OpenVINO's Python package
 
         about |= save_step(
-            model,
-            captured,
+            traced.model,
+            traced.captured,
             folder / "step.xml",
             precision=options.precision,
             pipeline="dynamic" if pipeline == "kernels" else pipeline,
             progress=progress,
-            weights=weights,
+            weights=traced.weights,
             compression=compression,
             context=context,
-            tokenizer=tokenizer,
+            tokenizer=traced.tokenizer,
             device=device,
         )
     (folder / "about.json").write_text(json.dumps(about))
-    del model, weights
+    del model, known, traced
     gc.collect()
     _return_memory()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -14,13 +14,12 @@ from npu_compiler.errors import LoweringError
 from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_compiler.quantize import QuantizedWeight, fitting_group, quantize_weight
 from npu_llm.capture.compression import Compression
-from npu_llm.capture.step import CapturedStep
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.models.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
 from npu_llm.models.stored_weights import arranged, pack_exact_floats, pack_stored
 from npu_llm.precision import Precision, kernels_cache
 from npu_llm.progress import Advance, Progress
-from npu_llm.verification.reference import Rounding, compute_reference
+from npu_llm.verification.reference import Rounding, TorchReference
 from npu_ops.kernel_programs.program import KernelProgram, LayerShape, Recipe
 from npu_ops.kernel_programs.weights import (
     BLOCK_KINDS,
@@ -34,11 +33,17 @@ from npu_ops.kernel_programs.weights import (
     write_weights,
 )
 
+if TYPE_CHECKING:
+    from npu_llm.capture.step import CapturedStep  # imports transformers
+
 __all__ = [
+    "POSITIONS",
+    "KernelStep",
     "PackedParameters",
     "lower_step",
     "pack_weights",
     "refusal_of",
+    "rounding_in",
     "save_kernel_step",
     "unpack_rows",
     "why_not",
@@ -46,68 +51,73 @@ __all__ = [
 
 _Weight = TypeVar("_Weight")
 # Positions of a model that sets no limit.
-_POSITIONS = 1 << 16
+POSITIONS = 1 << 16
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A model's step as a kernel program that is not packed yet.
+
+    Attributes:
+        lowered: the program, and the parameters that its weights are made of.
+        weights: the values of the parameters.
+        compute: runs the model in torch, with the weights that a file of packed ones holds.
+        rounded: see pack_weights.
+        limits: conditions on sizes that a trace assumed, as text.
+    """
+
+    lowered: Lowered
+    weights: StreamedWeights
+    compute: Callable[[Path, Advance], TorchReference]
+    rounded: Mapping[int, QuantizedWeight] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
 
 
 def save_kernel_step(
-    model: Any,
-    captured: CapturedStep,
+    step: KernelStep,
     folder: Path,
     *,
     precision: Precision,
     progress: Progress,
-    weights: StreamedWeights,
     compression: Compression,
-    context: int | None,
-    tokenizer: Any | None = None,
 ) -> dict[str, Any]:
     """Saves a model's step as a kernel program.
 
     Args:
-        model: a decoder-only transformers model in float32, on cpu.
-        captured: its step, which writes nothing in place; changed if weights are rounded by a text.
+        step: the step.
         folder: where to write the program, its weights, and what torch computes for a few tokens.
         precision: how to store the weights.
         progress: where to report.
-        weights: the values of the model's parameters.
         compression: how weights of few bits are made.
-        context: how many tokens the model was made for; None if nothing sets a limit.
-        tokenizer: the model's, for weights that are rounded by a text.
 
     Returns:
-        What is known about the step: how many layers it has.
-
-    Raises:
-        npu_compiler.errors.LoweringError: [not-row-wise] if it is no kernel program.
-        OptionError: [quantize-text], see npu_llm.capture.compression.
+        What is known about the step: its pipeline, and how many layers it has.
     """
-    with progress.stage("lower"):
-        lowered = lower_step(captured, context)
+    lowered = step.lowered
     (folder / KERNEL_PROGRAM).write_text(json.dumps(lowered.program.as_dict()))
     with progress.stage("pack"):
-        rounded = {}
-        if precision.weights == "int4" and compression.text is not None:
-            from npu_llm.models.lower_step import integers_by_text  # needs OpenVINO
-
-            rounded = integers_by_text(
-                model, captured, weights=weights, compression=compression, tokenizer=tokenizer
-            )
         packed = pack_weights(
-            lowered, weights, precision=precision, compression=compression, rounded=rounded
+            lowered,
+            step.weights,
+            precision=precision,
+            compression=compression,
+            rounded=step.rounded,
         )
         count = len(lowered.program.weights)
         write_weights(folder / STEP_WEIGHTS, _counted(packed, count, progress.advance))
     with progress.stage("reference"):
-        cached = getattr(torch, kernels_cache(precision))
-        compute_reference(
-            model,
-            weights,
-            compressed=PackedParameters(lowered, folder / STEP_WEIGHTS),
-            rounding=Rounding(cached, precision.activation_group),
-            context=context,
-            on_progress=progress.advance,
-        ).write(folder / REFERENCE)
-    return {"layers": len(captured.layers), "limits": list(captured.limits)}
+        reference = step.compute(folder / STEP_WEIGHTS, progress.advance)
+        reference.write(folder / REFERENCE)
+    return {
+        "pipeline": "kernels",
+        "layers": len(lowered.program.layers),
+        "limits": list(step.limits),
+    }
+
+
+def rounding_in(precision: Precision) -> Rounding:
+    """Returns what kernels do to values."""
+    return Rounding(getattr(torch, kernels_cache(precision)), precision.activation_group)
 
 
 def refusal_of(captured: CapturedStep, context: int | None) -> str | None:
@@ -131,7 +141,15 @@ def why_not(refusal: LoweringError) -> str:
 
 
 def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
-    """Returns the program of a step; raises as save_kernel_step does."""
+    """Returns the program of a step.
+
+    Args:
+        captured: the step, which writes nothing in place.
+        context: how many tokens the model was made for; None if nothing sets a limit.
+
+    Raises:
+        npu_compiler.errors.LoweringError: [not-row-wise] if it is no kernel program.
+    """
     if captured.states:
         reason = "its model keeps states beside keys and values, which no kernel carries on"
         raise LoweringError(
@@ -148,7 +166,7 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
         inputs=captured.inputs,
         layers=shapes,
         vocabulary=captured.vocabulary,
-        positions=context or _POSITIONS,
+        positions=context or POSITIONS,
     )
 
 

@@ -17,7 +17,7 @@ from npu_compiler.kernel_programs.draft import Draft, Line, Part
 from npu_compiler.kernel_programs.lowering import Lowered, finish
 from npu_ops.kernel_programs.program import Activation, LayerShape, NormOptions, Recipe
 
-__all__ = ["Decoder", "Rope", "known_decoder", "write_step"]
+__all__ = ["Decoder", "Rope", "known_decoder", "parameter_shapes", "write_step"]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -47,6 +47,7 @@ class Decoder:
     """What tells one decoder of Llama's kind from another.
 
     Attributes:
+        architecture: the name of transformers' class.
         width: of the stream between layers.
         heads: query heads of a layer.
         kv_heads: key and value heads of a layer.
@@ -71,6 +72,7 @@ class Decoder:
         logits_cap: c tanh(logit / c); None for none.
     """
 
+    architecture: str
     width: int
     heads: int
     kv_heads: int
@@ -106,7 +108,7 @@ def known_decoder(
             default those of the config's rope_parameters.
     """
     kind = str(config.get("model_type"))
-    family = _FAMILIES.get(kind)
+    architecture, family = _FAMILIES.get(kind, ("", None))
     default = "gelu_pytorch_tanh" if kind.startswith("gemma") else "silu"
     named = config.get("hidden_activation") or config.get("hidden_act") or default
     activation = _ACTIVATIONS.get(named)
@@ -119,6 +121,7 @@ def known_decoder(
     if len(turning) != layers:
         return None
     found = {
+        "architecture": architecture,
         "width": width,
         "heads": heads,
         "kv_heads": int(config.get("num_key_value_heads") or heads),
@@ -163,13 +166,14 @@ def _gemma(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _gemma_2(config: Mapping[str, Any]) -> dict[str, Any] | None:
     common = _gemma(config)
-    return common and {
-        **common,
-        "norms": "both",
-        "scale": float(config.get("query_pre_attn_scalar", 256)) ** -0.5,
+    caps = {
         "score_cap": config.get("attn_logit_softcapping"),
         "logits_cap": config.get("final_logit_softcapping"),
     }
+    if common is None or 0 in caps.values():
+        return None
+    scale = float(config.get("query_pre_attn_scalar", 256)) ** -0.5
+    return {**common, **caps, "norms": "both", "scale": scale}
 
 
 def _gemma_3(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -187,20 +191,22 @@ def _granite(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# By model_type: what such a model has beside what all have; None for a config that is not known.
-_FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
-    "llama": _llama,
-    "mistral": lambda config: {"biases": frozenset()},
-    "qwen2": lambda config: {"biases": frozenset({"qkv"})},
-    "qwen3": lambda config: {"head_norms": "head"},
-    "seed_oss": _seed,
-    "smollm3": _llama,
-    "granite": _granite,
-    "olmo2": lambda config: {"norms": "after", "head_norms": "whole"},
-    "phi3": lambda config: {"biases": frozenset(), "is_joined": True},
-    "gemma": _gemma,
-    "gemma2": _gemma_2,
-    "gemma3_text": _gemma_3,
+_Family = Callable[[Mapping[str, Any]], dict[str, Any] | None]
+# By model_type: the class, and what it has beside what all have; None for a config that is not
+# known.
+_FAMILIES: dict[str, tuple[str, _Family]] = {
+    "llama": ("LlamaForCausalLM", _llama),
+    "mistral": ("MistralForCausalLM", lambda config: {"biases": frozenset()}),
+    "qwen2": ("Qwen2ForCausalLM", lambda config: {"biases": frozenset({"qkv"})}),
+    "qwen3": ("Qwen3ForCausalLM", lambda config: {"head_norms": "head"}),
+    "seed_oss": ("SeedOssForCausalLM", _seed),
+    "smollm3": ("SmolLM3ForCausalLM", _llama),
+    "granite": ("GraniteForCausalLM", _granite),
+    "olmo2": ("Olmo2ForCausalLM", lambda config: {"norms": "after", "head_norms": "whole"}),
+    "phi3": ("Phi3ForCausalLM", lambda config: {"biases": frozenset(), "is_joined": True}),
+    "gemma": ("GemmaForCausalLM", _gemma),
+    "gemma2": ("Gemma2ForCausalLM", _gemma_2),
+    "gemma3_text": ("Gemma3ForCausalLM", _gemma_3),
 }
 
 
@@ -251,6 +257,47 @@ def _llama_3(inverse: torch.Tensor, said: Mapping[str, Any]) -> torch.Tensor:
     slow = inverse / said["factor"]
     blended = (1 - share) * slow + share * inverse
     return torch.where(waves < low, slow, torch.where(waves > high, inverse, blended))
+
+
+def parameter_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a decoder's parameters, by transformers' names for them."""
+    width, inner = decoder.width, decoder.inner
+    queries, keys = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (decoder.vocabulary, width)}
+
+    def linear(name: str, outputs: int, inputs: int, biases: str = "") -> None:
+        found[f"{name}.weight"] = (outputs, inputs)
+        if biases in decoder.biases:
+            found[f"{name}.bias"] = (outputs,)
+
+    for number in range(len(decoder.windows)):
+        name = f"model.layers.{number}"
+        attention, feed = f"{name}.self_attn", f"{name}.mlp"
+        if decoder.is_joined:
+            linear(f"{attention}.qkv_proj", queries + 2 * keys, width, "qkv")
+            linear(f"{feed}.gate_up_proj", 2 * inner, width, "mlp")
+        else:
+            for part, outputs in {"q": queries, "k": keys, "v": keys}.items():
+                linear(f"{attention}.{part}_proj", outputs, width, "qkv")
+            for part in ("gate", "up"):
+                linear(f"{feed}.{part}_proj", inner, width, "mlp")
+        linear(f"{attention}.o_proj", width, queries, "output")
+        linear(f"{feed}.down_proj", width, inner, "mlp")
+        if decoder.head_norms is not None:
+            is_whole = decoder.head_norms == "whole"
+            found[f"{attention}.q_norm.weight"] = (queries if is_whole else decoder.head_dim,)
+            found[f"{attention}.k_norm.weight"] = (keys if is_whole else decoder.head_dim,)
+        norms = {
+            "before": ("input", "post_attention"),
+            "after": ("post_attention", "post_feedforward"),
+            "both": ("input", "post_attention", "pre_feedforward", "post_feedforward"),
+        }
+        for norm in norms[decoder.norms]:
+            found[f"{name}.{norm}_layernorm.weight"] = (width,)
+    found["model.norm.weight"] = (width,)
+    if not decoder.is_tied:
+        linear("lm_head", decoder.vocabulary, width)
+    return found
 
 
 def write_step(decoder: Decoder, sources: Mapping[str, torch.Tensor], *, positions: int) -> Lowered:
@@ -436,4 +483,5 @@ class _Writer:
         same = (name for name, known in self._tables.items() if torch.equal(known, table))
         name = next(same, f"table.{len(self._tables)}")
         self._tables[name] = table
-        return self._draft.weight(Recipe(sources=(name,), kind="table"))
+        self._draft.weights[name] = Recipe(sources=(name,), kind="table")
+        return name

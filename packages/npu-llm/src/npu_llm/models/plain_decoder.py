@@ -5,125 +5,163 @@ It shares only the description with npu_llm.models.known_steps: no draft, no fus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 from npu_llm.models.known_steps import Decoder, Rope
+from npu_llm.progress import Advance
+from npu_llm.verification.reference import Rounding
 from npu_ops.kernel_programs.reference import ACTIVATIONS
 
-__all__ = ["plain_logits"]
+__all__ = ["Parameters", "plain_logits"]
+
+
+class Parameters(Protocol):
+    """The values of a model's parameters, by transformers' names for them."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns a parameter in float32; valid until the next call."""
+
+    def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
+        """Returns some rows of a matrix (indices, columns) float32."""
 
 
 def plain_logits(
     decoder: Decoder,
-    parameters: Mapping[str, torch.Tensor],
+    parameters: Parameters,
     ids: torch.Tensor,
     rows: tuple[int, ...],
-) -> torch.Tensor:
-    """Computes the logits of some tokens.
+    *,
+    rounding: Rounding,
+    on_progress: Advance = lambda share, doing: None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes the logits of some tokens, in float32 and as a device rounds.
 
     Args:
         decoder: the model.
-        parameters: its parameters, by transformers' names for them.
+        parameters: its parameters; each is read once, in the order of their use.
         ids: (tokens,) int64.
         rows: which tokens' logits are wanted.
+        rounding: what is done to weights, products and sums in the second result.
+        on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
 
     Returns:
-        (rows, vocabulary) float32.
+        Both (rows, vocabulary) float32.
     """
-    return _Run(decoder, parameters).logits(ids, rows)
+    exact, rounded = _Runs(decoder, parameters, rounding).logits(ids, rows, on_progress)
+    return exact, rounded
 
 
-class _Run:
-    def __init__(self, decoder: Decoder, parameters: Mapping[str, torch.Tensor]) -> None:
+class _Runs:
+    """Two runs at once: streams are (2, tokens, width), exact and rounded."""
+
+    def __init__(self, decoder: Decoder, parameters: Parameters, rounding: Rounding) -> None:
         self._decoder = decoder
         self._parameters = parameters
+        self._rounding = rounding
 
-    def logits(self, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tensor:
-        model = self._decoder
-        table = self._parameters["model.embed_tokens.weight"]
-        stream = functional.embedding(ids, table) * model.embedding_factor
-        for number in range(len(model.windows)):
+    def logits(
+        self, ids: torch.Tensor, rows: tuple[int, ...], on_progress: Advance
+    ) -> torch.Tensor:
+        model, table = self._decoder, "model.embed_tokens.weight"
+        found = self._parameters.rows(table, ids)
+        stream = self._rounded(torch.stack([found, found])) * model.embedding_factor
+        layers = len(model.windows)
+        for number in range(layers):
+            on_progress(number / (layers + 1), f"layer {number + 1:,} of {layers:,}")
             stream = self._layer(number, stream)
-        stream = self._norm(stream[list(rows)], "model.norm")
-        head = table if model.is_tied else self._parameters["lm_head.weight"]
-        logits = functional.linear(stream, head)
+        stream = self._norm(stream[:, list(rows)], "model.norm")
+        on_progress(layers / (layers + 1), "logits")
+        logits = self._product(stream, table if model.is_tied else "lm_head.weight")
         return _capped(logits, model.logits_cap) * model.logits_factor
 
     def _layer(self, number: int, stream: torch.Tensor) -> torch.Tensor:
         model, name = self._decoder, f"model.layers.{number}"
-        attended = self._attention
-        if model.norms == "before":
-            rows = attended(number, self._norm(stream, f"{name}.input_layernorm"))
-            stream = torch.add(stream, rows, alpha=model.residual_factor)
-            rows = self._feed_forward(name, self._norm(stream, f"{name}.post_attention_layernorm"))
-            return torch.add(stream, rows, alpha=model.residual_factor)
-        is_both = model.norms == "both"
-        rows = self._norm(stream, f"{name}.input_layernorm") if is_both else stream
-        rows = self._norm(attended(number, rows), f"{name}.post_attention_layernorm")
-        stream = torch.add(stream, rows, alpha=model.residual_factor)
-        rows = self._norm(stream, f"{name}.pre_feedforward_layernorm") if is_both else stream
-        rows = self._norm(self._feed_forward(name, rows), f"{name}.post_feedforward_layernorm")
-        return torch.add(stream, rows, alpha=model.residual_factor)
+        before, after = model.norms != "after", model.norms != "before"
+        # The names by which the norms around the feed-forward layer go.
+        first = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
+        rows = self._norm(stream, f"{name}.input_layernorm") if before else stream
+        rows = self._attention(number, rows)
+        if after:
+            rows = self._norm(rows, f"{name}.post_attention_layernorm")
+        stream = self._sum(stream, rows)
+        rows = self._norm(stream, f"{name}.{first}") if before else stream
+        rows = self._feed_forward(f"{name}.mlp", rows)
+        if after:
+            rows = self._norm(rows, f"{name}.post_feedforward_layernorm")
+        return self._sum(stream, rows)
 
     def _attention(self, number: int, rows: torch.Tensor) -> torch.Tensor:
         model, name = self._decoder, f"model.layers.{number}.self_attn"
         sizes = [model.heads * model.head_dim] + 2 * [model.kv_heads * model.head_dim]
         if model.is_joined:
-            q, k, v = self._linear(rows, f"{name}.qkv_proj").split(sizes, -1)
+            q, k, v = torch.split(self._linear(rows, f"{name}.qkv_proj", "qkv"), sizes, -1)
         else:
-            q, k, v = (self._linear(rows, f"{name}.{one}_proj") for one in "qkv")
+            q, k, v = (self._linear(rows, f"{name}.{one}_proj", "qkv") for one in "qkv")
         q = self._placed(number, q, f"{name}.q_norm")
         k = self._placed(number, k, f"{name}.k_norm")
+        v = v.reshape(*v.shape[:-1], -1, model.head_dim)
         group = model.heads // model.kv_heads
-        k, v = (
-            one.unflatten(-1, (-1, model.head_dim)).transpose(0, 1).repeat_interleave(group, 0)
-            for one in (k, v)
-        )
-        q = q.unflatten(-1, (-1, model.head_dim)).transpose(0, 1)
-        scores = _capped(torch.matmul(q, k.transpose(1, 2)) * model.scale, model.score_cap)
-        index = torch.arange(len(rows))
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))  # (2, heads, tokens, size)
+        k, v = (one.repeat_interleave(group, 1) for one in (k, v))
+        scores = _capped(torch.matmul(q, k.transpose(2, 3)) * model.scale, model.score_cap)
+        index = torch.arange(rows.shape[1])
         distance = index[:, None] - index
-        window = model.windows[number]
-        is_hidden = (distance < 0) | (distance >= (window or len(rows)))
+        is_hidden = (distance < 0) | (distance >= (model.windows[number] or len(index)))
         shares = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
-        found = torch.matmul(shares, v).transpose(0, 1).flatten(1)
-        return self._linear(found, f"{name}.o_proj")
+        found = self._rounded(torch.matmul(shares, v)).transpose(1, 2).flatten(2)
+        return self._linear(found, f"{name}.o_proj", "output")
 
     def _placed(self, number: int, rows: torch.Tensor, norm: str) -> torch.Tensor:
-        """Normalizes and rotates queries or keys (tokens, heads * head_dim)."""
+        """Normalizes and rotates queries or keys; returns (2, tokens, heads, size)."""
         model = self._decoder
-        heads = rows.unflatten(-1, (-1, model.head_dim))
+        heads = rows.reshape(*rows.shape[:-1], -1, model.head_dim)
         if model.head_norms == "head":
             heads = self._norm(heads, norm)
         elif model.head_norms == "whole":
             heads = self._norm(rows, norm).view_as(heads)
         rope = model.ropes[number]
-        return (heads if rope is None else _rotated(heads, rope)).flatten(1)
+        return heads if rope is None else self._rounded(_rotated(heads, rope))
 
-    def _feed_forward(self, layer: str, rows: torch.Tensor) -> torch.Tensor:
-        model, name = self._decoder, f"{layer}.mlp"
+    def _feed_forward(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        model = self._decoder
         if model.is_joined:
-            gate, up = self._linear(rows, f"{name}.gate_up_proj").chunk(2, -1)
+            gate, up = self._linear(rows, f"{name}.gate_up_proj", "mlp").chunk(2, -1)
         else:
-            gate, up = (self._linear(rows, f"{name}.{one}_proj") for one in ("gate", "up"))
-        return self._linear(ACTIVATIONS[model.activation](gate) * up, f"{name}.down_proj")
+            gate, up = (self._linear(rows, f"{name}.{one}_proj", "mlp") for one in ("gate", "up"))
+        inner = ACTIVATIONS[model.activation](gate) * up
+        return self._linear(inner, f"{name}.down_proj", "mlp")
 
-    def _linear(self, rows: torch.Tensor, name: str) -> torch.Tensor:
-        bias = self._parameters.get(f"{name}.bias")
-        return functional.linear(rows, self._parameters[f"{name}.weight"], bias)
+    def _linear(self, rows: torch.Tensor, name: str, biases: str) -> torch.Tensor:
+        result = self._product(rows, f"{name}.weight")
+        if biases not in self._decoder.biases:
+            return result
+        return self._rounded(result + self._parameters.read(f"{name}.bias"))
+
+    def _product(self, rows: torch.Tensor, name: str) -> torch.Tensor:
+        weight, how = self._parameters.read(name), self._rounding
+        exact = functional.linear(rows[0], weight)
+        rounded = functional.linear(how.quantize(rows[1]), how.round(weight))
+        return torch.stack([exact, how.round(rounded)])
 
     def _norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
         size = rows.square().mean(-1, keepdim=True) + self._decoder.eps
-        return rows * size.rsqrt() * (self._parameters[f"{name}.weight"] + self._decoder.added)
+        weight = self._parameters.read(f"{name}.weight") + self._decoder.added
+        return rows * size.rsqrt() * weight
+
+    def _sum(self, stream: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return self._rounded(torch.add(stream, rows, alpha=self._decoder.residual_factor))
+
+    def _rounded(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack([rows[0], self._rounding.round(rows[1])])
 
 
 def _rotated(heads: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """Rotates (tokens, heads, size) by the tokens' places."""
+    """Rotates (2, tokens, heads, size) by the tokens' places."""
     pairs = len(rope.inverse)
-    angles = torch.arange(len(heads)).float()[:, None, None] * rope.inverse
+    angles = torch.arange(heads.shape[1]).float()[:, None, None] * rope.inverse
     cosine, sine = angles.cos() * rope.factor, angles.sin() * rope.factor
     first, second, rest = heads.tensor_split((pairs, 2 * pairs), -1)
     turned = (first * cosine - second * sine, second * cosine + first * sine, rest)

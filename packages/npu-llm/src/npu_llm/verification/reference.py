@@ -38,6 +38,7 @@ __all__ = [
     "Rounding",
     "TorchReference",
     "compute_reference",
+    "make_reference",
     "read_reference",
 ]
 
@@ -391,21 +392,58 @@ def compute_reference(
         on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
     """
     config = model.config.get_text_config()
+
+    def logits_of(ids: torch.Tensor, rows: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        def run(how: Rounding | None) -> torch.Tensor:
+            real = EagerWeights(weights, compressed, rounding=how)
+            with _experts_one_by_one(model), torch.no_grad(), real:
+                return _logits(model, ids, rows)
+
+        with counted_modules(model, on_progress, runs=2):
+            logits, rounded = run(None), run(rounding)
+        if has_states:
+            with EagerWeights(weights, compressed, rounding=None), torch.no_grad():
+                rounded = _farther(logits, rounded, _token_by_token(model, ids, rows))
+        return logits, rounded
+
     heads = _heads(config)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    ids = _ids(int(config.vocab_size), heads, context)
+    return make_reference(
+        logits_of,
+        vocabulary=int(config.vocab_size),
+        heads=heads,
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        is_routed=_is_routed(config),
+        rounding=rounding,
+        context=context,
+    )
+
+
+def make_reference(
+    logits_of: LogitsOf,
+    *,
+    vocabulary: int,
+    heads: int,
+    kv_heads: int,
+    is_routed: bool,
+    rounding: Rounding,
+    context: int | None,
+) -> TorchReference:
+    """Draws tokens, and computes their logits.
+
+    Args:
+        logits_of: computes the logits (rows, vocabulary) of some of the tokens, in float32 and
+            rounded.
+        vocabulary: token ids are below this.
+        heads: see TorchReference; so are those that follow.
+        kv_heads: heads of keys and values.
+        is_routed: whether tokens choose among experts.
+        rounding: what is done to values in the second result.
+        context: how many tokens the model was made for; None if nothing sets a limit.
+    """
+    heads = min(heads, _MOST_HEADS)
+    ids = _ids(vocabulary, heads, context)
     rows = _rows(len(ids), heads, kv_heads)
-
-    def run(how: Rounding | None) -> torch.Tensor:
-        real = EagerWeights(weights, compressed, rounding=how)
-        with _experts_one_by_one(model), torch.no_grad(), real:
-            return _logits(model, ids, rows)
-
-    with counted_modules(model, on_progress, runs=2):
-        logits, rounded = run(None), run(rounding)
-    if has_states:
-        with EagerWeights(weights, compressed, rounding=None), torch.no_grad():
-            rounded = _farther(logits, rounded, _token_by_token(model, ids, rows))
+    logits, rounded = logits_of(ids, rows)
     return TorchReference(
         ids=ids,
         rows=rows,
@@ -413,17 +451,21 @@ def compute_reference(
         rounded=rounded,
         heads=heads,
         kv_heads=kv_heads,
-        is_routed=_is_routed(config),
+        is_routed=is_routed,
         precision=str(rounding.dtype).removeprefix("torch."),
         activation_group=rounding.activation_group,
     )
+
+
+# Computes, of (tokens,) int64 and the tokens that are asked for, their logits exactly and rounded.
+LogitsOf = Callable[[torch.Tensor, tuple[int, ...]], tuple[torch.Tensor, torch.Tensor]]
 
 
 def _heads(config: Any) -> int:
     for name in ("num_attention_heads", "n_head", "n_heads", "num_heads"):
         heads = getattr(config, name, None)
         if isinstance(heads, int) and heads > 0:
-            return min(heads, _MOST_HEADS)
+            return heads
     return 1
 
 
