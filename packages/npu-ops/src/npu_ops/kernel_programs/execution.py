@@ -15,6 +15,7 @@ from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.kernel_programs.program import Keep, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
+from npu_ops.kernel_programs.threads import ThreadCount
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
 
@@ -26,7 +27,6 @@ __all__ = [
     "kernel_sets",
     "native_program",
     "translated",
-    "workers",
 ]
 
 
@@ -204,6 +204,7 @@ class Execution:
             program, self._native.stages, weights, kernel_set=self._kernel_set
         )
         self.block_bytes: int = self._native.block_bytes
+        self._threads = ThreadCount()
 
     def step(self, rows: Rows) -> torch.Tensor:
         """Runs a step: appends keys and values of all rows, and computes the logits asked for.
@@ -221,11 +222,7 @@ class Execution:
         """
         if observe.is_enabled():
             return self._observed(rows)
-        with translated():
-            logits: torch.Tensor = self._native.step(
-                *_tensors(rows), workers(), None, rows.is_decode
-            )
-        return logits
+        return self._run(rows, None)
 
     def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
@@ -282,10 +279,12 @@ class Execution:
         return logits
 
     def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
+        count = self._threads.of_step() if rows.is_decode else self._threads.of_prompt()
+        began = time.perf_counter()
         with translated():
-            logits: torch.Tensor = self._native.step(
-                *_tensors(rows), workers(), times, rows.is_decode
-            )
+            logits: torch.Tensor = self._native.step(*_tensors(rows), count, times, rows.is_decode)
+        if rows.is_decode:
+            self._threads.note(count, time.perf_counter() - began)
         return logits
 
 
@@ -320,11 +319,6 @@ def native_program(
             0 if sparse_attention is None else sparse_attention.blocks,
             0 if sparse_attention is None else sparse_attention.dense_up_to,
         )
-
-
-def workers() -> int:
-    """Returns how many threads run a step."""
-    return max(1, min(_C.usable_processors(), torch.get_num_threads()))
 
 
 @contextmanager
