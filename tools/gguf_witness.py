@@ -5,7 +5,8 @@
 Run it with a Python that has llama-cpp-python, gguf and numpy. Of each file it keeps the metadata
 of the architecture and the shape, mean and deviation of each tensor. It writes a file of the same
 kind with seeded random weights, runs it with llama.cpp in float32, and keeps some logits and the
-greedy tokens in packages/npu-llm/tests/gguf/witness.json, by the name of the file.
+greedy tokens, or some vectors of a file with a pooling, in
+packages/npu-llm/tests/gguf/witness.json, by the name of the file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 from gguf import GGUFReader
 from llama_cpp import Llama
@@ -25,13 +27,14 @@ TESTS = Path(__file__).parents[1] / "packages/npu-llm/tests/gguf"
 NEW_TOKENS = 32
 PROMPT_TOKENS = 40
 KEPT_LOGITS = 24
+RANK = llama_cpp.LLAMA_POOLING_TYPE_RANK
 
 
 def describe(path: Path) -> dict[str, object]:
     """Returns a file's architecture, its metadata, and its tensors' shapes and distributions."""
     reader = GGUFReader(path)
     architecture = reader.fields["general.architecture"].contents()
-    prefixes = (f"{architecture}.", "xielu.")
+    prefixes = (f"{architecture}.", "xielu.", "tokenizer.ggml.token_type_count")
     metadata = {
         name: [[one.name for one in field.types], field.contents()]
         for name, field in reader.fields.items()
@@ -72,6 +75,43 @@ def answer(path: Path, vocabulary: int, context: int) -> dict[str, object]:
     }
 
 
+def answer_vectors(path: Path, vocabulary: int) -> dict[str, object]:
+    """Returns llama.cpp's vectors of random tokens, and of the whole text."""
+    ids = np.random.default_rng(5).integers(3, vocabulary, PROMPT_TOKENS).tolist()
+    vectors = encode(path, ids, llama_cpp.LLAMA_POOLING_TYPE_NONE)
+    rows = [0, len(ids) // 2, len(ids) - 1]
+    return {
+        "ids": ids,
+        "rows": rows,
+        "vectors": [[round(float(one), 6) for one in vectors[row][:KEPT_LOGITS]] for row in rows],
+        "spread": float(vectors.std()),
+        "text": [round(float(one), 6) for one in encode(path, ids, None)[0][:KEPT_LOGITS]],
+    }
+
+
+def encode(path: Path, ids: list[int], pooling: int | None) -> np.ndarray:
+    """Returns vectors of tokens without a pooling, or the text's with the file's own (None)."""
+    kind = llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED if pooling is None else pooling
+    model = Llama(
+        str(path), n_ctx=128, n_batch=512, n_ubatch=512, embedding=True, pooling_type=kind,
+        n_threads=1, n_threads_batch=1, type_k=0, type_v=0, flash_attn=False, verbose=False,
+    )  # fmt: skip
+    batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for at, token in enumerate(ids):
+        batch.token[at], batch.pos[at], batch.n_seq_id[at] = token, at, 1
+        batch.seq_id[at][0], batch.logits[at] = 0, True
+    has_decoder = llama_cpp.llama_model_has_decoder(model.model)
+    run = llama_cpp.llama_decode if has_decoder else llama_cpp.llama_encode
+    if run(model.ctx, batch):
+        raise RuntimeError(f"{path}: llama.cpp cannot encode it")
+    if pooling is None:
+        width = 1 if llama_cpp.llama_pooling_type(model.ctx) == RANK else model.n_embd()
+        return np.array([llama_cpp.llama_get_embeddings_seq(model.ctx, 0)[:width]])
+    get = llama_cpp.llama_get_embeddings_ith
+    return np.array([get(model.ctx, at)[: model.n_embd()] for at in range(len(ids))])
+
+
 def main(paths: list[Path]) -> None:
     """Adds files to the data, or replaces them there."""
     data = TESTS / "witness.json"
@@ -81,7 +121,10 @@ def main(paths: list[Path]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             tiny = write_tiny(Path(folder) / "tiny.gguf", described)
             vocabulary = described["tensors"]["token_embd.weight"][0][0]
-            described["answer"] = answer(tiny, vocabulary, 128)
+            if f"{described['architecture']}.pooling_type" in described["metadata"]:
+                described["answer"] = answer_vectors(tiny, vocabulary)
+            else:
+                described["answer"] = answer(tiny, vocabulary, 128)
         known[path.stem] = described
         print(path.stem)
     lines = [f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known)]

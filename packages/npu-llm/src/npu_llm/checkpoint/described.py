@@ -57,9 +57,9 @@ def _first_difference(model: nn.Module, other: nn.Module) -> str | None:
             continue  # written with the weights, or of no effect here
         if not torch.allclose(buffer, buffers[name], rtol=1e-6, atol=0.0):
             return name
-    for (name, one), two in zip(model.named_modules(), other.modules(), strict=True):
+    for (module, one), two in zip(model.named_modules(), other.modules(), strict=True):
         if type(one) is not type(two):
-            return name
+            return str(module)
         for key, value in vars(one).items():
             if key in ("training", "rope_type") or not isinstance(value, (bool, int, float, str)):
                 continue
@@ -69,5 +69,5 @@ def _first_difference(model: nn.Module, other: nn.Module) -> str | None:
             else:
                 is_same = value == found
             if not is_same:
-                return f"{name}.{key}"
+                return f"{module}.{key}"
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from npu_llm.errors import ModelError
 from npu_llm.gguf.dense import DENSE
+from npu_llm.gguf.encoders import ENCODERS
 from npu_llm.gguf.keys import Keys
 from npu_llm.gguf.mixtures import MIXTURES
 from npu_llm.gguf.rows import Architecture
@@ -14,7 +15,7 @@ from npu_llm.gguf.states import STATES
 
 __all__ = ["ARCHITECTURES", "find_architecture"]
 
-ARCHITECTURES: Mapping[str, Architecture] = {**DENSE, **MIXTURES, **STATES}
+ARCHITECTURES: Mapping[str, Architecture] = {**DENSE, **MIXTURES, **STATES, **ENCODERS}
 
 # Names that stand for more than one class of transformers.
 _VARIANTS: Mapping[str, Callable[[Keys], str | None]] = {

@@ -22,6 +22,7 @@ from npu_llm.gguf.rows import (
     constant,
     fused,
     gate_and_up,
+    gates_and_ups,
     heads,
     less_one,
     one_rope,
@@ -31,7 +32,7 @@ from npu_llm.gguf.rows import (
 )
 from npu_llm.gguf.weights import Weight
 
-__all__ = ["DENSE", "PAIRED", "QKV_BIASES", "QK_NORMED", "has_biases", "layer_types"]
+__all__ = ["DENSE", "PAIRED", "PICTURES", "QKV_BIASES", "QK_NORMED", "has_biases", "layer_types"]
 
 _QK = {
     "model.layers.*.self_attn.q_proj": heads("q", paired=True),
@@ -312,6 +313,38 @@ def _ropes_of_gemma_4(keys: Keys) -> Mapping[str, Rope]:
     }
 
 
+def _of_stream(name: str) -> Any:
+    """Returns the matrix of the stream with the name's number, of several in a tensor."""
+
+    def find(at: At) -> Weight:
+        found = at.weight(name)
+        index = at.numbers[0]
+        return (
+            found.rows(index, index + 1).view(*found.shape[1:]) if len(found.shape) > 2 else found
+        )
+
+    return find
+
+
+# So many layers have keys and values in llama.cpp, whatever the file says.
+_OWN_KEYS_OF_GEMMA_3N = 20
+
+
+def _shared_of_gemma_3n(keys: Keys) -> int:
+    """Returns how many layers have the keys and values of earlier ones."""
+    shared = max(keys.layers - _OWN_KEYS_OF_GEMMA_3N, 0)
+    if keys.number("attention.shared_kv_layers", shared) != shared:
+        raise keys.refuse(f"must have attention.shared_kv_layers = {shared}")
+    return shared
+
+
+def _scales_of_experts(at: At) -> Weight:
+    name = "=blk.*.ffn_down_exps.scale"
+    if at.has(name):
+        return at.weight(name)
+    return constant(lambda at: np.ones(at.keys.number("expert_count")))(at)
+
+
 def _scale_of_layer(at: At) -> Weight:
     name = "blk.*.layer_output_scale.weight"
     return at.weight(name) if at.has(name) else constant(lambda at: np.ones(1))(at)
@@ -323,7 +356,26 @@ _PLAIN_GEMMA_2: Mapping[str, Named] = {
     "model.layers.*.pre_feedforward_layernorm": "blk.*.ffn_norm",
     "model.layers.*.post_feedforward_layernorm": "blk.*.post_ffw_norm",
 }
+_PER_LAYER: Mapping[str, Named] = {
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "model.layers.*.per_layer_input_gate": "blk.*.inp_gate",
+    "model.layers.*.per_layer_projection": "blk.*.proj",
+    "model.layers.*.post_per_layer_input_norm": "blk.*.post_norm",
+}
 _ALL_BIASES = (*QKV_BIASES, "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias")
+
+_QWEN_2 = Architecture(
+    "qwen2", LLAMA, {**DECODER, "use_sliding_window": False}, optional=QKV_BIASES
+)
+_QWEN_3 = Architecture(
+    "qwen3",
+    {**LLAMA, **QK_NORMED},
+    {**DECODER, "use_sliding_window": False, "attention_bias": has_biases()},
+)
+# Keys about pictures, which are no part of a text.
+PICTURES = ("n_deepstack_layers", "deepstack_mapping")
 
 DENSE: Mapping[str, Architecture] = {
     "llama": Architecture(
@@ -335,13 +387,19 @@ DENSE: Mapping[str, Architecture] = {
             "mlp_bias": has_biases(*_FEED_FORWARD),
         },
     ),
-    "qwen2": Architecture(
-        "qwen2", LLAMA, {**DECODER, "use_sliding_window": False}, optional=QKV_BIASES
-    ),
-    "qwen3": Architecture(
-        "qwen3",
-        {**LLAMA, **QK_NORMED},
-        {**DECODER, "use_sliding_window": False, "attention_bias": has_biases()},
+    "qwen2": _QWEN_2,
+    # The language model of what reads images too: a text's positions are one, as in Qwen 2.
+    "qwen2vl": _QWEN_2,
+    "qwen3": _QWEN_3,
+    "qwen3vl": replace(_QWEN_3, without_effect=PICTURES),
+    "bitnet": Architecture(
+        "bitnet",
+        {
+            **LLAMA,
+            "model.layers.*.self_attn.attn_sub_norm": "blk.*.attn_sub_norm",
+            "model.layers.*.mlp.ffn_sub_norm": "blk.*.ffn_sub_norm",
+        },
+        {**DECODER, "hidden_act": "silu"},
     ),
     "gemma": Architecture("gemma", _GEMMA, {**DECODER, "hidden_act": "gelu_pytorch_tanh"}),
     "gemma2": Architecture(
@@ -766,6 +824,58 @@ DENSE: Mapping[str, Architecture] = {
         LAYER_NORMED,
         optional=_ALL_BIASES,
     ),
+    "gemma3n": Architecture(
+        "gemma3n_text",
+        {
+            **_PLAIN_GEMMA_2,
+            **QK_NORMED,
+            **_PER_LAYER,
+            "model.altup_projections.*": _of_stream("altup_proj"),
+            "model.altup_unembed_projections.*": _of_stream("altup_unembd_proj"),
+            "model.layers.*.altup.correct_output_scale": "blk.*.altup_correct_scale.weight",
+            "model.layers.*.altup.correction_coefs": "blk.*.altup_correct_coef",
+            "model.layers.*.altup.prediction_coefs": "blk.*.altup_predict_coef",
+            "model.layers.*.altup.modality_router": "blk.*.altup_router",
+            "model.layers.*.altup.router_norm": "blk.*.altup_router_norm",
+            "model.layers.*.laurel.linear_left": "blk.*.laurel_l",
+            "model.layers.*.laurel.linear_right": "blk.*.laurel_r",
+            "model.layers.*.laurel.post_laurel_norm": "blk.*.laurel_post_norm",
+        },
+        {
+            **DECODER,
+            "intermediate_size": lambda keys: keys.by_layer("feed_forward_length"),
+            "laurel_rank": lambda keys: keys.tensor("blk.0.laurel_l.weight").shape[0],
+            "altup_active_idx": 0,
+            "altup_num_inputs": lambda keys: keys.tensor("altup_proj.weight").shape[0] + 1,
+            "num_kv_shared_layers": _shared_of_gemma_3n,
+            "activation_sparsity_pattern": lambda keys: [
+                0.95 if layer < 10 else 0.0 for layer in range(keys.layers)
+            ],
+            "hidden_size_per_layer_input": lambda keys: keys.tensor(
+                "per_layer_proj_norm.weight"
+            ).shape[0],
+            "vocab_size_per_layer_input": lambda keys: keys.tensor(
+                "per_layer_token_embd.weight"
+            ).shape[0],
+            "final_logit_softcapping": 30.0,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(5),
+        },
+        ropes=_ropes_of_gemma_3,
+        # Layers with the keys and values of earlier ones.
+        unused=tuple(
+            f"blk.{layer}.{name}."
+            for layer in range(_OWN_KEYS_OF_GEMMA_3N, 64)
+            for name in ("attn_k", "attn_k_norm", "attn_v")
+        ),
+        # llama.cpp has these in its code.
+        without_effect=(
+            "activation_sparsity_scale",
+            "altup.active_idx",
+            "altup.num_inputs",
+            "embedding_length_per_layer_input",
+        ),
+    ),
     "gemma4": Architecture(
         "gemma4_text",
         {
@@ -776,12 +886,15 @@ DENSE: Mapping[str, Architecture] = {
                 for part in ("q", "k", "v")
             },
             "model.layers.*.layer_scalar": _scale_of_layer,
-            "model.embed_tokens_per_layer": "per_layer_token_embd",
-            "model.per_layer_model_projection": "per_layer_model_proj",
-            "model.per_layer_projection_norm": "per_layer_proj_norm",
-            "model.layers.*.per_layer_input_gate": "blk.*.inp_gate",
-            "model.layers.*.per_layer_projection": "blk.*.proj",
-            "model.layers.*.post_per_layer_input_norm": "blk.*.post_norm",
+            **_PER_LAYER,
+            "model.layers.*.router.proj": "blk.*.ffn_gate_inp",
+            "model.layers.*.router.scale": "=blk.*.ffn_gate_inp.scale",
+            "model.layers.*.router.per_expert_scale": _scales_of_experts,
+            "model.layers.*.experts.gate_up_proj": gates_and_ups,
+            "model.layers.*.experts.down_proj": "blk.*.ffn_down_exps.weight",
+            "model.layers.*.pre_feedforward_layernorm_2": "blk.*.pre_ffw_norm_2",
+            "model.layers.*.post_feedforward_layernorm_1": "blk.*.post_ffw_norm_1",
+            "model.layers.*.post_feedforward_layernorm_2": "blk.*.post_ffw_norm_2",
         },
         {
             **{
@@ -805,6 +918,12 @@ DENSE: Mapping[str, Architecture] = {
                 "embedding_length_per_layer_input"
             ),
             "vocab_size_per_layer_input": lambda keys: keys.vocabulary,
+            "enable_moe_block": lambda keys: keys.has_tensor("blk.*.ffn_gate_inp.weight"),
+            "num_experts": lambda keys: keys.number("expert_count", 0) or None,
+            "top_k_experts": lambda keys: keys.number("expert_used_count", 0) or None,
+            "moe_intermediate_size": lambda keys: keys.size(
+                "blk.*.ffn_down_exps.weight", 2, "expert_feed_forward_length", default=0
+            ),
             "final_logit_softcapping": lambda keys: (
                 keys.real("final_logit_softcapping", 0.0) or None
             ),

@@ -30,11 +30,15 @@ class Description:
         keys: the metadata.
         row: the row of the architecture.
         ropes: rotary positions by the prefix of the buffers' names.
+        base: what the class with a head names the model below it.
+        has_head: whether the model has one, of which the file's tensors are a part.
     """
 
     keys: Keys
     row: Architecture
     ropes: Mapping[str, Rope]
+    base = ""
+    has_head = True
 
     def __init__(self, path: Path) -> None:
         """Reads the headers of a file.
@@ -60,14 +64,23 @@ class Description:
         keys, row = self.keys, self.row
         attributes = row.config_of(keys)
         partial = attributes.get("partial_rotary_factor")
+        by_type = attributes.pop("partial_rotary_factor") if isinstance(partial, dict) else {}
         extras = dict(row.rope_extras(keys))
         parameters = {
-            prefix.removesuffix("_"): {**rope.parameters(partial=partial), **extras}
+            prefix.removesuffix("_"): {
+                **rope.parameters(partial=by_type.get(prefix.removesuffix("_"), partial)),
+                **extras,
+            }
             for prefix, rope in self.ropes.items()
         }
         if parameters:
             attributes["rope_parameters"] = parameters.get("", parameters)
-        return attributes | self._special_tokens()
+        special = self._special_tokens()
+        return attributes | {
+            name: token
+            for name, token in special.items()
+            if token is not None or name not in attributes
+        }
 
     def _special_tokens(self) -> dict[str, int | None]:
         found: dict[str, int | None] = {}
@@ -104,7 +117,7 @@ class Description:
         at, row = self._at(name), self.row
         pattern = _NUMBER.sub("*", name)
         module, _, leaf = pattern.rpartition(".")
-        source = row.names.get(pattern, row.names.get(module))
+        source = self._source_of(pattern) or self._source_of(module)
         if source is None:
             raise self.keys.refuse(
                 f"must be a model without {name}, for which the table has no tensor"
@@ -118,9 +131,16 @@ class Description:
             return zeros(*shape)
         return at.weight(source)
 
+    def _source_of(self, module: str) -> Named | None:
+        """Returns what a module's weights are made of, in a model with or without a head."""
+        named = self.row.names
+        names = (module, f"{self.base}.{module}", module.removeprefix(f"{self.base}."))
+        found = next((named[name] for name in names if name in named), None)
+        return "cls.output" if found is None and module == "score" else found
+
     def has_bias(self, module: str) -> bool:
         """Whether the file has a bias for a module."""
-        source = self.row.names.get(_NUMBER.sub("*", module + ".")[:-1])
+        source = self._source_of(_NUMBER.sub("*", module + ".")[:-1])
         if source is None:
             return False
         at = self._at(f"{module}.bias")
@@ -137,7 +157,7 @@ class Description:
         predicting = tuple(
             f"blk.{layer}." for layer in range(keys.layers, keys.number("block_count"))
         )
-        unused = (*predicting, *self.row.unused)
+        unused = (*predicting, *self.row.unused, *(() if self.has_head else ("output.",)))
         return sorted(
             name
             for name in keys.file.tensors

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from npu_llm.gguf.dense import PAIRED, QK_NORMED, QKV_BIASES, has_biases, layer_types, two_ropes
+from npu_llm.gguf.dense import (
+    PAIRED,
+    PICTURES,
+    QK_NORMED,
+    QKV_BIASES,
+    has_biases,
+    layer_types,
+    two_ropes,
+)
 from npu_llm.gguf.keys import Keys
 from npu_llm.gguf.ropes import Rope, read_rope
 from npu_llm.gguf.rows import (
@@ -156,7 +165,7 @@ def _scale_attention(model: Any, keys: Keys) -> None:
     rotated, plain, _ = _deepseek_sizes(keys)
     magnitude = rope.scale * (1.0 + 0.1 * _deepseek_multiplier(keys) * math.log(rope.factor))
     scale = magnitude**2 / math.sqrt(rotated + plain)
-    for layer in model.model.layers:
+    for layer in model.base_model.layers:
         layer.self_attn.scaling = scale
 
 
@@ -303,6 +312,51 @@ def _mlp_types(keys: Keys) -> list[str]:
     return ["sparse" if one else "dense" for one in _has_experts(keys)]
 
 
+def _head_of_laguna(keys: Keys) -> int:
+    size = keys.number("attention.key_length")
+    if keys.number("attention.value_length", size) != size:
+        raise keys.refuse("must have attention.value_length equal to key_length")
+    return size
+
+
+def _ropes_of_laguna(keys: Keys) -> Mapping[str, Rope]:
+    size = keys.number("rope.dimension_count", _head_of_laguna(keys))
+    full = read_rope(keys, rotated=size)
+    windowed = read_rope(
+        keys,
+        rotated=keys.number("rope.dimension_count_swa", size),
+        base=keys.real("rope.freq_base_swa", full.base),
+        is_scaled=False,
+    )
+    return {"full_attention_": full, "sliding_attention_": windowed}
+
+
+def _gate_of_laguna(keys: Keys) -> str:
+    rows = keys.size("blk.*.attn_gate.weight", 0, "")
+    return "per-head" if rows == keys.by_layer("attention.head_count")[0] else "per-element"
+
+
+def _types_of_laguna(keys: Keys) -> list[str]:
+    types: list[str] = layer_types(4, dense_first=True)(keys)
+    has_window = keys.number("attention.sliding_window", 0)
+    return types if has_window else ["full_attention"] * keys.layers
+
+
+_QWEN_3 = Architecture(
+    "qwen3_moe",
+    {**_QKV_NORMED, **experts(_MLP)},
+    {
+        **DECODER,
+        **ROUTED,
+        "num_local_experts": expert_count,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "use_sliding_window": False,
+        "attention_bias": has_biases(),
+    },
+)
+
 MIXTURES: Mapping[str, Architecture] = {
     "llama(experts)": Architecture(
         "mixtral",
@@ -334,20 +388,8 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         optional=QKV_BIASES,
     ),
-    "qwen3moe": Architecture(
-        "qwen3_moe",
-        {**_QKV_NORMED, **experts(_MLP)},
-        {
-            **DECODER,
-            **ROUTED,
-            "num_local_experts": expert_count,
-            "norm_topk_prob": True,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "use_sliding_window": False,
-            "attention_bias": has_biases(),
-        },
-    ),
+    "qwen3moe": _QWEN_3,
+    "qwen3vlmoe": replace(_QWEN_3, without_effect=PICTURES),
     "olmoe": Architecture(
         "olmoe",
         {**_QKV_NORMED, **experts(_MLP)},
@@ -610,6 +652,41 @@ MIXTURES: Mapping[str, Architecture] = {
             "mlp_layer_types": _mlp_types,
             "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
         },
+        without_effect=("leading_dense_block_count",),
+    ),
+    "laguna": Architecture(
+        "laguna",
+        {
+            **_QKV_NORMED,
+            # Layers may have different numbers of heads.
+            **{
+                f"model.layers.*.self_attn.{part}_proj": f"blk.*.attn_{part}"
+                for part in ("q", "k", "v")
+            },
+            "model.layers.*.self_attn.g_proj": "blk.*.attn_gate",
+            **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts"),
+        },
+        {
+            **DECODER,
+            **ROUTED,
+            "num_attention_heads": lambda keys: max(keys.by_layer("attention.head_count")),
+            "num_attention_heads_per_layer": lambda keys: keys.by_layer("attention.head_count"),
+            "num_key_value_heads": lambda keys: keys.number("attention.head_count_kv"),
+            "head_dim": _head_of_laguna,
+            "partial_rotary_factor": lambda keys: {
+                prefix.removesuffix("_"): 2 * len(rope.frequencies) / _head_of_laguna(keys)
+                for prefix, rope in _ropes_of_laguna(keys).items()
+            },
+            "gating": _gate_of_laguna,
+            "shared_expert_intermediate_size": _shared_width,
+            "moe_routed_scaling_factor": _scale,
+            "route_norm": _must_be_normed,
+            "scoring": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "mlp_layer_types": _mlp_types,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window", 0) or 1,
+            "layer_types": _types_of_laguna,
+        },
+        ropes=_ropes_of_laguna,
         without_effect=("leading_dense_block_count",),
     ),
     "mellum": Architecture(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from npu_llm.errors import ModelError
 from npu_llm.gguf.description import Description
@@ -24,6 +24,9 @@ except ImportError:  # before transformers 5
     from transformers.modeling_utils import no_init_weights
 
 __all__ = ["load_gguf_model", "made_of"]
+
+# Of classifiers.
+_SCORES = "cls.output.weight"
 
 _lock = threading.RLock()
 
@@ -43,17 +46,39 @@ def load_gguf_model(path: Path, *, auto: Any = None) -> tuple[Any, dict[str, Wei
         ModelError: [gguf-architecture] for one that is not in the table, [gguf-metadata] for
             metadata that is missing, contradicts itself or would be left out, [gguf-tensors] for
             tensors without a place in the model, [weights-missing], [weights-shape] for the
-            opposite, and what npu_llm.gguf.file.open_gguf raises.
+            opposite, [unknown-architecture] for a class that is not the file's task, and what
+            npu_llm.gguf.file.open_gguf raises.
     """
     described = Description(path)
     row, keys = described.row, described.keys
-    model = _build(described, getattr(transformers, row.auto) if auto is None else auto)
+    made = _class_for(described, auto)
+    model = _build(described, made)
+    described.base, described.has_head = model.base_model_prefix, made is not AutoModel
     if row.prepare is not None:
         row.prepare(model, keys)
     weights = dict(_weights(model, described))
     _set_ropes(model, described.ropes)
     described.check_all_used()
     return model.eval(), weights
+
+
+def _class_for(described: Description, auto: Any) -> Any:
+    """Returns transformers' class for the models of a task, as far as the file can be one."""
+    row, keys = described.row, described.keys
+    if auto is None or (auto is AutoModel and row.auto == "AutoModelForTextEncoding"):
+        return getattr(transformers, row.auto)
+    is_possible = auto.__name__ == row.auto or auto is AutoModel
+    if auto is AutoModelForSequenceClassification:
+        is_possible = keys.has_tensor(_SCORES)
+    if is_possible:
+        return auto
+    made_for = "vectors of texts" if row.auto != "AutoModelForCausalLM" else "continuing texts"
+    raise ModelError(
+        f"{keys.file.path}: its architecture must be of a model for "
+        f"{auto.__name__.removeprefix('AutoModelFor')}; got {keys.file.architecture!r}, which is "
+        f"for {made_for}. Load it with NPUAutoModel.",
+        code="unknown-architecture",
+    )
 
 
 def made_of(config: Any, auto: Any) -> Any:
@@ -72,6 +97,8 @@ def made_of(config: Any, auto: Any) -> Any:
 def _build(described: Description, auto: Any) -> Any:
     """Returns the model, with parameters on the meta device and buffers that have values."""
     row, attributes = described.row, described.config()
+    if auto is AutoModelForSequenceClassification:
+        attributes["num_labels"] = described.keys.tensor(_SCORES).shape[0]
     try:
         config = AutoConfig.for_model(row.model_type, **attributes)
         config.architectures = [auto._model_mapping[type(config)].__name__]

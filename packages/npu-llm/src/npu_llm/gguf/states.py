@@ -270,6 +270,90 @@ def _period(keys: Keys, chosen: list[bool]) -> tuple[int, int]:
     return period, places[0]
 
 
+def _types_of_nemotron(keys: Keys) -> list[str]:
+    """Returns the one kind of work that each layer does, as its tensors show."""
+    kinds = (
+        ("ssm_in", "linear_attention"),
+        ("attn_output", "full_attention"),
+        ("ffn_gate_inp", "moe"),
+        ("ffn_up", "mlp"),
+    )
+    found = []
+    for layer in range(keys.layers):
+        names = [kind for name, kind in kinds if keys.has_tensor(f"blk.{layer}.{name}.weight")]
+        if not names:
+            raise keys.refuse(
+                f"must have states, attention or a feed-forward part in layer {layer}"
+            )
+        found.append(names[0])
+    return found
+
+
+def _epsilon_of_nemotron(keys: Keys) -> float:
+    other = keys.get("attention.layer_norm_epsilon", None)
+    return keys.real("attention.layer_norm_rms_epsilon", *([] if other is None else [other]))
+
+
+_MIXER = "model.layers.*.mixer"
+_NEMOTRON_H = Architecture(
+    "nemotron_h",
+    {
+        "model.embeddings": "token_embd",
+        "model.norm_f": "output_norm",
+        "lm_head": "output",
+        "model.layers.*.norm": "blk.*.attn_norm",
+        **_mamba_2(_MIXER),
+        f"{_MIXER}.q_proj": heads("q"),
+        f"{_MIXER}.k_proj": heads("k"),
+        f"{_MIXER}.v_proj": heads("v"),
+        f"{_MIXER}.o_proj": "blk.*.attn_output",
+        f"{_MIXER}.up_proj": "blk.*.ffn_up",
+        f"{_MIXER}.down_proj": "blk.*.ffn_down",
+        f"{_MIXER}.gate": "blk.*.ffn_gate_inp",
+        f"{_MIXER}.gate.e_score_correction_bias": "blk.*.exp_probs_b.bias",
+        f"{_MIXER}.experts.up_proj": "blk.*.ffn_up_exps.weight",
+        f"{_MIXER}.experts.down_proj": "blk.*.ffn_down_exps.weight",
+        f"{_MIXER}.shared_experts.up_proj": "blk.*.ffn_up_shexp",
+        f"{_MIXER}.shared_experts.down_proj": "blk.*.ffn_down_shexp",
+        f"{_MIXER}.fc1_latent_proj": "blk.*.ffn_latent_down",
+        f"{_MIXER}.fc2_latent_proj": "blk.*.ffn_latent_up",
+    },
+    {
+        **{name: of for name, of in DECODER.items() if name != "rms_norm_eps"},
+        "layers_block_type": _types_of_nemotron,
+        "num_hidden_layers": lambda keys: keys.layers,
+        "num_attention_heads": lambda keys: max(keys.by_layer("attention.head_count")),
+        "num_key_value_heads": lambda keys: max(keys.by_layer("attention.head_count_kv")) or 1,
+        "head_dim": lambda keys: keys.number("attention.key_length"),
+        "value_dim": lambda keys: keys.number("attention.value_length"),
+        "layer_norm_epsilon": _epsilon_of_nemotron,
+        "intermediate_size": lambda keys: max(keys.by_layer("feed_forward_length")) or 1,
+        # llama.cpp bounds no step, and neither do the models' own configs.
+        "time_step_min": 0.0,
+        "mamba_num_heads": lambda keys: keys.number("ssm.time_step_rank"),
+        "mamba_head_dim": lambda keys: _linear_heads(keys)[2],
+        "n_groups": lambda keys: keys.number("ssm.group_count"),
+        "ssm_state_size": lambda keys: keys.number("ssm.state_size"),
+        "conv_kernel": lambda keys: keys.number("ssm.conv_kernel"),
+        "n_routed_experts": lambda keys: keys.number("expert_count", 0) or 1,
+        "num_experts_per_tok": lambda keys: keys.number("expert_used_count", 0) or 1,
+        "moe_intermediate_size": lambda keys: keys.size(
+            "blk.*.ffn_up_exps.weight", 1, "expert_feed_forward_length", default=1
+        ),
+        "moe_shared_expert_intermediate_size": lambda keys: keys.size(
+            "blk.*.ffn_up_shexp.weight", 0, "expert_shared_feed_forward_length", default=1
+        ),
+        "moe_latent_size": lambda keys: keys.number("moe_latent_size", 0) or None,
+        "routed_scaling_factor": lambda keys: keys.real("expert_weights_scale", 0.0) or 1.0,
+        "norm_topk_prob": lambda keys: bool(keys.get("expert_weights_norm", False)),
+        "n_group": lambda keys: keys.number("expert_group_count", 0) or 1,
+        "topk_group": lambda keys: keys.number("expert_group_used_count", 0) or 1,
+    },
+    ropes=None,
+    without_effect=("rope.dimension_count", "rope.freq_base", "expert_gating_func"),
+)
+
+
 STATES: Mapping[str, Architecture] = {
     "lfm2": Architecture("lfm2", _LFM2, {**_LFM2_CONFIG, "block_auto_adjust_ff_dim": False}),
     "lfm2moe": Architecture(
@@ -450,6 +534,8 @@ STATES: Mapping[str, Architecture] = {
             "mamba_norm_before_gate": False,
         },
     ),
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": _NEMOTRON_H,
     "granitehybrid": Architecture(
         "granitemoehybrid",
         {

@@ -13,6 +13,7 @@ from transformers.models.auto import modeling_auto
 from npu_llm.checkpoint.facts import read_config
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError
+from npu_llm.gguf.task import find_gguf_task
 from npu_llm.models.entry import MANIFEST
 from npu_runtime.public_calls import public_call
 
@@ -82,7 +83,7 @@ def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> st
         pretrained_model_name_or_path, gguf_file=arguments.get("gguf_file"), hub=hub
     )
     if source.gguf_file is not None:
-        return "AutoModelForCausalLM"
+        return find_gguf_task(source.path)
     config = read_config(source.folder)
     architecture = next(iter(config.get("architectures") or ()), None)
     coded = config.get("auto_map") or {}

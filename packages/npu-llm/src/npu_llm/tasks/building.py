@@ -19,12 +19,14 @@ from npu_compiler.exported.load import load
 from npu_compiler.exported.manifest import PortSpec, read_manifest
 from npu_compiler.exported.write import export
 from npu_compiler.options import CompilerConfig
-from npu_llm.checkpoint.loading import load_model
+from npu_llm.checkpoint.loading import load_model, load_tokenizer
 from npu_llm.checkpoint.processors import copy_processors
 from npu_llm.checkpoint.saved import save_config
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import check_group_size
 from npu_llm.errors import CaptureError, OptionError
+from npu_llm.gguf.file import open_gguf
+from npu_llm.gguf.task import pooling_of
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress
@@ -284,7 +286,10 @@ def fill_task_entry(
             ignore_unexpected=options.ignore_unexpected,
         )
         weights.fill()
-    example = make_example(model, sizes=_image_sizes(source.folder))
+    if getattr(model.config, "use_cache", False):  # a language model that makes vectors
+        model.config.use_cache = False
+    is_gguf = source.gguf_file is not None
+    example = make_example(model, sizes={} if is_gguf else _image_sizes(source.folder))
     with progress.stage("capture"), torch.no_grad():
         _write_program(model, example, folder / PROGRAM, options, precision, quantizing)
         described = describe_result(model(**example.inputs))
@@ -295,7 +300,10 @@ def fill_task_entry(
         pads = may_pad(model, example, folder / PROGRAM)
     with progress.stage("save"):
         save_config(model.config, folder)
-        copy_processors(source.folder, folder)
+        if is_gguf:
+            _save_processors(source, folder)
+        else:
+            copy_processors(source.folder, folder)
         about = {
             "name": source.name,
             "precision": precision.name,
@@ -307,6 +315,17 @@ def fill_task_entry(
             "may_pad": pads,
         }
         (folder / "about.json").write_text(json.dumps(about))
+
+
+def _save_processors(source: ModelSource, target: Path) -> None:
+    """Writes a GGUF file's tokenizer, and how its vectors are pooled, as a checkpoint has them."""
+    tokenizer = load_tokenizer(source)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(target)
+    pooling = pooling_of(open_gguf(source.path))
+    if pooling is not None:
+        (target / "1_Pooling").mkdir()
+        (target / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
 
 
 def may_pad(model: Any, example: Example, program: Path) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from npu_command.host_memory import available_bytes
 from npu_command.import_hooks import start_packages
-from npu_command.processors import read_processors
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
@@ -98,7 +97,6 @@ def describe(
         "kind": model.kind,
         "verification": None if model.verdict is None else str(model.verdict),
         "facts": facts.as_dict(),
-        "processors": str(read_processors()),
         "memory": {"available_bytes": available, "precisions": rows},
         "device": {
             "device": device.device,
@@ -165,7 +163,7 @@ def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
     from npu_llm.tasks.auto_model import find_task
 
     be_quiet()
-    task = "AutoModelForCausalLM" if source.gguf_file is not None else find_task(source.path)
+    task = find_task(source.path)
     check_loadable(source, auto=getattr(transformers, task), **files)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast
 
 from npu_llm.errors import ModelError, ServerError
+from npu_llm.gguf.task import find_gguf_task
 from npu_llm.models.entry import MANIFEST
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
@@ -222,7 +223,10 @@ def kind_of(path: str | None) -> Kind:
 def _writes(folder: Path) -> bool:
     """Whether a GGUF file's or a folder's own words say that it writes text."""
     if folder.suffix == ".gguf":
-        return True
+        try:
+            return find_gguf_task(folder) == "AutoModelForCausalLM"
+        except (ModelError, OSError):
+            return True  # what loads it says what is wrong
     try:
         if (folder / MANIFEST).is_file():
             about = json.loads((folder / MANIFEST).read_text())["about"]
