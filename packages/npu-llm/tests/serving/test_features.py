@@ -232,7 +232,7 @@ def streaming(asked, frontend, monkeypatch):
         def noted(self, *words, **options):
             stream = real(self, *words, **options)
             taken = stream._pieces
-            stream._pieces = (pieces.append(piece) or piece for piece in taken)
+            stream._pieces = (pieces.append(piece.text) or piece for piece in taken)
             return stream
 
         monkeypatch.setattr(ChatSession, "stream", noted)

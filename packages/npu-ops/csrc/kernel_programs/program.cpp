@@ -19,6 +19,10 @@ constexpr int kRowsOfMember = 32;  // fewer would be too few for the weights tha
 constexpr std::size_t kBytesOfPiece = 16 << 10;
 constexpr int kMostPiecesPerWorker = 24;
 
+std::int64_t nanoseconds_since(Clock::time_point time) {
+  return std::chrono::nanoseconds(Clock::now() - time).count();
+}
+
 bool is_linear(const Instruction& one) {
   return std::holds_alternative<Linear>(one);
 }
@@ -168,7 +172,7 @@ void Program::reserve(Step& step, int workers) {
   for_all([](auto& memory, std::size_t count) { memory.of(count); });
 }
 
-void Program::run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns) {
+void Program::run(const Rows& rows, float* logits, int workers, const StepTimes& times) {
   const std::lock_guard lock(mutex_);
   Step& step = *steps_[++step_count_ % steps_.size()];
   retire(step);
@@ -186,8 +190,9 @@ void Program::run(const Rows& rows, float* logits, int workers, std::int64_t* ti
   reserve(step, used);
   for (std::size_t i = 0; i < strides_.size(); ++i)
     step.bases[i] = static_cast<int>(i) == logits_.buffer ? logits : context_->buffers[i].get();
-  step.times_ns = times_ns;
-  step.last_time = Clock::now();
+  step.times = times;
+  step.began = Clock::now();
+  step.end_ns = step.last_end_ns = 0;
   if (workers == kAlone) {
     run_alone(step);
   } else {
@@ -202,22 +207,21 @@ void Program::Step::add(const Phase& phase, bool is_repeatable, int most_togethe
 
 // A phase's time counts for its stage; that of passes is shared out as their stages took it.
 void Program::Step::end_stage(int index) noexcept {
-  if (times_ns == nullptr) return;
+  if (times.stages == nullptr) return;
   const Phase& phase = phases[index];
-  const auto now = Clock::now();
-  const auto ns = std::chrono::nanoseconds(now - last_time).count();
-  last_time = now;
+  const std::int64_t ns = end_ns - last_end_ns;
+  last_end_ns += ns;
   std::int64_t of_all = 0;
   if (phase.kind == Phase::Kind::passes) {
     for (int stage = phase.stage; stage < phase.end_stage; ++stage)
       of_all += pass_ns[stage];
   }
   if (of_all == 0) {
-    times_ns[phase.stage] += ns;
+    times.stages[phase.stage] += ns;
     return;
   }
   for (int stage = phase.stage; stage < phase.end_stage; ++stage) {
-    times_ns[stage] +=
+    times.stages[stage] +=
         static_cast<std::int64_t>(static_cast<double>(ns) * pass_ns[stage].exchange(0) / of_all);
   }
 }
@@ -273,11 +277,22 @@ void Program::plan(Step& step, int workers) const {
   }
 }
 
+// A worker's time counts as work where its result is written; what is computed twice is no work.
+void Program::Step::compute(int index, int first, int end, int worker) noexcept {
+  if (times.workers == nullptr) return program.compute(*this, phases[index], first, end, worker);
+  const auto compute_began = Clock::now();
+  program.compute(*this, phases[index], first, end, worker);
+  context.own[worker].compute_ns = nanoseconds_since(compute_began);
+}
+
 void Program::Step::commit(int index, int first, int end, int worker) noexcept {
+  const bool is_timed = times.workers != nullptr;
+  const auto commit_began = is_timed ? Clock::now() : Clock::time_point();
   ThreadScratch& own = context.own[worker];
   if (!stages[index].is_repeatable) {
     own.result = {};
-    compute(index, first, end, worker);
+    program.compute(*this, phases[index], first, end, worker);
+    own.compute_ns = 0;
   }
   const Result& result = own.result;
   int column = 0, width = result.width;
@@ -290,6 +305,19 @@ void Program::Step::commit(int index, int first, int end, int worker) noexcept {
     std::memcpy(result.to + row * result.to_stride + column,
                 own.results.get() + row * result.stride + column, width * sizeof(float));
   }
+  if (times.stages != nullptr) {
+    const std::int64_t now = nanoseconds_since(began);
+    std::int64_t last = end_ns.load(std::memory_order_relaxed);
+    while (last < now && !end_ns.compare_exchange_weak(last, now)) {
+    }
+  }
+  if (!is_timed || phases[index].kind == Phase::Kind::passes) return;
+  add_work(phases[index].stage, worker, nanoseconds_since(commit_began) + own.compute_ns);
+  own.compute_ns = 0;  // of several pieces computed together
+}
+
+void Program::Step::add_work(int stage, int worker, std::int64_t ns) const {
+  times.workers[worker * program.stages().size() + stage] += ns;
 }
 
 void Program::compute(Step& step, const Phase& phase, int piece, int end_piece, int worker) const {
@@ -347,10 +375,11 @@ void Program::run_pass(Step& step, const Phase& phase, int begin, int end, int w
     } else {
       run_by_row(step, first, last, begin, end);
     }
-    if (step.times_ns == nullptr) continue;
-    const auto now = Clock::now();
-    step.pass_ns[stage] += std::chrono::nanoseconds(now - last_time).count();
-    last_time = now;
+    if (step.times.stages == nullptr) continue;
+    const std::int64_t ns = nanoseconds_since(last_time);
+    last_time = Clock::now();
+    step.pass_ns[stage] += ns;
+    if (step.times.workers != nullptr) step.add_work(stage, worker, ns);
   }
   own.prepared_for = 0;
 }

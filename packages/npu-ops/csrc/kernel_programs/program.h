@@ -138,6 +138,12 @@ inline constexpr int kAlone = 0;  // workers: the caller's thread, without the t
 
 struct QuantizedInput;  // rows of a linear's input
 
+// Where the nanoseconds of a step are added; null where nobody asks.
+struct StepTimes {
+  std::int64_t* stages = nullptr;   // of each stage
+  std::int64_t* workers = nullptr;  // of each worker's work in it: (workers, stages)
+};
+
 class Program {
  public:
   Program(std::vector<Instruction> instructions, const std::vector<int>& widths,
@@ -148,8 +154,7 @@ class Program {
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
   // a program that has none. Calls are queued. After it, only weights and blocks are still read.
   // Throws std::bad_alloc where there is no memory; a later call may succeed.
-  // If `times_ns` is not null, a duration is added to each stage's.
-  void run(const Rows& rows, float* logits, int workers, std::int64_t* times_ns);
+  void run(const Rows& rows, float* logits, int workers, const StepTimes& times);
 
   // The first and last instruction of each stage.
   const std::vector<std::pair<int, int>>& stages() const { return stages_; }

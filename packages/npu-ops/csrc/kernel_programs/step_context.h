@@ -111,8 +111,9 @@ struct ThreadScratch {
   QuantizedInput prepared;
   std::uint64_t prepared_for = 0;  // Step::key of the phase whose input it holds
   Scratch<float> row, attend, sums, expert, bound_queries, ranks, results;
-  Scratch<int> order;  // of experts
-  Result result;       // of the piece, in `results`
+  Scratch<int> order;           // of experts
+  Result result;                // of the piece, in `results`
+  std::int64_t compute_ns = 0;  // that it took, where times are asked for
 };
 
 // The prepared rows from `row` on.
@@ -216,9 +217,7 @@ struct Program::Step final : Job {
         bases(context.buffers.size()),
         pass_ns(std::make_unique<std::atomic<std::int64_t>[]>(program.stages().size())) {}
 
-  void compute(int phase, int first, int end, int worker) noexcept override {
-    program.compute(*this, phases[phase], first, end, worker);
-  }
+  void compute(int phase, int first, int end, int worker) noexcept override;
   void commit(int phase, int first, int end, int worker) noexcept override;
   void end_stage(int phase) noexcept override;
 
@@ -241,8 +240,12 @@ struct Program::Step final : Job {
   std::vector<ExpertGroups> groups;                                    // by stage
   std::size_t result_floats = 0, piece_floats = 0, expert_floats = 0;  // that the phases need
   bool are_rows_split = false;  // whether passes have rows of their own, see Program::run_pass
-  std::int64_t* times_ns = nullptr;
-  std::chrono::steady_clock::time_point last_time;
+  void add_work(int stage, int worker, std::int64_t ns) const;
+
+  StepTimes times;
+  std::chrono::steady_clock::time_point began;
+  std::atomic<std::int64_t> end_ns{0};                   // of the last piece so far, from then on
+  std::int64_t last_end_ns = 0;                          // of the phase before
   std::unique_ptr<std::atomic<std::int64_t>[]> pass_ns;  // by stage, of all workers
 };
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -97,6 +98,13 @@ class ThreadPool {
     }
   }
 
+  std::vector<int> threads() const {
+    std::vector<int> ids;
+    for (int worker = 1; worker < workers; ++worker)
+      ids.push_back(parts_[worker].thread);
+    return ids;
+  }
+
   // Ends the other workers, who then let go of this object.
   void dismiss() {
     is_dismissed_.store(true, std::memory_order_relaxed);
@@ -137,6 +145,7 @@ class ThreadPool {
   // A thread's part of the stage that runs: what is taken next, with the stage's epoch.
   struct alignas(64) Part {
     std::atomic<std::uint64_t> next{0};
+    std::atomic<int> thread{0};
   };
   // How many pieces a thread has done, with the epoch of their stage.
   struct alignas(64) Done {
@@ -254,6 +263,7 @@ class ThreadPool {
 
   void serve(int worker) {
     pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(worker)).c_str());
+    parts_[worker].thread = gettid();
     std::uint32_t seen = 0;
     while (true) {
       seen = wait_for_call(seen);
@@ -396,10 +406,10 @@ int usable_processors() {
   return std::max(count, 1);
 }
 
-int waiting_workers() {
+std::vector<int> worker_threads() {
   Shared& all = the_shared();
   const std::lock_guard lock(all.mutex);
-  return all.pool == nullptr ? 0 : all.pool->workers - 1;
+  return all.pool == nullptr ? std::vector<int>() : all.pool->threads();
 }
 
 }  // namespace npu::ops::kernel_programs

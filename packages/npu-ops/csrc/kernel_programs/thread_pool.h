@@ -65,7 +65,8 @@ void retire(const Job& job);
 // The number of threads that this process can use, by its affinity and its cgroup's quota.
 int usable_processors();
 
-// The number of the pool's threads, without the caller's.
-int waiting_workers();
+// The system's ids of the pool's threads: worker 1's, 2's and so on; that of worker 0 is the
+// caller's.
+std::vector<int> worker_threads();
 
 }  // namespace npu::ops::kernel_programs

@@ -379,12 +379,14 @@ class KernelProgram {
     check(rows, static_cast<int>(tables.size(0)));
     require(has_keep_ || rows.kept_count == rows.count,
             "kept: this program chooses no rows, so all must be kept, in their order");
-    std::int64_t* durations = nullptr;
+    StepTimes durations;
     if (times) {
+      const auto stages = static_cast<std::int64_t>(program_->stages().size());
       require(times->is_contiguous() && times->scalar_type() == at::kLong &&
-                  times->numel() == static_cast<std::int64_t>(program_->stages().size()),
-              "times: must be int64, one for each stage");
-      durations = times->mutable_data_ptr<std::int64_t>();
+                  times->numel() == (1 + std::max(workers, 1)) * stages,
+              "times: must be int64, of (1 + workers, stages)");
+      durations.stages = times->mutable_data_ptr<std::int64_t>();
+      durations.workers = durations.stages + stages;
     }
     at::Tensor out =
         allocated([&] { return at::empty({rows.kept_count, logits_width_}, at::kFloat); });
@@ -398,7 +400,7 @@ class KernelProgram {
 
   // Runs rows that are no tokens. Each argument has `rows` rows, each result will.
   void run_rows(int rows, const float* const* arguments, float* const* results, int workers,
-                std::int64_t* durations) {
+                const StepTimes& durations) {
     Rows given;
     given.count = given.kept_count = rows;
     given.arguments = arguments;
@@ -563,8 +565,8 @@ class TensorCall {
       held.push_back(allocated([&] { return empty(results_[i]); }));
       out[i] = held.back();
     }
-    std::int64_t* durations = nullptr;
-    if (times) durations = times->mutable_data_ptr<std::int64_t>();
+    StepTimes durations;
+    if (times) durations.stages = times->mutable_data_ptr<std::int64_t>();
     for (std::size_t i = 0; i < held.size(); ++i) {
       if (i < positions_.size()) {
         from.push_back(static_cast<const float*>(held[i].const_data_ptr()));
@@ -645,7 +647,7 @@ void bind_kernel_program(py::module_& m) {
            py::arg("chosen_blocks") = 0, py::arg("after") = 0)
       .def("step", &KernelProgram::step, py::arg("tokens"), py::arg("positions"),
            py::arg("sequences"), py::arg("slots"), py::arg("block_tables"), py::arg("kept"),
-           py::arg("members"), py::arg("times"), py::arg("is_decode") = false)
+           py::arg("workers"), py::arg("times"), py::arg("is_decode") = false)
       .def("reserve", &KernelProgram::reserve)
       .def("copy_block", &KernelProgram::copy_block)
       .def("read_blocks", &KernelProgram::read_blocks)
@@ -666,7 +668,7 @@ void bind_kernel_program(py::module_& m) {
       .def("run", &TensorCall::run, py::arg("inputs"), py::arg("times") = py::none())
       .def("run_current", &TensorCall::run_current, py::arg("is_current"), py::arg("inputs"));
   m.def("usable_processors", &usable_processors);
-  m.def("waiting_members", &waiting_workers);
+  m.def("worker_threads", &worker_threads);
 }
 
 }  // namespace npu::ops::python

@@ -312,7 +312,7 @@ def test_as_many_threads_as_torch_may_use():
         for count in (1, 2):
             torch.set_num_threads(count)
             execution.step(one_sequence(3))
-            assert _C.waiting_members() == min(count, _C.usable_processors()) - 1
+            assert len(_C.worker_threads()) == min(count, _C.usable_processors()) - 1
     finally:
         torch.set_num_threads(threads)
 

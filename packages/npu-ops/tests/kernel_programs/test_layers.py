@@ -1,8 +1,10 @@
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from npu_ops import _C
 from npu_ops.kernel_programs.execution import StageLayers
 from npu_ops.kernel_programs.program import Append, Columns, Keep, Linear
 from npu_ops.kernel_programs.weights import PackedLinear
@@ -62,3 +64,17 @@ def test_products_of_one_stage_are_one_layer(heard):
     assert span.args["type"] == "Linear"
     assert shapes.args["inputs"] == "f32[1,64] bf16[64,64] bf16[64,64]"
     assert shapes.args["outputs"] == "f32[1,32] f32[1,32]"
+
+
+def test_each_worker_tells_what_it_worked_and_waited(heard, monkeypatch):
+    monkeypatch.setattr(_C, "worker_threads", lambda: [77])
+    program = SimpleNamespace(instructions=PROGRAM.instructions[:2], modules=())
+    layers = StageLayers(program, [(0, 0), (1, 1)], WEIGHTS, kernel_set="avx2")
+    layers.emit([5000, 2000], 100, rows=1, kept=1, work_ns=[[5000, 2000], [4000, 0]])
+    workers = [event for event in heard if event.category == "worker"]
+    main = threading.get_native_id()
+    told = [(one.name, one.thread_id, one.start_ns, one.duration_ns) for one in workers]
+    assert told == [
+        ("Linear", main, 100, 5000), ("Linear", 77, 100, 4000), ("Append", main, 5100, 2000),
+    ]  # fmt: skip
+    assert [one.args["wait_us"] for one in workers] == [0, 1, 0]

@@ -132,9 +132,9 @@ def test_one_thread_alone_leaves_the_pool_as_it_is(generator):
     execution = an_execution(*a_program(generator), 4)
     inputs = (torch.zeros(1, 4, WIDTH), None, torch.zeros(4, WIDTH))
     execution.run(inputs)
-    before = _C.waiting_members()
+    before = len(_C.worker_threads())
     an_execution(*a_program(generator), 4, is_alone=True).run(inputs)
-    assert _C.waiting_members() == before
+    assert len(_C.worker_threads()) == before
 
 
 def test_threads_get_results_of_their_own(generator):

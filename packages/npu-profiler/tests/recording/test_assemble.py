@@ -195,3 +195,9 @@ def test_own_thread_is_left_out(assembler):
     ops = window(op("aten::mm", 0, 10, 7), op("aten::mm", 20, 30))
     found = place_windows(assembler, ops, own_thread_id=7)
     assert [item.start_ns - BASE for item in found.slices] == [20]
+
+
+def test_work_of_a_kernel_program_stands_on_the_row_of_its_thread(assembler):
+    found = assembler.place([span("worker", "Linear", 10, 20, 7, wait_us=0.5)])
+    (work,) = found.slices
+    assert (work.track.name, work.name, work.args) == ("thread 7", "Linear", {"wait_us": 0.5})

@@ -141,10 +141,21 @@ def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
     _emit_span(category, name, start_ns, args)
 
 
-def span_between(category: str, name: str, start_ns: int, end_ns: int, **args: object) -> None:
-    """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``."""
+def span_between(
+    category: str,
+    name: str,
+    start_ns: int,
+    end_ns: int,
+    *,
+    of_thread: int | None = None,
+    **args: object,
+) -> None:
+    """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``.
+
+    `of_thread` is the system's id of the thread that it ran on; by default this one.
+    """
     if _listeners:
-        thread_id = threading.get_native_id()
+        thread_id = threading.get_native_id() if of_thread is None else of_thread
         _deliver([Event("span", category, name, start_ns, end_ns - start_ns, thread_id, 0.0, args)])
 
 

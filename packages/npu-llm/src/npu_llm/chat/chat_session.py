@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from npu_llm.chat.output_format import OutputFormat
+from npu_llm.chat.output_parser import Delta
 from npu_llm.chat.reply import Draft, Finish, InterruptGuard, Reply, ReplyStream, generated
 from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
-from npu_llm.chat.tool_calls import Call, read_calls, style_of
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.kv_store import SequentialStore
 from npu_llm.engine.sampler import Token
 from npu_llm.engine.sampling_params import to_params
 from npu_llm.engine.sequence import Event, Finished, FinishReason
 from npu_llm.errors import ContextError, OptionError, SessionError, missing_tokenizer
-from npu_llm.structured_output import given_form
+from npu_llm.structured_output import Form, TokenConstraint, given_form
 from npu_llm.tokenizer.detokenizer import Detokenizer
-from npu_llm.tokenizer.tokenizer import Message, Tokenizer
+from npu_llm.tokenizer.tokenizer import Message, Tokenizer, tool_schema
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
@@ -77,8 +80,9 @@ class ChatSession:
                 "drop_oldest" to drop the oldest turns, but not the system message.
             generation: default arguments of `generate` for each answer, and those of
                 npu_llm.engine.sampling_params. Without max_new_tokens an answer ends after 512
-                tokens. Arguments that only transformers supports, such as logits processors, are
-                passed to its `generate`.
+                tokens. `thinking_budget` is the maximum number of tokens of reasoning. Arguments
+                that only transformers supports, such as logits processors, are passed to its
+                `generate`.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
@@ -312,9 +316,9 @@ class ChatSession:
         cancel: threading.Event | None,
         generation: Mapping[str, Any],
         replies: list[Reply],
-    ) -> Generator[str, None, None]:
+    ) -> Generator[Delta, None, None]:
         """Yields the pieces of the answer to a message, and adds the whole one to `replies`."""
-        draft = Draft(Detokenizer(self._tokenizer))
+        draft = Draft(Detokenizer(self._format.decoder))
         interrupt: BaseException | None = None
         with self._claimed():
             self._stop.clear()
@@ -324,6 +328,9 @@ class ChatSession:
                 options = self._options(generation)
                 draft.prompt, draft.dropped = self._prompt(options["max_new_tokens"])
                 events, draft.text = self._start(draft.prompt, options)
+                draft.parser = parser = self._format.parser(
+                    draft.prompt, self._functions, is_stream=False
+                )
                 with closing(events):
                     if streamer is not None:
                         streamer.put(torch.tensor([draft.prompt]))
@@ -334,24 +341,25 @@ class ChatSession:
                         piece = draft.add(event)
                         if streamer is not None:
                             streamer.put(torch.tensor([event.id]))
-                        if piece:
-                            yield piece
+                        yield from parser.take(piece)
                         if draft.ends(self._stop, cancel):
                             break
-                if piece := draft.text.end():
-                    yield piece
+                yield from parser.take(draft.text.end())
+                yield from parser.end()
                 if streamer is not None:
                     streamer.end()
             except (KeyboardInterrupt, GeneratorExit) as raised:
                 # Ctrl-C without the guard or for a second time; or a loop that was left.
                 interrupt, draft.finish = raised, "cancelled"
-                draft.text.end()
+                if draft.parser is not None:
+                    draft.parser.take(draft.text.end())
+                    draft.parser.end()
             except BaseException:
                 self._messages = before
                 raise
             reply = self._reply(draft)
             if reply.tokens:
-                self._messages.append({"role": "assistant", "content": reply.text})
+                self._messages.append(_spoken(reply))
             else:
                 self._messages = before
             self.last_reply = reply
@@ -362,18 +370,18 @@ class ChatSession:
     def _reply(self, draft: Draft) -> Reply:
         return draft.reply(
             prefilled=len(draft.prompt) - self._store.num_reused,
-            tool_calls=self._calls([token.id for token in draft.tokens]),
             verification=str(self._model.verification),
         )
 
-    def _calls(self, tokens: Sequence[int]) -> tuple[Call, ...]:
-        """Returns the calls of tools that an answer consists of."""
-        style = style_of(self._tokenizer.chat_template) if self._tools else None
-        if style is None:
-            return ()
-        ends = self._model.end_tokens
-        text = self._tokenizer.decode([token for token in tokens if token not in ends])
-        return tuple(read_calls(text, style, [_name_of(tool) for tool in self._tools or ()]))
+    @cached_property
+    def _format(self) -> OutputFormat:
+        return OutputFormat(self._tokenizer)
+
+    @cached_property
+    def _functions(self) -> list[dict[str, Any]]:
+        """The session's tools, each with a name and, maybe, `parameters`."""
+        schemas = [tool_schema(tool) for tool in self._tools or ()]
+        return [dict(schema.get("function", schema)) for schema in schemas]
 
     def _options(self, generation: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments of generate for one answer."""
@@ -398,15 +406,26 @@ class ChatSession:
         """Returns the events of an answer, and what decodes its tokens."""
         plain = dict(options)
         form = given_form(plain)
+        budget = plain.pop("thinking_budget", None)
         params = to_params({**self._model.generation_defaults, **plain})
+        decoder = self._format.decoder
         if params is None:
-            return self._by_transformers(prompt, options), Detokenizer(self._tokenizer)
+            return self._by_transformers(prompt, options), Detokenizer(decoder)
         if params.seed is None and params.temperature:
             # Random numbers follow torch.manual_seed.
             params = replace(params, seed=int(torch.randint(1 << 62, ())))
-        constraint = None if form is None else self._model.constraints.make(form)
-        text = Detokenizer(self._tokenizer, params.stop, includes_stop=True)
+        constraint = self._constraint(prompt, form, budget)
+        text = Detokenizer(decoder, params.stop, includes_stop=True)
         return self._engine.generate(prompt, params, constraint=constraint), text
+
+    def _constraint(
+        self, prompt: list[int], form: Form | None, budget: int | None
+    ) -> TokenConstraint | None:
+        if form is None and budget is None:
+            return None
+        ends = sorted(self._model.end_tokens)
+        maker = self._model.constraints
+        return self._format.constraint(maker, prompt, form, ends=ends, budget=budget)
 
     def _by_transformers(
         self, prompt: list[int], options: Mapping[str, Any]
@@ -527,10 +546,21 @@ def _finish(end: Finished) -> Finish:
     return end.reason
 
 
-def _name_of(tool: Any) -> str:
-    if callable(tool):
-        return str(tool.__name__)
-    return str(tool.get("function", tool).get("name"))
+def _spoken(reply: Reply) -> dict[str, Any]:
+    """Returns an answer as a message, as chat templates take it."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for call in reply.tool_calls
+        ]
+    return message
 
 
 def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> None:

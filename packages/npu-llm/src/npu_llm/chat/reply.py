@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 if TYPE_CHECKING:
+    from npu_llm.chat.output_parser import Delta, OutputParser
     from npu_llm.chat.tool_calls import Call
     from npu_llm.engine.sampler import Token
     from npu_llm.tokenizer.detokenizer import Detokenizer
@@ -29,7 +30,7 @@ class Reply:
     """One answer.
 
     Attributes:
-        text: the answer, without special tokens.
+        text: the answer, without special tokens, reasoning and tool calls.
         tokens: its token ids, including special ones.
         prompt_tokens: tokens of the whole conversation that was answered.
         prefilled_tokens: how many of them had to be read; the others were in the cache.
@@ -40,7 +41,8 @@ class Reply:
         dropped_messages: how many of the oldest messages were dropped to make room.
         verification: the outcome of comparing the programs that answered with torch, in words.
         logprobs: the tokens with their log probabilities, if those were asked for.
-        tool_calls: the calls of the session's tools that the answer consists of.
+        tool_calls: the calls of the session's tools in the answer.
+        reasoning: the reasoning that the model has marked as such.
     """
 
     text: str
@@ -54,6 +56,7 @@ class Reply:
     verification: str = ""
     logprobs: tuple[Token, ...] = ()
     tool_calls: tuple[Call, ...] = ()
+    reasoning: str = ""
 
     @property
     def answer_tokens(self) -> int:
@@ -67,6 +70,7 @@ class Draft:
 
     Attributes:
         text: decodes it.
+        parser: separates reasoning and tool calls from its text; None for a model with neither.
         prompt: tokens of what it answers.
         dropped: number of messages that were dropped to make room.
         tokens: its tokens so far.
@@ -76,6 +80,7 @@ class Draft:
     """
 
     text: Detokenizer
+    parser: OutputParser | None = None
     prompt: list[int] = field(default_factory=list)
     dropped: int = 0
     tokens: list[Token] = field(default_factory=list)
@@ -97,12 +102,13 @@ class Draft:
             self.finish = "cancelled"
         return self.finish is not None
 
-    def reply(self, *, prefilled: int, tool_calls: tuple[Call, ...], verification: str) -> Reply:
+    def reply(self, *, prefilled: int, verification: str) -> Reply:
         """Returns the answer; takes attributes of Reply."""
         times = self.times
         passed_s = times[-1] - times[0] if times else 0.0
+        parsed = None if self.parser is None else self.parser.parsed
         return Reply(
-            text=self.text.text,
+            text=self.text.text if parsed is None else parsed.content,
             tokens=tuple(token.id for token in self.tokens),
             prompt_tokens=len(self.prompt),
             prefilled_tokens=prefilled,
@@ -112,7 +118,8 @@ class Draft:
             dropped_messages=self.dropped,
             verification=verification,
             logprobs=tuple(token for token in self.tokens if token.logprob is not None),
-            tool_calls=tool_calls,
+            tool_calls=() if parsed is None else tuple(parsed.calls),
+            reasoning="" if parsed is None else parsed.reasoning,
         )
 
 
@@ -140,20 +147,20 @@ def generated(generate: Callable[..., Any], **arguments: Any) -> Generator[int, 
 
 
 class ReplyStream:
-    """An iterator over the pieces of an answer, each of which runs the steps that it needs.
+    """An iterator over the pieces of an answer's text, each of which runs the steps that it needs.
 
-    Leaving the loop early stops the answer; what was generated stays in the session. As a context
-    manager it stops the answer at the end of the block. Ctrl-C stops it after the current step;
-    KeyboardInterrupt is raised then.
+    `deltas` iterates over reasoning and tool calls too. Leaving the loop early stops the answer;
+    what was generated stays in the session. As a context manager it stops the answer at the end of
+    the block. Ctrl-C stops it after the current step; KeyboardInterrupt is raised then.
     """
 
     def __init__(
-        self, pieces: Generator[str, None, None], replies: list[Reply], stop: threading.Event
+        self, pieces: Generator[Delta, None, None], replies: list[Reply], stop: threading.Event
     ) -> None:
         """Takes the generator of the pieces.
 
         Args:
-            pieces: the pieces.
+            pieces: the pieces, of text and others.
             replies: has the whole answer once the generator has ended.
             stop: makes the generator end after the current step.
         """
@@ -170,6 +177,21 @@ class ReplyStream:
         return self
 
     def __next__(self) -> str:
+        while True:
+            delta = self._next()
+            if delta.kind == "content":
+                return delta.text
+
+    def deltas(self) -> Iterator[Delta]:
+        """Yields the pieces of reasoning, text and tool calls; a call comes when it is complete."""
+        while True:
+            try:
+                delta = self._next()
+            except StopIteration:
+                return
+            yield delta
+
+    def _next(self) -> Delta:
         try:
             with self._guard:
                 return next(self._pieces)

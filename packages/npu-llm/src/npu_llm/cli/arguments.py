@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_command.command_parser import offer
+from npu_command.processors import limit_threads
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, check_place
 from npu_llm.choices import (
     DEFAULT_PRECISION,
@@ -62,8 +63,8 @@ SAMPLING = {
 def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -> None:
     """Adds --model and the options of how it runs.
 
-    These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --verify,
-    --cache-dir and those of add_files.
+    These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --threads,
+    --verify, --cache-dir and those of add_files.
 
     Args:
         parser: where to add them.
@@ -110,6 +111,12 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
         type=positive,
         help="let a new token of a longer sequence attend to K positions only, a multiple of 16 "
         "such as 2048: an approximation (default: all)",
+    )
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="use at most so many threads (default: as many as decode fastest here, see info)",
     )
     add_verify(parser)
     parser.add_argument(
@@ -165,6 +172,8 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 def check_model(options: argparse.Namespace) -> None:
     """Refuses a model that cannot be there, and ways to run it that there are not.
 
+    Threads are limited from here on.
+
     Args:
         options: with some of those of add_model, add_checkpoint and add_generation.
 
@@ -176,6 +185,8 @@ def check_model(options: argparse.Namespace) -> None:
     given = vars(options)
     if given.get("server") is not None:
         return  # which has the models, and knows
+    if given.get("threads") is not None:
+        limit_threads(given["threads"])
     parse_dtype(given.get("dtype"))
     parse_kv_cache(given.get("kv_cache"))
     parse_verify(given.get("verify", "first"))

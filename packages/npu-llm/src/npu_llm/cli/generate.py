@@ -75,6 +75,7 @@ def generate(options: argparse.Namespace) -> int:
         from npu_llm.chat.chat_session import ChatSession
         from npu_llm.cli.session import figures, generation_options, start
         from npu_llm.cli.terminal import writer_beside_json
+        from npu_llm.cli.turns import show_deltas
     model = start(options, display)
     if options.adapter:
         names = [model.load_adapter(path) for path, _ in options.adapter]
@@ -82,15 +83,14 @@ def generate(options: argparse.Namespace) -> int:
         display.line(f"adapters: {', '.join(names)}")
     session = ChatSession(model, options.system, **generation_options(options, model))
     stream = session.stream(prompt, schema=schema)
-    write = writer_beside_json(options.json)
-    for piece in stream:
-        write(piece)
+    show_deltas(stream, writer_beside_json(options.json), display)
     reply = stream.reply
     assert reply is not None, "the stream has ended"
     give_answer(
         options.json,
         {
             "answer": reply.text,
+            "reasoning": reply.reasoning or None,
             "model": model.name,
             "precision": model.precision.name,
             "pipeline": str(model.pipeline),

@@ -77,6 +77,11 @@ class Display:
         with self.asked_for():
             self.line(text, style=style)
 
+    def thought(self, text: str) -> None:
+        """Prints a piece of a model's reasoning where a person reads it."""
+        if self.console.is_terminal:
+            self.console.print(without_controls(text), style="dim", end="", soft_wrap=True)
+
     @contextmanager
     def asked_for(self) -> Iterator[None]:
         """Within it, --quiet hides nothing."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npu_command.errors import NpuError
 from npu_command.output import aligned
@@ -13,7 +13,10 @@ from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
 from npu_llm.cli.terminal import Display, LineReader, can_render, text_writer, unechoed
 from npu_llm.errors import OptionError
 
-__all__ = ["Chat", "Models", "status_of"]
+if TYPE_CHECKING:
+    from npu_llm.chat.output_parser import Delta
+
+__all__ = ["Chat", "Models", "show_deltas", "status_of"]
 
 _COMMANDS = (
     ("/help", "show this list"),
@@ -60,6 +63,34 @@ def status_of(reply: Any) -> str:
     said = f"{', '.join(parts)}."
     verification = getattr(reply, "verification", "")
     return f"{said} Program: {verification}." if verification else said
+
+
+def show_deltas(stream: Any, write: Callable[[str], object], display: Display) -> None:
+    """Shows an answer as it comes: its text, and its reasoning and tool calls beside it.
+
+    Args:
+        stream: a ReplyStream, or another iterable of the pieces of a text.
+        write: called with the pieces of the text.
+        display: for everything else.
+    """
+    last = ""
+    for delta in stream.deltas() if hasattr(stream, "deltas") else _as_deltas(stream):
+        if last and delta.kind != last and last != "content":
+            display.thought("\n\n" if delta.kind == "content" else "\n")
+        if delta.kind == "content":
+            write(delta.text)
+        else:
+            display.thought(f"call: {delta.text} " if delta.kind == "call" else delta.text)
+        last = delta.kind if delta.kind != "call" else "content"
+    if last not in ("", "content"):
+        display.thought("\n")
+
+
+def _as_deltas(pieces: Iterable[str]) -> Iterator[Delta]:
+    from npu_llm.chat.output_parser import Delta
+
+    for piece in pieces:
+        yield Delta("content", piece)
 
 
 class Models(Protocol):
@@ -181,8 +212,7 @@ class Chat:
         stream = self.session.stream(text, **as_generate(self._chosen))
         with unechoed(), self._answering() as write:
             try:
-                for piece in stream:
-                    write(piece)
+                show_deltas(stream, write, self._display)
             except KeyboardInterrupt:
                 stream.close()
         reply = stream.reply

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from npu_llm.tokenizer.chat_template import bounded_templates, render
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Message", "Tokenizer", "agrees", "encode_chat"]
+__all__ = ["Message", "Tokenizer", "agrees", "encode_chat", "tool_schema"]
 
 # Role, content, and whatever else a template uses: tool_calls, name, ...
 Message = Mapping[str, Any]
@@ -96,6 +97,17 @@ class Tokenizer:
             return getattr(self._wrapped, "backend_tokenizer", None)
         return self._fast
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The tokens that are not text, such as marks of roles, by what they look like."""
+        backend = self.backend_tokenizer
+        if backend is not None:
+            added = backend.get_added_tokens_decoder().items()
+            return {str(token.content): number for number, token in added if token.special}
+        names = getattr(self._wrapped, "all_special_tokens", ())
+        ids = getattr(self._wrapped, "all_special_ids", ())
+        return dict(zip(names, ids, strict=True))
+
     @property
     def pad_token_id(self) -> int | None:
         """The token that fills rows; None if there is none."""
@@ -161,7 +173,7 @@ class Tokenizer:
             return self.encode(_joined(messages))
         variables = {
             "messages": [dict(message) for message in messages],
-            "tools": None if tools is None else [_schema(tool) for tool in tools],
+            "tools": None if tools is None else [tool_schema(tool) for tool in tools],
             "documents": None,
             "add_generation_prompt": True,
             **self._special,
@@ -197,6 +209,15 @@ def encode_chat(
     else:
         encoded = tokenizer(_joined(messages), return_tensors="pt")
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def tool_schema(tool: Any) -> Any:
+    """Returns the JSON schema of a tool, which a function has in its annotations and docstring."""
+    if not callable(tool):
+        return tool
+    from transformers.utils import get_json_schema  # takes a second
+
+    return get_json_schema(tool)
 
 
 def agrees(tokenizer: Any, folder: Path) -> bool:
@@ -236,15 +257,6 @@ def _check(messages: Sequence[Message]) -> None:
 
 def _joined(messages: Sequence[Message]) -> str:
     return "\n".join(str(message.get("content") or "") for message in messages)
-
-
-def _schema(tool: Any) -> Any:
-    """Returns the JSON schema of a tool, which a function has in its annotations and docstring."""
-    if not callable(tool):
-        return tool
-    from transformers.utils import get_json_schema  # takes a second
-
-    return get_json_schema(tool)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.kernel_programs.program import Keep, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
+from npu_ops.kernel_programs.threads import ThreadCount
 from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
 
@@ -26,7 +28,6 @@ __all__ = [
     "kernel_sets",
     "native_program",
     "translated",
-    "workers",
 ]
 
 
@@ -84,18 +85,27 @@ class StageLayers:
         self.names = [stage.name for stage in self._stages]
 
     def emit(
-        self, times_ns: Sequence[int], start_ns: int, *, rows: int, kept: int, **place: int
+        self,
+        times_ns: Sequence[int],
+        start_ns: int,
+        *,
+        rows: int,
+        kept: int,
+        work_ns: Sequence[Sequence[int]] = (),
+        **place: int,
     ) -> None:
-        """Emits the spans of a run's layers, which ran one after the other.
+        """Emits the spans of a run's layers, which ran one after the other, and of threads' work.
 
         Args:
             times_ns: nanoseconds of each stage.
             start_ns: when the first began.
             rows: how many the run had.
             kept: how many there were after the program's Keep.
+            work_ns: of each worker, those that it worked in each stage; the rest it waited.
             place: device and stream.
         """
-        for stage, duration_ns in zip(self._stages, times_ns, strict=True):
+        threads = [threading.get_native_id(), *_C.worker_threads()]
+        for index, (stage, duration_ns) in enumerate(zip(self._stages, times_ns, strict=True)):
             if stage.weights:
                 count = kept if stage.is_kept else rows
                 outputs = " ".join(f"f32[{count},{width}]" for width in stage.results)
@@ -105,6 +115,13 @@ class StageLayers:
             how = {"type": stage.kind, "implementation": stage.kernels, "module": stage.module}
             end_ns = start_ns + duration_ns
             observe.span_between("layer", stage.name, start_ns, end_ns, **place, **how)
+            for thread, of_worker in zip(threads, work_ns, strict=False):
+                work = min(of_worker[index], duration_ns)
+                if thread and work:
+                    observe.span_between(
+                        "worker", stage.name, start_ns, start_ns + work,
+                        of_thread=thread, wait_us=(duration_ns - work) / 1e3,
+                    )  # fmt: skip
             start_ns = end_ns
 
 
@@ -204,6 +221,7 @@ class Execution:
             program, self._native.stages, weights, kernel_set=self._kernel_set
         )
         self.block_bytes: int = self._native.block_bytes
+        self._threads = ThreadCount()
 
     def step(self, rows: Rows) -> torch.Tensor:
         """Runs a step: appends keys and values of all rows, and computes the logits asked for.
@@ -221,11 +239,7 @@ class Execution:
         """
         if observe.is_enabled():
             return self._observed(rows)
-        with translated():
-            logits: torch.Tensor = self._native.step(
-                *_tensors(rows), workers(), None, rows.is_decode
-            )
-        return logits
+        return self._run(rows)
 
     def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
@@ -233,10 +247,20 @@ class Execution:
         Raises:
             OperatorInputError, OpsError: as `step` does.
         """
-        names = self._layers.names
-        times = torch.zeros(len(names), dtype=torch.int64)
-        logits = self._run(rows, times)
-        return logits, list(zip(names, times.tolist(), strict=True))
+        logits, times = self._timed(rows)
+        return logits, list(zip(self._layers.names, times[0].tolist(), strict=True))
+
+    def _count(self, rows: Rows) -> int:
+        """Returns how many threads run a step of these rows."""
+        return self._threads.of_step() if rows.is_decode else self._threads.of_prompt()
+
+    def _timed(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs a step; returns logits, and nanoseconds: of stages, and of each worker's work."""
+        count = self._count(rows)
+        times = torch.zeros(1 + count, len(self._layers.names), dtype=torch.int64)
+        with translated():
+            logits = self._native.step(*_tensors(rows), count, times, rows.is_decode)
+        return logits, times
 
     def reserve(self, blocks: int) -> None:
         """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are.
@@ -272,20 +296,23 @@ class Execution:
         place = {"device_index": 0, "stream": 0}
         if not layer_recording.is_wanted():
             with observe.span("program", self._name, **place):
-                return self._run(rows, None)
-        logits, layers = self.timed_step(rows)
+                return self._run(rows)
+        logits, times = self._timed(rows)
         observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
+        of_stages, *of_workers = times.tolist()
         self._layers.emit(
-            [time_ns for _, time_ns in layers], start_ns,
-            rows=len(rows.tokens), kept=len(rows.kept), **place,
+            of_stages, start_ns,
+            rows=len(rows.tokens), kept=len(rows.kept), work_ns=of_workers, **place,
         )  # fmt: skip
         return logits
 
-    def _run(self, rows: Rows, times: torch.Tensor | None) -> torch.Tensor:
+    def _run(self, rows: Rows) -> torch.Tensor:
+        count = self._count(rows)
+        began = time.perf_counter()
         with translated():
-            logits: torch.Tensor = self._native.step(
-                *_tensors(rows), workers(), times, rows.is_decode
-            )
+            logits: torch.Tensor = self._native.step(*_tensors(rows), count, None, rows.is_decode)
+        if rows.is_decode:
+            self._threads.note(count, time.perf_counter() - began)
         return logits
 
 
@@ -320,11 +347,6 @@ def native_program(
             0 if sparse_attention is None else sparse_attention.blocks,
             0 if sparse_attention is None else sparse_attention.dense_up_to,
         )
-
-
-def workers() -> int:
-    """Returns how many threads run a step."""
-    return max(1, min(_C.usable_processors(), torch.get_num_threads()))
 
 
 @contextmanager

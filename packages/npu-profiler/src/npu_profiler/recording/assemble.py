@@ -78,6 +78,13 @@ class Assembler:
                 slices.append(self._tracks.place_on_device(event))
             elif event.category in _CALLS:
                 slices.append(self._call(event))
+            elif event.category == "worker":  # of the threads of a kernel program
+                track = self._tracks.thread(event.thread_id)
+                slices.append(
+                    Slice(
+                        track, "worker", event.name, event.start_ns, event.duration_ns, event.args
+                    )
+                )
             elif event.category not in _NOT_DRAWN:
                 slices.append(self._tracks.place_on_host(event))
         # A parent before its children, also where both begin at the same nanosecond.

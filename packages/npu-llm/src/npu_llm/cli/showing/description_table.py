@@ -45,6 +45,7 @@ def print_description(said: dict[str, Any]) -> None:
         ),
         **verified,
         **_speed(said["estimate"]),
+        "threads": said["processors"],
         "memory": f"{memory['available_bytes'] / 1e9:.1f} GB are available",
     }.items():
         about.add_row(name, str(value))

@@ -10,6 +10,7 @@ from typing import Any
 
 from npu_command.host_memory import available_bytes
 from npu_command.import_hooks import start_packages
+from npu_command.processors import read_processors
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.facts import ModelFacts, context_length, read_facts
 from npu_llm.checkpoint.requirements import (
@@ -97,6 +98,7 @@ def describe(
         "kind": model.kind,
         "verification": None if model.verdict is None else str(model.verdict),
         "facts": facts.as_dict(),
+        "processors": str(read_processors()),
         "memory": {"available_bytes": available, "precisions": rows},
         "device": {
             "device": device.device,

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     for token in tokens:
         write(draft.add(Token(token)))
     write(draft.text.end())
-    reply = draft.reply(prefilled=0, tool_calls=(), verification="")
+    reply = draft.reply(prefilled=0, verification="")
     document = {
         "answer": reply.text,
         "precision": model.precision.name,

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from npu_llm.chat.output_parser import Delta
 from npu_llm.chat.reply import Draft, Reply, ReplyStream, generated
 from npu_llm.cli.tasks.describe import read_image, start_image_model
 from npu_llm.cli.terminal import Display
@@ -92,7 +93,7 @@ class ImageSession:
 
     def _answer(
         self, text: str, chosen: Mapping[str, Any], replies: list[Reply]
-    ) -> Generator[str, None, None]:
+    ) -> Generator[Delta, None, None]:
         self._stop.clear()
         content = [{"type": "image", "image": one} for one in self._images]
         question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
@@ -104,17 +105,17 @@ class ImageSession:
             with closing(tokens):
                 for token in tokens:
                     if piece := draft.add(Token(token)):
-                        yield piece
+                        yield Delta("content", piece)
                     if draft.ends(self._stop):
                         break
                 else:
                     draft.finish = "stop"
             if piece := draft.text.end():
-                yield piece
+                yield Delta("content", piece)
         except (KeyboardInterrupt, GeneratorExit) as raised:
             interrupt, draft.finish = raised, "cancelled"
             draft.text.end()
-        reply = draft.reply(prefilled=0, tool_calls=(), verification="")
+        reply = draft.reply(prefilled=0, verification="")
         if reply.tokens:
             answer = {"type": "text", "text": reply.text}
             self._turns += [question, {"role": "assistant", "content": [answer]}]

@@ -1,141 +1,36 @@
-"""Structured output: holds answers to a JSON schema, a regular expression or a grammar."""
+"""Constraints: the tokens with which an answer stays in its form."""
 
 from __future__ import annotations
 
 import copy
-import importlib
-import json
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from npu_llm.errors import OptionError
+from npu_llm.structured_output.forms import Form, llguidance
 
-__all__ = [
-    "ConstraintMaker",
-    "Form",
-    "FormProcessor",
-    "TokenConstraint",
-    "given_form",
-    "llguidance",
-]
+__all__ = ["ConstraintMaker", "FormConstraint", "FormProcessor", "TokenConstraint"]
 
-_NAMES = ("schema", "regex", "grammar")
-# Between the parts of JSON: nothing, a space, or a new line with its indentation. A small model
-# that may write white space without end does.
-_BETWEEN_PARTS = r"( |\n {0,24})?"
+_KEPT_FORMS = 16
 
 
-@dataclass(frozen=True)
-class Form:
-    """A form of answers.
+class TokenConstraint(Protocol):
+    """Decides which tokens of one answer may come next."""
 
-    Attributes:
-        source: as llguidance reads it.
-    """
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may follow but an end token."""
 
-    source: str
+    def mask(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits (vocabulary,) with -inf for tokens that may not come."""
 
-    @classmethod
-    def of_schema(cls, schema: Mapping[str, Any]) -> Form:
-        """Returns the form of JSON that a schema describes.
-
-        Raises:
-            OptionError: [answer-form] for a schema that cannot bound an answer,
-                [missing-llguidance].
-        """
-        matcher = llguidance().LLMatcher
-        try:
-            text = json.dumps(schema, allow_nan=False)
-            source = matcher.grammar_from_json_schema(
-                text,
-                overrides={
-                    "whitespace_flexible": True,
-                    "whitespace_pattern": _BETWEEN_PARTS,
-                    "lenient": False,
-                },
-            )
-        except (TypeError, ValueError, RecursionError) as failure:
-            raise _refusal("schema", str(failure)) from failure
-        return cls._checked("schema", source)
-
-    @classmethod
-    def of_json(cls) -> Form:
-        """Returns the form of any JSON object."""
-        return cls.of_schema({"type": "object"})
-
-    @classmethod
-    def of_regex(cls, pattern: str) -> Form:
-        """Returns the form of texts that a regular expression matches; raises as of_schema does."""
-        return cls._checked("regex", llguidance().LLMatcher.grammar_from_regex(pattern))
-
-    @classmethod
-    def of_grammar(cls, text: str) -> Form:
-        """Returns the form that a grammar in Lark's notation describes; raises as of_schema does.
-
-        The notation is that of llguidance.
-        """
-        return cls._checked("grammar", llguidance().LLMatcher.grammar_from_lark(text))
-
-    @classmethod
-    def _checked(cls, name: str, source: str) -> Form:
-        wrong = llguidance().LLMatcher.validate_grammar(source)
-        if wrong:
-            raise _refusal(name, wrong)
-        return cls(source)
-
-
-def given_form(options: dict[str, Any]) -> Form | None:
-    """Takes schema, regex and grammar out of some options, and returns the form; None if none is.
-
-    Raises:
-        OptionError: [answer-form] for more than one, or as Form.of_schema does.
-    """
-    given = {name: options.pop(name, None) for name in _NAMES}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        return None
-    if len(given) > 1:
-        raise OptionError(
-            f"form: must be one of {', '.join(_NAMES)}; got {' and '.join(given)}. Omit the "
-            "others.",
-            code="answer-form",
-        )
-    ((name, value),) = given.items()
-    wanted = Mapping if name == "schema" else str
-    if not isinstance(value, wanted):
-        raise _refusal(name, f"a {type(value).__name__}")
-    make: Any = {"schema": Form.of_schema, "regex": Form.of_regex, "grammar": Form.of_grammar}
-    form: Form = make[name](value)
-    return form
-
-
-def llguidance() -> Any:
-    """Returns the library that knows which tokens a grammar allows.
-
-    Raises:
-        OptionError: [missing-llguidance] where it is not installed.
-    """
-    try:
-        return importlib.import_module("llguidance")
-    except ImportError as failure:
-        raise OptionError(
-            "form: must have llguidance, which bounds answers; got none. Run pip install "
-            '"npu-llm[structured]".',
-            code="missing-llguidance",
-        ) from failure
-
-
-def _refusal(name: str, reason: str) -> OptionError:
-    first = " ".join(reason.split())[:300].rstrip(".")
-    return OptionError(
-        f"{name}: must describe a form that answers can be held to; got {first}. Change it.",
-        code="answer-form",
-    )
+    def advance(self, token: int) -> None:
+        """Takes the token that was chosen."""
 
 
 class ConstraintMaker:
@@ -153,9 +48,10 @@ class ConstraintMaker:
         self._vocabulary = vocabulary
         self._ends = list(ends)
         self._known: Any = None
+        self._matchers: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def make(self, form: Form) -> TokenConstraint:
+    def make(self, form: Form) -> FormConstraint:
         """Returns a constraint for a new answer.
 
         Raises:
@@ -165,8 +61,15 @@ class ConstraintMaker:
         with self._lock:
             if self._known is None:
                 self._known = self._read()
-        matcher = llguidance().LLMatcher(self._known, form.source)
-        constraint = TokenConstraint(matcher, self._vocabulary, self._ends)
+            matcher = self._matchers.get(form.source)
+        if matcher is None:
+            matcher = llguidance().LLMatcher(self._known, form.source, log_level=0)
+        with self._lock:
+            self._matchers[form.source] = matcher
+            self._matchers.move_to_end(form.source)
+            if len(self._matchers) > _KEPT_FORMS:
+                self._matchers.popitem(last=False)
+        constraint = FormConstraint(matcher.deep_copy(), self._vocabulary, self._ends)
         constraint.check()
         return constraint
 
@@ -186,7 +89,7 @@ class ConstraintMaker:
         )
 
 
-class TokenConstraint:
+class FormConstraint:
     """The place of one answer in its form."""
 
     def __init__(self, matcher: Any, vocabulary: int, ends: Sequence[int]) -> None:
@@ -230,6 +133,12 @@ class TokenConstraint:
             self._matcher.consume_token(token)
             self.check()
 
+    def allows(self, token: int) -> bool:
+        """Whether a token may come."""
+        if self.is_over:
+            return token in self._ends
+        return bool(self._matcher.validate_tokens([token]))
+
     def check(self) -> None:
         """Raises OptionError [answer-form] if the form cannot be followed any more."""
         if self._matcher.is_error():
@@ -247,7 +156,7 @@ class FormProcessor:
     def __init__(self, maker: ConstraintMaker, form: Form) -> None:
         self._maker = maker
         self._form = form
-        self._rows: list[TokenConstraint] = []
+        self._rows: list[FormConstraint] = []
         self._length = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,318 @@
+"""OutputParser: separates an answer into reasoning, text and tool calls as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from npu_llm.chat.answer_text import AnswerText, MalformedCallError, Steps
+from npu_llm.chat.call_arguments import Tools
+from npu_llm.chat.call_reader import CallReader, recipient_of
+from npu_llm.chat.call_styles import CallStyle
+from npu_llm.chat.thinking_styles import ThinkingStyle
+from npu_llm.chat.tool_calls import Call
+
+__all__ = ["Delta", "OutputParser", "ParsedOutput"]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of an answer.
+
+    Attributes:
+        kind: "reasoning" and "content" have text; "call" begins a call, and "arguments" have a
+            piece of its arguments as text. The pieces of a call's arguments are a JSON object.
+        text: the piece; the name of the function for "call".
+        index: number of the call; 0 for text.
+        id: identifier of the call; "" for others.
+    """
+
+    kind: Literal["reasoning", "content", "call", "arguments"]
+    text: str
+    index: int = 0
+    id: str = ""
+
+
+@dataclass
+class ParsedOutput:
+    """An answer so far.
+
+    Attributes:
+        reasoning: its reasoning.
+        content: its text, without reasoning and calls.
+        calls: its calls.
+    """
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    def add(self, delta: Delta) -> None:
+        """Adds a piece."""
+        if delta.kind == "reasoning":
+            self.reasoning += delta.text
+        elif delta.kind == "content":
+            self.content += delta.text
+        elif delta.kind == "call":
+            self.calls.append(Call(delta.id, delta.text, ""))
+        else:
+            call = self.calls[delta.index]
+            self.calls[delta.index] = replace(call, arguments=call.arguments + delta.text)
+
+
+class OutputParser:
+    """Separates one answer.
+
+    Text that begins like a call, but is not a call of a known function, is content. In a stream a
+    call begins as soon as its function is known; if its arguments turn out to be malformed, they
+    stay as they came, and what follows is content.
+
+    Attributes:
+        parsed: the answer so far.
+    """
+
+    def __init__(
+        self,
+        thinking: ThinkingStyle | None,
+        calls: CallStyle | None,
+        functions: Sequence[Mapping[str, Any]] = (),
+        *,
+        is_thinking: bool = False,
+        is_parallel: bool = True,
+        is_stream: bool = True,
+    ) -> None:
+        """Begins an answer.
+
+        Args:
+            thinking: the style of the model's reasoning; None if it has none.
+            calls: the style of its calls; None if it has none.
+            functions: those that may be called, each with a name and, maybe, `parameters`.
+            is_thinking: whether the prompt has opened the reasoning.
+            is_parallel: whether there may be several calls; if not, all but the first are dropped.
+            is_stream: whether calls may begin before they are complete.
+        """
+        self.parsed = ParsedOutput()
+        self._thinking = thinking
+        self._style = calls
+        self._source = AnswerText()
+        self._calls: CallReader | None = None
+        if calls is not None:
+            self._calls = CallReader(
+                self._source, calls, Tools(functions), self._call_begins, self._arguments_come,
+                is_parallel=is_parallel, is_stream=is_stream,
+            )  # fmt: skip
+        self._reads_calls = bool(functions)
+        self._out: list[Delta] = []
+        self._space = ""  # at the end of the content; passed on if text follows
+        self._is_after_mark = False  # white space after reasoning or a call is dropped
+        self._thought_space: str | None = None  # None before the first word
+        channels = calls is not None and calls.kind == "channels"
+        self._steps = self._messages() if channels else self._answer(is_thinking)
+
+    def take(self, piece: str) -> list[Delta]:
+        """Takes the next piece of the answer; returns what it completes."""
+        self._source.text += piece
+        return self._run()
+
+    def end(self) -> list[Delta]:
+        """Returns what is left, once the answer has ended."""
+        self._source.has_ended = True
+        return self._run()
+
+    def _run(self) -> list[Delta]:
+        next(self._steps, None)
+        found: list[Delta] = []
+        for delta in self._out:
+            last = found[-1] if found else None
+            if last is not None and (last.kind, last.index) == (delta.kind, delta.index):
+                found[-1] = replace(last, text=last.text + delta.text)
+            else:
+                found.append(delta)
+        self._out = []
+        for delta in found:
+            self.parsed.add(delta)
+        return found
+
+    # Text
+
+    def _say(self, text: str) -> None:
+        """Passes content on, except white space at its end and after marks."""
+        text = self._space + text
+        if self._is_after_mark:
+            text = text.lstrip()
+        end = len(text.rstrip())
+        self._space = text[end:]
+        if end:
+            self._is_after_mark = False
+            self._out.append(Delta("content", text[:end]))
+
+    def _think(self, text: str) -> None:
+        """Passes reasoning on, except white space around it."""
+        text = text.lstrip() if self._thought_space is None else self._thought_space + text
+        end = len(text.rstrip())
+        if end:
+            self._out.append(Delta("reasoning", text[:end]))
+        if end or self._thought_space is not None:
+            self._thought_space = text[end:]
+
+    def _pass_mark(self) -> None:
+        self._space, self._is_after_mark = "", True
+
+    def _end_thought(self) -> None:
+        if self._thought_space is not None:
+            self._thought_space = "\n"  # before a further thought
+        self._pass_mark()
+
+    def _call_begins(self, name: str, index: int, identifier: str) -> None:
+        self._pass_mark()
+        self._out.append(Delta("call", name, index, identifier))
+
+    def _arguments_come(self, text: str, index: int) -> None:
+        self._out.append(Delta("arguments", text, index))
+
+    def _flush(self) -> None:
+        if self._space and not self._is_after_mark:
+            self._out.append(Delta("content", self._space))
+
+    # Answers in which marks surround reasoning and calls
+
+    def _answer(self, is_thinking: bool) -> Steps[None]:
+        thinking, openers = self._thinking, self._openers()
+        marks = (*openers, *(thinking.marks if thinking else ()))
+        is_start = True
+        if is_thinking and thinking is not None:
+            yield from self._source.skip_space()
+            yield from self._source.take((thinking.start,))  # some models open it again
+            yield from self._reasoning()
+        while True:
+            if is_start and self._reads_calls:
+                yield from self._bare_calls()
+            mark = yield from self._source.until(marks, self._say)
+            is_start = False
+            if not mark:
+                break
+            if mark in openers:
+                yield from self._marked_calls(mark)
+            elif thinking is not None and mark == thinking.start:
+                yield from self._reasoning()
+                is_start = True
+            elif thinking is not None and mark in thinking.frames:
+                self._pass_mark()
+        self._flush()
+
+    def _openers(self) -> tuple[str, ...]:
+        """Returns the marks that begin calls."""
+        style = self._style
+        if style is None or not self._reads_calls:
+            return ()
+        return (*style.openers, style.name_mark) if style.has_name_tag else style.openers
+
+    def _reasoning(self) -> Steps[None]:
+        """Passes reasoning on up to the mark after it."""
+        style, thinking = self._style, self._thinking
+        assert thinking is not None, "its mark was found"
+        others = self._openers() if style is not None and style.ends_thinking else ()
+        mark = yield from self._source.until((thinking.end, *others), self._think)
+        if mark in others:
+            self._source.at -= len(mark)
+        self._end_thought()
+
+    def _marked_calls(self, mark: str) -> Steps[None]:
+        """Reads the calls behind a mark; passes the mark on as content if none follow."""
+        source, reader = self._source, self._calls
+        assert reader is not None, "there is a style"
+        start = source.at - len(mark)
+        source.is_kept = True
+        try:
+            yield from reader.calls(mark)
+            self._pass_mark()
+        except MalformedCallError:
+            if reader.has_begun:
+                self._pass_mark()
+            elif reader.last_end is not None:
+                source.at = reader.last_end
+            else:
+                source.at = len(source.text) if source.has_ended else start + len(mark)
+                self._say(source.text[start : source.at])
+        source.is_kept = False
+
+    def _bare_calls(self) -> Steps[None]:
+        """Reads calls without a mark at the beginning of an answer, if there are any."""
+        source, reader = self._source, self._calls
+        if reader is None or self._style is None or not self._style.is_bare:
+            return
+        start = source.at
+        source.is_kept = True
+        yield from source.skip_space()
+        if (yield from source.peek()) in ("{", "["):
+            try:
+                yield from reader.calls("")
+                self._pass_mark()
+                start = source.at
+            except MalformedCallError:
+                if reader.has_begun:
+                    start = source.at
+                elif reader.last_end is not None:
+                    start = reader.last_end
+        source.at = start
+        source.is_kept = False
+
+    # Answers that are messages with headers
+
+    def _messages(self) -> Steps[None]:
+        style, source = self._style, self._source
+        assert style is not None, "it has channels"
+        is_header = style.begins_in_header
+        if not is_header:  # a recipient may precede the first channel
+            mark = yield from source.take((" to=", "to="))
+            source.at -= len(mark)
+            is_header = bool(mark)
+        mark = ""
+        while True:
+            if is_header:
+                yield from self._message(style, mark)
+            mark = yield from source.until((*style.starts, *style.ends), self._say)
+            if not mark:
+                break
+            is_header = mark in style.starts
+        self._flush()
+
+    def _message(self, style: CallStyle, mark: str) -> Steps[None]:
+        """Reads the header of a message, and passes its body on."""
+        source = self._source
+        start = source.at - len(mark)
+        source.is_kept = True
+        try:
+            header, _ = yield from source.word((style.separator,))
+        except MalformedCallError:
+            is_cut = source.has_ended and not style.begins_in_header
+            source.at = len(source.text) if is_cut else start + len(mark)
+            self._say("" if is_cut else mark)
+            source.is_kept = False
+            return
+        body = source.at
+        channel, recipient = recipient_of(style, header)
+        if recipient and self._reads_calls:
+            recipient = "" if (yield from self._call_message(recipient, body)) else recipient
+        if recipient and style.begins_in_header:
+            self._say(source.text[start:body])  # it is not a header
+        source.is_kept = False
+        sink = self._think if channel == "reasoning" else self._say
+        end = yield from source.until((*style.starts, *style.ends), sink)
+        source.at -= len(end)
+        if channel == "reasoning":
+            self._end_thought()
+
+    def _call_message(self, name: str, body: int) -> Steps[bool]:
+        """Reads a call in the body of a message; returns whether there is one."""
+        source, reader = self._source, self._calls
+        assert reader is not None, "there is a style"
+        try:
+            yield from reader.message(name)
+        except MalformedCallError:
+            if not reader.has_begun:
+                source.at = body
+                return False
+        self._pass_mark()
+        return True

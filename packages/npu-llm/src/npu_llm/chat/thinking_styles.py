@@ -1,0 +1,98 @@
+"""Styles of reasoning: the table of the marks around a model's reasoning, and its look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+__all__ = ["THINKING_STYLES", "ThinkingStyle", "thinking_style"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingStyle:
+    """One way to mark reasoning.
+
+    Attributes:
+        start: mark before it.
+        end: mark after it.
+        signs: strings, one of which is in the chat template, or a token, of a model of the style.
+        frames: marks around the rest of the answer, which are not part of it.
+        then: what comes before a tool call once the reasoning has ended.
+    """
+
+    start: str
+    end: str
+    signs: tuple[str, ...]
+    frames: tuple[str, ...] = ()
+    then: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks, some of which are special tokens."""
+        return (self.start, self.end, *self.frames)
+
+    def is_open(self, prompt: str) -> bool:
+        """Whether a prompt, or its last words, ends with the mark before the reasoning."""
+        return prompt.rstrip().endswith(self.start)
+
+
+# Checked from the first to the last.
+THINKING_STYLES: tuple[ThinkingStyle, ...] = (
+    ThinkingStyle(
+        start="<|channel|>analysis<|message|>", end="<|end|>", signs=("<|channel|>analysis",),
+        then="<|start|>assistant",
+    ),
+    ThinkingStyle(
+        start="<|channel>thought", end="<channel|>", signs=("<|channel>thought", "<|channel>"),
+    ),
+    ThinkingStyle(
+        start="<|open|>think<|sep|>", end="<|close|>think<|sep|>", signs=("<|open|>",),
+        frames=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+    ),
+    ThinkingStyle(start="<seed:think>", end="</seed:think>", signs=("<seed:think>",)),
+    ThinkingStyle(start="[THINK]", end="[/THINK]", signs=("[THINK]",)),
+    ThinkingStyle(
+        start="<|START_THINKING|>", end="<|END_THINKING|>", signs=("<|START_THINKING|>",),
+        frames=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ),
+    ThinkingStyle(
+        start="<|inner_prefix|>", end="<|inner_suffix|>", signs=("<|inner_prefix|>",),
+    ),
+    ThinkingStyle(start="◁think▷", end="◁/think▷", signs=("◁think▷",)),
+    ThinkingStyle(start="<thought>", end="</thought>", signs=("<thought>",)),
+    ThinkingStyle(
+        start="Here is my thought process:", end="Here is my response:",
+        signs=("Here is my thought process:", "Write the response after 'Here is my response:'"),
+    ),
+    ThinkingStyle(
+        start="Here are my reasoning steps:", end="[BEGIN FINAL RESPONSE]",
+        signs=("[BEGIN FINAL RESPONSE]",), frames=("[END FINAL RESPONSE]",),
+    ),
+    ThinkingStyle(
+        start="<think>", end="</think>", signs=("</think>\\n<answer>", "</think>\n<answer>"),
+        frames=("<answer>", "</answer>"),
+    ),
+    ThinkingStyle(
+        start="<think>", end="</think>", signs=("<response>",), frames=("<response>", "</response>")
+    ),
+    ThinkingStyle(start="<think>", end="</think>", signs=("<think>", "</think>")),
+)  # fmt: skip
+
+
+def thinking_style(template: str | None, tokens: Collection[str] = ()) -> ThinkingStyle | None:
+    """Returns the style in which a model marks its reasoning.
+
+    Args:
+        template: the chat template.
+        tokens: the special tokens; they decide where the template does not.
+
+    Returns:
+        The style; None for a model without reasoning.
+    """
+    for style in THINKING_STYLES:
+        if template and any(sign in template for sign in style.signs):
+            return style
+    for style in THINKING_STYLES:
+        if style.start in tokens and style.end in tokens:
+            return style
+    return None

@@ -1,0 +1,136 @@
+"""ThinkingGate: leaves the reasoning of an answer free, and bounds its length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from npu_llm.structured_output.constraints import FormConstraint
+
+__all__ = ["ThinkingGate"]
+
+
+class ThinkingGate:
+    """Applies a constraint to what follows the reasoning; used as a TokenConstraint is.
+
+    Where the prompt has not opened the reasoning, the answer may.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: Sequence[int],
+        end: Sequence[int],
+        is_open: bool,
+        ends: Sequence[int],
+        budget: int | None = None,
+        direct: FormConstraint | None = None,
+        after: FormConstraint | None = None,
+    ) -> None:
+        """Takes the marks of the reasoning.
+
+        Args:
+            start: tokens of the mark before it.
+            end: tokens of the mark after it.
+            is_open: whether the prompt ends with the first.
+            ends: tokens that end an answer; not within reasoning that a constraint follows.
+            budget: tokens of reasoning after which the second is forced; None for no limit.
+            direct: holds an answer without reasoning; None for no form.
+            after: holds what follows the reasoning.
+        """
+        self._start = list(start)
+        self._end = list(end)
+        self._ends = list(ends)
+        self._budget = budget
+        self._after = after
+        self._direct = direct
+        self._state: Literal["start", "thinking", "direct", "after"] = "start"
+        self._num_matched = 0  # tokens of the mark before the reasoning
+        self._is_direct_possible = True  # whether a direct answer begins with these, too
+        self._thought: list[int] = []
+        self._forced: list[int] = []
+        if is_open:
+            self._open()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may follow but an end token."""
+        constraint = self._constraint
+        return constraint is not None and constraint.is_over
+
+    @property
+    def _constraint(self) -> FormConstraint | None:
+        """The constraint of the next token, without what the marks demand."""
+        if self._state == "direct":
+            return self._direct
+        return self._after if self._state == "after" else None
+
+    def mask(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits (vocabulary,) with -inf for tokens that may not come."""
+        if self._forced:
+            return _only(logits, self._forced[:1])
+        if self._state == "thinking" and self._after is not None:
+            held = logits.clone()
+            held[self._ends] = -torch.inf
+            return held
+        if self._state == "start" and self._direct is not None:
+            token = self._start[self._num_matched]
+            possible = self._is_direct_possible
+            held = self._direct.mask(logits) if possible else _only(logits, [])
+            held[token] = logits[token]
+            return held
+        constraint = self._constraint
+        return logits if constraint is None else constraint.mask(logits)
+
+    def advance(self, token: int) -> None:
+        """Takes the token that was chosen; raises as FormConstraint.advance does."""
+        if self._forced:
+            self._forced.pop(0)
+            self._state = "thinking" if self._forced else "after"
+        elif self._state == "thinking":
+            self._think(token)
+        elif self._state == "start":
+            self._begin(token)
+        elif (constraint := self._constraint) is not None:
+            constraint.advance(token)
+
+    def _begin(self, token: int) -> None:
+        """Takes a token that belongs to the mark, to a direct answer, or to both."""
+        direct = self._direct
+        if token != self._start[self._num_matched]:
+            self._state = "direct"
+            if direct is not None:
+                direct.advance(token)
+            return
+        self._num_matched += 1
+        if self._num_matched == len(self._start):
+            self._open()
+        elif direct is not None and self._is_direct_possible:
+            self._is_direct_possible = direct.allows(token)
+            if self._is_direct_possible:
+                direct.advance(token)
+
+    def _open(self) -> None:
+        self._state = "thinking"
+        self._bound()
+
+    def _think(self, token: int) -> None:
+        self._thought.append(token)
+        if self._thought[-len(self._end) :] == self._end:
+            self._state = "after"
+        else:
+            self._bound()
+
+    def _bound(self) -> None:
+        """Forces the end mark where the budget is spent."""
+        if self._budget is not None and len(self._thought) >= self._budget:
+            self._forced = list(self._end)
+
+
+def _only(logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """Returns logits with -inf for all but some tokens."""
+    held = torch.full_like(logits, -torch.inf)
+    held[list(tokens)] = logits[list(tokens)]
+    return held
