@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from npu_llm.choices import DEFAULT_PRECISION
 from npu_llm.errors import OptionError
 from npu_llm.precision import (
     PRECISIONS,
@@ -26,12 +25,15 @@ def test_names(name):
         (torch.bfloat16, "bfloat16"),
         (torch.float16, "float16"),
         (torch.int8, "int8"),
-        (None, DEFAULT_PRECISION),
-        ("auto", DEFAULT_PRECISION),
     ],
 )
-def test_torch_dtypes_and_the_default(dtype, name):
+def test_torch_dtypes(dtype, name):
     assert parse_precision(dtype).name == name
+
+
+@pytest.mark.parametrize("dtype", [None, "auto"])
+def test_the_default_depends_on_the_model(dtype):
+    assert parse_precision(dtype) is None
 
 
 @pytest.mark.parametrize(
@@ -62,5 +64,5 @@ def test_activations_are_quantized_beside_compressed_weights_only(name):
     if device_info().device.startswith("NPU"):  # whose plugin knows no such property
         assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in options
         return
-    expected = "64" if name in ("int8", "int4") else "0"
+    expected = "64" if name in ("file", "int8", "int4") else "0"
     assert options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == expected

@@ -7,6 +7,8 @@ from npu_llm.errors import OptionError
 __all__ = [
     "BLOB_CONTEXT",
     "DEFAULT_PRECISION",
+    "DTYPE_HELP",
+    "FLOATS_AND_INTEGERS",
     "GROUP_SIZES",
     "KV_CACHES",
     "PIPELINES",
@@ -27,13 +29,23 @@ __all__ = [
 ]
 
 _Name = TypeVar("_Name", bound=str)
-PrecisionName = Literal["float32", "bfloat16", "float16", "int8", "int4"]
-PRECISION_NAMES: tuple[PrecisionName, ...] = ("float32", "bfloat16", "float16", "int8", "int4")
+PrecisionName = Literal["file", "float32", "bfloat16", "float16", "int8", "int4"]
+# Those that weights can be rounded to.
+FLOATS_AND_INTEGERS: tuple[PrecisionName, ...] = (
+    "float32", "bfloat16", "float16", "int8", "int4",
+)  # fmt: skip
+PRECISION_NAMES: tuple[PrecisionName, ...] = ("file", *FLOATS_AND_INTEGERS)
+# Of checkpoints whose weights are floats, and of programs that compute from no quantized blocks.
 DEFAULT_PRECISION: PrecisionName = "bfloat16"
 # Tokens up to which an export for NPUs has blobs.
 BLOB_CONTEXT = 1024
 # The fastest on NPUs by their compiler's estimates whose perplexity is within 3 % of float32's.
 TARGET_PRECISION: PrecisionName = "int8"
+DTYPE_HELP = (
+    f"one of {', '.join(PRECISION_NAMES)}; file keeps each weight as the model's files have it "
+    f"(default: file for GGUF files and quantized checkpoints, {DEFAULT_PRECISION} for others, "
+    f"{TARGET_PRECISION} on an NPU, or that of an exported folder)"
+)
 # What keys and values may be stored as, instead of the dtype of the arithmetic.
 KvCache = Literal["u8"]
 KV_CACHES: tuple[KvCache, ...] = ("u8",)
@@ -85,17 +97,17 @@ def check_group_size(size: object) -> None:
         )
 
 
-def parse_dtype(dtype: object) -> PrecisionName:
-    """Returns the name of the precision that a user asked for.
+def parse_dtype(dtype: object) -> PrecisionName | None:
+    """Returns the name of the precision that a user asked for; None to choose by the model.
 
     Args:
-        dtype: a name of PRECISION_NAMES, or None or "auto" for the default.
+        dtype: a name of PRECISION_NAMES, or None or "auto".
 
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
     if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
-        return DEFAULT_PRECISION
+        return None
     return _chosen(
         dtype,
         PRECISION_NAMES,

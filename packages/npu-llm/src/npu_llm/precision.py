@@ -23,6 +23,7 @@ __all__ = [
     "compile_options",
     "kernels_cache",
     "parse_precision",
+    "rounding_cost",
     "rounding_of",
 ]
 
@@ -47,6 +48,11 @@ class Precision:
     activation_group: int = 0
 
     @property
+    def words(self) -> str:
+        """The name as part of a sentence, after "in"."""
+        return "the form of its files" if self.weights == "file" else self.name
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         """What `model.dtype` says."""
         return _torch_dtype(self.dtype_name)
@@ -58,6 +64,7 @@ class Precision:
 _ACTIVATION_GROUP = 64
 
 _PRECISIONS: dict[PrecisionName, Precision] = {
+    "file": Precision("file", "file", "bfloat16", "int8", _ACTIVATION_GROUP),
     "float32": Precision("float32", "float32", "float32", "float32"),
     "bfloat16": Precision("bfloat16", "bfloat16", "bfloat16", "bfloat16"),
     "float16": Precision("float16", "float16", "float16", "float16"),
@@ -69,19 +76,38 @@ PRECISIONS: dict[str, Precision] = {name: _PRECISIONS[name] for name in PRECISIO
 _HINTS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
-def parse_precision(dtype: str | torch.dtype | None) -> Precision:
-    """Returns the precision for what a user passed as `dtype`.
+def parse_precision(dtype: str | torch.dtype | None) -> Precision | None:
+    """Returns the precision for what a user passed as `dtype`; None to choose by the model.
 
     Args:
-        dtype: a name of PRECISIONS, the torch dtype of that name, or None or "auto" for the
-            default.
+        dtype: a name of PRECISIONS, the torch dtype of that name, or None or "auto".
 
     Raises:
         OptionError: [unknown-dtype] for anything else, listing the choices.
     """
     name = str(dtype).removeprefix("torch.")
     is_torchs = not isinstance(dtype, str) and name in PRECISION_NAMES and name != str(dtype)
-    return PRECISIONS[parse_dtype(name if is_torchs else dtype)]
+    found = parse_dtype(name if is_torchs else dtype)
+    return None if found is None else PRECISIONS[found]
+
+
+# How much higher the perplexity of SmolLM2-135M is when the blocks that most of its weights are in
+# are rounded again, in percent. @@
+_COSTS: dict[str, dict[str, float]] = {}
+
+
+def rounding_cost(quantization: str, precision: Precision) -> str:
+    """Returns what rounding again costs, as the end of a sentence; empty if it was not measured.
+
+    Args:
+        quantization: how the weights are quantized, in words (ModelFacts.quantization).
+        precision: what they are rounded to.
+    """
+    for kind, costs in _COSTS.items():
+        if quantization.startswith(f"GGUF: {kind}") and precision.name in costs:
+            percent = costs[precision.name]
+            return f", which raises perplexity by {percent:.1f} % (SmolLM2-135M)"
+    return ""
 
 
 def compile_options(

@@ -17,6 +17,7 @@ from npu_llm.capture.step import capture_step
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import OptionError
+from npu_llm.models.entry import STEP_WEIGHTS
 from npu_llm.models.kernel_step import PackedParameters, lower_step, pack_weights, unpack_rows
 from npu_llm.precision import PRECISIONS
 from npu_llm.verification.reference import read_reference
@@ -389,6 +390,27 @@ def test_a_model_of_q4_0_differs_by_the_rounding_of_activations(tmp_path, model)
     torch.testing.assert_close(reference.logits, logits[list(reference.rows)], rtol=0, atol=1e-4)
     error = (ours(reference.ids[None]).logits[0] - logits).norm() / logits.norm()
     assert 0 < error < 0.05
+
+
+def test_a_gguf_file_starts_in_its_own_precision(tmp_path, model):
+    file = write_gguf(model, tmp_path / "some.gguf")
+    ours = NPUModelForCausalLM.from_pretrained(file, cache_dir=tmp_path / "cache")
+    assert (ours.precision.name, ours.verification.status) == ("file", "right")
+    assert ours.report.weights == "GGUF: Q4_0; kept as they are"
+    kinds = {
+        one.kind
+        for one in read_weights(ours._entry.folder / STEP_WEIGHTS).values()
+        if isinstance(one, PackedLinear)
+    }
+    assert kinds == {"q4_0"}
+    rounded = NPUModelForCausalLM.from_pretrained(
+        file, pipeline="dynamic", verify="off", cache_dir=tmp_path / "cache"
+    )
+    assert rounded.precision.name == "bfloat16"
+    assert rounded.report.weights == (
+        "GGUF: Q4_0; rounded again to bfloat16, since only the kernels pipeline computes from such "
+        "weights"
+    )
 
 
 def test_in_the_files_own_precision_each_weight_keeps_its_blocks(tmp_path, model):

@@ -18,7 +18,7 @@ def quantized(kind, rows, seed):
         0, 256, (rows, gguf.quant_shape_to_byte_shape((rows, INPUTS), kind)[1]), np.uint8
     )
     size, bytes_of = gguf.GGML_QUANT_SIZES[kind]
-    places = {"Q5_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}[kind.name]
+    places = {"Q5_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "IQ3_S": [0]}[kind.name]
     for place in places:
         blocks.reshape(rows, INPUTS // size, bytes_of)[..., place : place + 2] = [0, 60]
     return blocks, torch.from_numpy(gguf.dequantize(blocks, kind))
@@ -28,7 +28,7 @@ class Stored:
     """Parameters by address, of which some have blocks."""
 
     def __init__(self):
-        self.sources, self.values, self._blocks = {}, {}, {}
+        self.sources, self.values, self._blocks, self.losses = {}, {}, {}, {}
 
     def add(self, name, kind, rows, *, order=None, is_transposed=False):
         self.sources[name] = torch.zeros(rows, INPUTS)
@@ -54,7 +54,8 @@ class Stored:
         program = KernelProgram(
             instructions=(), widths=(), weights={}, layers=(), logits=None, vocabulary=0
         )
-        return pack_stored(recipe, Lowered(program, {"order": order}, self.sources), self)
+        lowered = Lowered(program, {"order": order}, self.sources)
+        return pack_stored(recipe, lowered, self, self.losses)
 
     def joined(self):
         return torch.cat(list(self.values.values()))
@@ -78,6 +79,16 @@ def test_joined_sources_keep_their_blocks(kinds, parts):
     assert packed.kind == ("mixed" if parts else kinds[0].lower())
     assert [part.kind for part in packed.parts] == parts
     assert torch.equal(unpack(packed), stored.joined())
+
+
+def test_a_type_without_kernel_is_repacked():
+    stored = Stored()
+    stored.add("first", "IQ3_S", 32)
+    stored.add("second", "Q6_K", 16)
+    packed = stored.packed()
+    assert packed.kind == "q6_k"
+    assert torch.equal(unpack(packed), stored.joined())
+    assert stored.losses == {"IQ3_S": 0.0}
 
 
 @pytest.mark.parametrize("kinds", [("Q5_0", "Q5_0"), ("Q5_0", "Q8_0")])

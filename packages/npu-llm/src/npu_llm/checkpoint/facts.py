@@ -7,6 +7,7 @@ or from what an exported folder records.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from npu_llm.checkpoint.file_headers import TensorSpec, read_folder_headers
 from npu_llm.checkpoint.quantized.signs import may_be_quantized
 from npu_llm.checkpoint.source import ModelSource
-from npu_llm.choices import PipelineName
+from npu_llm.choices import DEFAULT_PRECISION, TARGET_PRECISION, PipelineName
 from npu_llm.errors import ModelError
-from npu_llm.gguf.file import GgufFile, open_gguf
-from npu_llm.precision import Precision
+from npu_llm.gguf.file import PLAIN_TYPES, GgufFile, GgufTensor, open_gguf
+from npu_llm.precision import Precision, rounding_cost
 
 if TYPE_CHECKING:
     from npu_llm.checkpoint.quantized.scheme import Scheme
@@ -38,6 +39,11 @@ _PHI_CONTEXT = 4096
 _MAPPED = {"F32", "BF16", "F16"}
 # Files that hold weights in a form that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
+_NAMES_OF_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Bits of an element of types that are repacked, see npu_llm.gguf.repacking, which imports gguf.
+_BITS_OF_REPACKED = {"TQ1_0": 2.625, "TQ2_0": 2.625} | dict.fromkeys(
+    ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), 6.5625
+)
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -61,8 +67,12 @@ class ModelFacts:
         is_tied: whether the embedding is also the head.
         is_mapped: whether the weights can stay in their files until each is needed.
         picked_tokens: how many tokens an indexer picks for each to attend to; 0 without one.
-        quantization: how others quantized the weights, in words; None for floats and GGUF files.
-        integer_bits: of the integers that kernels can hold as they are; 0 for none.
+        quantization: how others quantized the weights, in words; None for floats.
+        integer_bits: of the integers that kernels can hold as they are; 0 for none, and for a GGUF
+            file, whose blocks they hold.
+        own_precision: the name of the precision that the weights are in.
+        own_bytes: bytes of the weights as kernels hold them in that precision.
+        is_gguf: whether they are a GGUF file.
         long_context: how many tokens it was made for, if its rotary embeddings have other factors
             beyond context_length.
     """
@@ -84,6 +94,9 @@ class ModelFacts:
     picked_tokens: int = 0
     quantization: str | None = None
     integer_bits: int = 0
+    own_precision: str = DEFAULT_PRECISION
+    own_bytes: int = 0
+    is_gguf: bool = False
     long_context: int | None = None
 
     @property
@@ -91,7 +104,20 @@ class ModelFacts:
         """How many tokens it was made for, with any factors; None if it sets no limit."""
         return self.long_context or self.context_length
 
-    def how_integers_run(self, precision: Precision, pipeline: PipelineName) -> str | None:
+    def default_precision(self, pipeline: PipelineName, *, is_for_npus: bool = False) -> str:
+        """Returns the name of the precision to run in by default.
+
+        Args:
+            pipeline: that runs it; only that of kernels computes from blocks and integers.
+            is_for_npus: whether it is for NPUs.
+        """
+        if is_for_npus:
+            return TARGET_PRECISION
+        is_held = pipeline == "kernels" or self.own_precision != "file"
+        is_own = is_held and (self.is_gguf or self.own_precision == "file")
+        return self.own_precision if is_own else DEFAULT_PRECISION
+
+    def how_weights_run(self, precision: Precision, pipeline: PipelineName) -> str | None:
         """Returns what becomes of weights that others quantized; None for a model without.
 
         Args:
@@ -100,17 +126,20 @@ class ModelFacts:
         """
         if self.quantization is None:
             return None
-        if not self.integer_bits:
-            return f"{self.quantization}; stored in {precision.weights}"
-        is_held = precision.weights == "int8" or (
-            precision.weights == "int4" and self.integer_bits <= 4
+        is_held = (
+            precision.weights == "file"
+            or (precision.weights == "int8" and bool(self.integer_bits))
+            or (precision.weights == "int4" and 0 < self.integer_bits <= 4)
         )
-        if is_held and pipeline == "kernels":
-            return f"{self.quantization}; integers are kept as they are"
-        if precision.weights in ("int8", "int4"):
-            return f"{self.quantization}; rounded again to {precision.weights}"
-        stored = f"dequantized to {precision.weights}, while int8 keeps the integers"
-        return f"{self.quantization}; {stored}"
+        if is_held and pipeline == "kernels" and self.own_precision == "file":
+            return f"{self.quantization}; kept as they are"
+        if self.own_precision != "file":
+            return f"{self.quantization}; stored in {precision.weights}"
+        if pipeline != "kernels":
+            why = ", since only the kernels pipeline computes from such weights"
+            return f"{self.quantization}; rounded again to {precision.weights}{why}"
+        rounded = f"{self.quantization}; rounded again to {precision.weights}"
+        return f"{rounded}{rounding_cost(self.quantization, precision)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the attributes by name, for JSON."""
@@ -231,6 +260,12 @@ def _from_config(
         stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
     context, longest = context_length(config), _number(inner, _CONTEXT) or None
     kinds = {tensor.dtype for tensor in listed}
+    sizes = Counter[str]()
+    for tensor in listed:
+        sizes[tensor.dtype] += tensor.size_bytes
+    floats = [kind for kind, _ in sizes.most_common() if kind in _NAMES_OF_FLOATS]
+    own = _NAMES_OF_FLOATS[floats[0]] if floats else DEFAULT_PRECISION
+    integer_bits = 0 if scheme is None else scheme.integer_bits
     if scheme is not None:
         listed = scheme.tensors
         kinds = {tensor.dtype for tensor in scheme.plain.values()}
@@ -258,7 +293,9 @@ def _from_config(
         is_mapped=len(kinds) == 1 and kinds <= _MAPPED,
         picked_tokens=_number(inner, ("index_topk",)),
         quantization=None if scheme is None else str(scheme),
-        integer_bits=0 if scheme is None else scheme.integer_bits,
+        integer_bits=integer_bits,
+        own_precision="file" if integer_bits else own,
+        own_bytes=stored,
         long_context=None if context == longest else longest,
     )
 
@@ -272,6 +309,12 @@ def _from_gguf(file: GgufFile) -> ModelFacts:
             value = max((one for one in value if isinstance(one, int)), default=0)
         return value if isinstance(value, int) else 0
 
+    kinds: Counter[str] = Counter()  # of matrices, by how many elements
+    for one in tensors.values():
+        if len(one.shape) > 1:
+            kinds[one.type] += one.elements
+    blocks = {kind: count for kind, count in kinds.items() if kind not in PLAIN_TYPES}
+    floats = [kind for kind, _ in kinds.most_common() if kind in _NAMES_OF_FLOATS]
     hidden, heads = number("embedding_length"), number("attention.head_count") or 1
     is_tied = "output.weight" not in tensors
     table = tensors.get("token_embd.weight")
@@ -293,7 +336,27 @@ def _from_gguf(file: GgufFile) -> ModelFacts:
         stored_bytes=sum(path.stat().st_size for path in file.paths),
         is_tied=is_tied,
         is_mapped=True,
+        quantization=_words_of(blocks),
+        own_precision="file" if blocks else _NAMES_OF_FLOATS[floats[0] if floats else "BF16"],
+        own_bytes=sum(map(_kernel_bytes, tensors.values())),
+        is_gguf=True,
     )
+
+
+def _words_of(blocks: Mapping[str, int]) -> str | None:
+    """Returns the types of blocks, the one of most weights first, with their shares."""
+    if not blocks:
+        return None
+    whole = sum(blocks.values())
+    shares = sorted(blocks.items(), key=lambda one: -one[1])
+    named = [f"{kind} ({count / whole:.0%})" if len(blocks) > 1 else kind for kind, count in shares]
+    return f"GGUF: {', '.join(named)}"
+
+
+def _kernel_bytes(tensor: GgufTensor) -> int:
+    """Returns the bytes of a tensor as kernels hold it in the file's own precision."""
+    bits = _BITS_OF_REPACKED.get(tensor.type)
+    return tensor.size_bytes if bits is None else int(tensor.elements * bits / 8)
 
 
 def _of_text(config: Mapping[str, Any]) -> dict[str, Any]:

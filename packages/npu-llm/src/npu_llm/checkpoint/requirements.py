@@ -88,6 +88,8 @@ def weights_bytes(facts: ModelFacts, precision: Precision, *, kernels: bool = Fa
         precision: what they are stored in.
         kernels: whether in a kernel program, whose tables beside integers are float16.
     """
+    if precision.weights == "file":
+        return facts.own_bytes or facts.stored_bytes
     if precision.weights not in ("int8", "int4"):
         return facts.parameters * _ITEM_BYTES[precision.dtype_name]
     rest = facts.parameters - facts.matrix_parameters
@@ -198,7 +200,7 @@ def check_memory(
     if needed <= available:
         return
     parts = [
-        f"{need.weights_bytes / _GIGA:.1f} GB of weights in {precision.name}",
+        f"{need.weights_bytes / _GIGA:.1f} GB of weights in {precision.words}",
         f"{need.cache_bytes / _GIGA:.1f} GB of cache for {need.context:,} tokens",
         f"{need.working_bytes / _GIGA:.1f} GB to work in",
     ]
@@ -233,7 +235,7 @@ def check_disk(
     free = shutil.disk_usage(place).free
     if needed > free:
         raise CacheError(
-            f"{folder}: must have room for {name} in {precision.name}, "
+            f"{folder}: must have room for {name} in {precision.words}, "
             f"{needed / _GIGA:.2f} GB; {free / _GIGA:.2f} GB are free. Make room, choose a lower "
             "precision, or name another folder (cache_dir, --cache-dir, NPU_LLM_CACHE_DIR).",
             code="disk-need",

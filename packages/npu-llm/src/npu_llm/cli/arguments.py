@@ -13,11 +13,10 @@ from npu_command.command_parser import offer
 from npu_command.processors import limit_threads
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, check_place
 from npu_llm.choices import (
-    DEFAULT_PRECISION,
+    DTYPE_HELP,
     KV_CACHES,
     PIPELINES,
     PRECISION_NAMES,
-    TARGET_PRECISION,
     VERIFY,
     parse_dtype,
     parse_kv_cache,
@@ -80,8 +79,7 @@ def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -
     dtype = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
-        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, on an NPU "
-        f"{TARGET_PRECISION}, or that of an exported folder)",
+        help=DTYPE_HELP,
     )
     offer(dtype, PRECISION_NAMES)
     pipeline = parser.add_argument(

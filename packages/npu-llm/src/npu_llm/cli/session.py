@@ -65,9 +65,8 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     if needs_tokenizer and not model.has_tokenizer:
         raise missing_tokenizer(path)
     display.line(_how_it_started(model))
-    weights = model.entry.facts.how_integers_run(model.precision, model.pipeline)
-    if weights is not None:
-        display.line(f"weights: {weights}")
+    if model.report.weights is not None:
+        display.line(f"weights: {model.report.weights}")
     longest = model.entry.facts.long_context
     if longest is not None and model.entry.max_context is None:
         display.line(

@@ -22,7 +22,7 @@ import numpy as np
 
 from npu_llm.errors import ModelError, invalid_file, truncated_file
 
-__all__ = ["GgufFile", "GgufTensor", "find_parts", "open_gguf"]
+__all__ = ["PLAIN_TYPES", "GgufFile", "GgufTensor", "find_parts", "open_gguf"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -48,6 +48,8 @@ _PLAIN = {
     "F32": np.float32, "F16": np.float16, "F64": np.float64,
     "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
 }  # fmt: skip
+# Types of numbers that no block scales.
+PLAIN_TYPES = frozenset({*_PLAIN, "BF16"})
 # Blocks that are dequantized at a time.
 _CHUNK = 1 << 16
 _PART = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")

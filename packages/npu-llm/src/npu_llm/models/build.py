@@ -45,7 +45,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
     options = options.for_device()
-    precision, pipeline = options.precision, options.pipeline_here
+    pipeline = options.pipeline_here
     options.check_pipeline(pipeline)
     progress = Progress(options.on_progress)
     here = surroundings()
@@ -54,11 +54,12 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
     with progress.stage("check"):
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         long_ropes = needs_long_ropes(source, options.max_context)
+        known = read_facts(source) if options.needs_facts else None
         names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
         adapted = options.adapted_modules
         keys = {
             name: entry_key(
-                source, precision, name, here, adapted,
+                source, options.precision_for(known, name), name, here, adapted,
                 is_for_npus=options.is_for_npus, ignore_unexpected=options.ignore_unexpected,
                 has_long_ropes=long_ropes,
             )
@@ -67,9 +68,10 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         entry = cache.find(keys[pipeline])
         if entry is None and pipeline == "dynamic":
             entry = _made_instead_of_kernels(cache, keys["kernels"])
-        facts = read_facts(source) if entry is None else entry.facts
+        facts = (known or read_facts(source)) if entry is None else entry.facts
         bound = facts.longest_context if entry is None else entry.model_context
         options.check_context(source.name, bound)
+        precision = options.precision_for(facts, pipeline) if entry is None else entry.precision
         check_memory(
             source.name, facts, precision,
             max_context=options.max_context, kv_cache=options.kept_as, is_built=entry is not None,
@@ -136,6 +138,7 @@ def fill_entry(
         MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
     """
     pipeline = options.pipeline_here
+    precision = options.precision_for(facts, pipeline)
     long_ropes = needs_long_ropes(source, options.max_context)
     compression = (compression or Compression()).suited_to(pipeline)
     known: KnownModel | None = None
@@ -162,7 +165,7 @@ def fill_entry(
     about = {
         "name": source.name,
         "source": str(source.path),
-        "precision": options.precision.name,
+        "precision": precision.name,
         "trust_remote_code": options.trust_remote_code,
         "ignore_unexpected": options.ignore_unexpected,
         "architecture": model.architecture,
@@ -178,7 +181,7 @@ def fill_entry(
             about |= save_kernel_step(
                 step,
                 folder,
-                precision=options.precision,
+                precision=precision,
                 progress=progress,
                 compression=compression,
             )
@@ -188,8 +191,10 @@ def fill_entry(
             if dynamic is not None:
                 refer(folder, dynamic, why_not_kernels=why_not(refusal))
                 return
+            precision = options.precision_for(facts, "dynamic")
+            about["precision"] = precision.name
             check_memory(  # again: OpenVINO's programs need more
-                source.name, facts, options.precision,
+                source.name, facts, precision,
                 max_context=options.max_context, kv_cache=options.kept_as, is_built=False,
             )  # fmt: skip
     if traced is not None and about.get("pipeline") != "kernels":
@@ -199,7 +204,7 @@ def fill_entry(
             traced.model,
             traced.captured,
             folder / "step.xml",
-            precision=options.precision,
+            precision=precision,
             pipeline="dynamic" if pipeline == "kernels" else pipeline,
             progress=progress,
             weights=traced.weights,

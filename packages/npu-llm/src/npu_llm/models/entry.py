@@ -202,6 +202,17 @@ class Entry:
         return bool(self.about.get("has_fast_tokenizer"))
 
     @property
+    def how_weights_run(self) -> str | None:
+        """What became of weights that others quantized; None for a model without."""
+        said = self.facts.how_weights_run(self.precision, self.pipeline)
+        repacked: Mapping[str, tuple[str, float]] = self.about.get("repacked") or {}
+        parts = [
+            f"{kind} repacked as {other}, {f'off by {loss:.1%}' if loss else 'exactly'}"
+            for kind, (other, loss) in sorted(repacked.items())
+        ]
+        return said if said is None or not parts else f"{said}; {', '.join(parts)}"
+
+    @property
     def facts(self) -> ModelFacts:
         """What the headers of the model's files said when it was written."""
         return ModelFacts(**self.about["facts"])

@@ -128,13 +128,14 @@ def export(
         facts = read_facts(source)
         options.check_context(source.name, facts.longest_context)
         kernels = options.pipeline_here == "kernels"
+        precision = options.precision_for(facts, options.pipeline_here)
         # Rounding by a text needs all weights in memory at once.
         while_built = facts if text is None else replace(facts, is_mapped=False)
         check_memory(
-            source.name, while_built, options.precision,
+            source.name, while_built, precision,
             max_context=None, is_built=False, kernels=kernels,
         )  # fmt: skip
-        check_disk(source.name, facts, options.precision, target, kernels=kernels)
+        check_disk(source.name, facts, precision, target, kernels=kernels)
     with draft(target) as folder:
         fill_entry(
             folder, source, options, progress, facts=facts, compression=compression,

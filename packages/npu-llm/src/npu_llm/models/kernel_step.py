@@ -15,6 +15,7 @@ from npu_compiler.kernel_programs import Lowered, lower_to_kernels
 from npu_compiler.quantize import QuantizedWeight, fitting_group, quantize_weight
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.gguf.repacking import REPACKED
 from npu_llm.models.entry import KERNEL_PROGRAM, REFERENCE, STEP_WEIGHTS
 from npu_llm.models.stored_weights import arranged, pack_exact_floats, pack_stored
 from npu_llm.precision import Precision, kernels_cache
@@ -91,17 +92,20 @@ def save_kernel_step(
         compression: how weights of few bits are made.
 
     Returns:
-        What is known about the step: its pipeline, and how many layers it has.
+        What is known about the step: its pipeline, how many layers it has, and which types of
+        blocks were repacked as which, with what loss.
     """
     lowered = step.lowered
     (folder / KERNEL_PROGRAM).write_text(json.dumps(lowered.program.as_dict()))
     with progress.stage("pack"):
+        losses: dict[str, float] = {}
         packed = pack_weights(
             lowered,
             step.weights,
             precision=precision,
             compression=compression,
             rounded=step.rounded,
+            losses=losses,
         )
         count = len(lowered.program.weights)
         write_weights(folder / STEP_WEIGHTS, _counted(packed, count, progress.advance))
@@ -112,6 +116,7 @@ def save_kernel_step(
         "pipeline": "kernels",
         "layers": len(lowered.program.layers),
         "limits": list(step.limits),
+        "repacked": {kind: (REPACKED[kind], loss) for kind, loss in losses.items()},
     }
 
 
@@ -192,6 +197,7 @@ def pack_weights(
     precision: Precision,
     compression: Compression,
     rounded: Mapping[int, QuantizedWeight] | None = None,
+    losses: dict[str, float] | None = None,
 ) -> Iterator[tuple[str, PackedLinear | torch.Tensor]]:
     """Yields a program's weights, each made when it is asked for.
 
@@ -207,8 +213,11 @@ def pack_weights(
         compression: how weights of few bits are made.
         rounded: integers that were made already, by the addresses of the parameters: they are
             packed as they are, with scales of int4 in float16.
+        losses: gets the largest loss of each type of blocks that is repacked.
     """
-    packer = _Packer(lowered, weights, precision, compression, rounded or {})
+    if losses is None:
+        losses = {}
+    packer = _Packer(lowered, weights, precision, compression, rounded or {}, losses)
     for name, recipe in lowered.program.weights.items():
         yield name, packer.weight(name, recipe)
 
@@ -229,7 +238,9 @@ class _Packer:
         precision: Precision,
         compression: Compression,
         rounded: Mapping[int, QuantizedWeight],
+        losses: dict[str, float],
     ) -> None:
+        self._losses = losses
         self._lowered = lowered
         self._made = rounded
         self._weights = weights
@@ -258,7 +269,7 @@ class _Packer:
         return self._pack_integers(recipe, form, kept)
 
     def _as_stored(self, recipe: Recipe) -> PackedLinear:
-        stored = pack_stored(recipe, self._lowered, self._weights)
+        stored = pack_stored(recipe, self._lowered, self._weights, self._losses)
         if stored is not None:
             return stored
         kept = self._in_files(recipe)

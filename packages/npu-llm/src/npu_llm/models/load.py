@@ -77,6 +77,8 @@ class LoadReport:
         verification: the outcome of comparing the program, or the one for one token, with torch.
         entry_from_cache: whether nothing was traced.
         build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
+        weights: what became of weights that others quantized, in words: whether they are kept,
+            repacked with which loss, or rounded again; None for a model without.
         compiled_because: why an exported folder's own compiled form could not be used; None if it
             was used, or if there is none.
     """
@@ -87,6 +89,7 @@ class LoadReport:
     verification: Verdict
     entry_from_cache: bool = True
     build_time_s: float = 0.0
+    weights: str | None = None
     compiled_because: str | None = None
 
 
@@ -255,8 +258,9 @@ def load_entry(
         loaded = _load_static(entry, entry.static_layout, form, verify, blobs)
     program = loaded.program  # a static one is loaded here, and raises if it cannot run
     report = LoadReport(
-        program.loaded_from_cache, program.compile_time_s, program.device, loaded.verdict
-    )
+        program.loaded_from_cache, program.compile_time_s, program.device, loaded.verdict,
+        weights=entry.how_weights_run,
+    )  # fmt: skip
     return LoadedModel(entry, loaded, report)
 
 
@@ -351,7 +355,9 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
         pipeline = replace(pipeline, verdict=_compared(entry, pipeline))
         keep_verdict(folder, pipeline.verdict)
     device = npu_runtime.device_info().device
-    report = LoadReport(known is not None, time_s, device, pipeline.verdict)
+    report = LoadReport(
+        known is not None, time_s, device, pipeline.verdict, weights=entry.how_weights_run
+    )
     return LoadedModel(entry, pipeline, report)
 
 

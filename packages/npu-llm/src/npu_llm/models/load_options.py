@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 import npu_runtime
+from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import (
+    DEFAULT_PRECISION,
     TARGET_PRECISION,
     KvCache,
     PipelineName,
@@ -21,7 +23,7 @@ from npu_llm.choices import (
 )
 from npu_llm.errors import OptionError
 from npu_llm.models.entry import Entry
-from npu_llm.precision import Precision, parse_precision
+from npu_llm.precision import PRECISIONS, Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
@@ -91,10 +93,35 @@ class LoadOptions:
 
     @property
     def precision(self) -> Precision:
-        """The precision of weights and arithmetic; the default if none was asked for."""
-        if self.is_for_npus and self.dtype in (None, "auto"):
-            return parse_precision(TARGET_PRECISION)
-        return parse_precision(self.dtype)
+        """The precision of OpenVINO's programs, which compute from no blocks of files.
+
+        If none was asked for, or the files' own, it is the default.
+        """
+        asked = parse_precision(self.dtype)
+        if asked is not None and asked.weights != "file":
+            return asked
+        return PRECISIONS[TARGET_PRECISION if self.is_for_npus else DEFAULT_PRECISION]
+
+    @property
+    def needs_facts(self) -> bool:
+        """Whether the precision depends on the model's files."""
+        asked = parse_precision(self.dtype)
+        return asked is None or asked.weights == "file"
+
+    def precision_for(self, facts: ModelFacts | None, pipeline: PipelineName) -> Precision:
+        """Returns the precision of weights and arithmetic of a model that continues text.
+
+        Args:
+            facts: the model's; None only if not needs_facts.
+            pipeline: that runs it.
+        """
+        if facts is None or not self.needs_facts:
+            return self.precision
+        if self.dtype in (None, "auto"):
+            name = facts.default_precision(pipeline, is_for_npus=self.is_for_npus)
+            return PRECISIONS[name]
+        is_held = pipeline == "kernels" or facts.own_precision != "file"
+        return PRECISIONS[facts.own_precision] if is_held else self.precision
 
     def for_device(self) -> LoadOptions:
         """Returns the options for a model that continues text, on the device that serves as npu.
@@ -170,10 +197,11 @@ class LoadOptions:
             OptionError: [exported-dtype] or [exported-pipeline] if another was asked for,
                 [npu-dynamic] if the device cannot run the folder's pipeline.
         """
-        if self.dtype not in (None, "auto") and self.precision != precision:
+        asked = parse_precision(self.dtype)
+        if asked is not None and asked != precision:
             raise OptionError(
                 f"dtype: must be that of the exported folder, {precision.name}; got "
-                f"{self.precision.name}. Omit it, or export the model in that precision.",
+                f"{asked.name}. Omit it, or export the model in that precision.",
                 code="exported-dtype",
             )
         if pipeline is None:

@@ -13,7 +13,7 @@ import torch
 
 from npu_compiler.verification.result import Verdict
 from npu_llm.checkpoint.source import ModelSource, find_source
-from npu_llm.choices import PipelineName
+from npu_llm.choices import FLOATS_AND_INTEGERS, PipelineName
 from npu_llm.config import read_settings
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
@@ -164,7 +164,8 @@ class TaskEntries:
             options: how to start it.
 
         Raises:
-            OptionError: [one-step-pipeline] for a pipeline where there is no choice.
+            OptionError: [one-step-pipeline] for a pipeline where there is no choice,
+                [unknown-dtype] for the precision of the files, from which kernels alone compute.
             ModelError, CaptureError, CacheError: if it cannot be read, captured or kept.
             WrongResultError: [wrong-result] if its programs' results differ from torch's.
         """
@@ -174,6 +175,7 @@ class TaskEntries:
                 f"device; got {options.pipeline!r}. Omit it.",
                 code="one-step-pipeline",
             )
+        self._check_dtype(options)
         progress = Progress(options.on_progress)
         path = Path(name_or_path).expanduser()
         began = time.perf_counter()
@@ -226,11 +228,20 @@ class TaskEntries:
             OptionError: [output-exists] for a folder that is not empty.
             ModelError, CaptureError, CacheError: as `load` does.
         """
+        self._check_dtype(options)
         target = free_folder(output)
         source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
         with draft(target) as folder:
             self.fill(folder, source, options, Progress(options.on_progress))
         return read_entry(target)
+
+    def _check_dtype(self, options: LoadOptions) -> None:
+        if options.dtype == "file":
+            raise OptionError(
+                f"dtype: must be one of {', '.join(FLOATS_AND_INTEGERS)} for a model of this task, "
+                'whose programs compute from no blocks of a file; got "file". Omit it.',
+                code="unknown-dtype",
+            )
 
     def _read(self, path: Path) -> Entry:
         """Reads an exported folder.

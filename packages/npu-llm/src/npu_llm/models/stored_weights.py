@@ -1,4 +1,7 @@
-"""Packs weights as a GGUF file has them: blocks without rounding, others in a float dtype."""
+"""Packs weights as a GGUF file has them: blocks without rounding, others in a float dtype.
+
+Blocks of a type without a kernel are repacked first (npu_llm.gguf.repacking).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 
 from npu_compiler.kernel_programs import Lowered
 from npu_llm.checkpoint.streamed import StreamedWeights
+from npu_llm.gguf.repacking import REPACKED, repack
 from npu_ops.kernel_programs.program import Recipe
 from npu_ops.kernel_programs.weights import (
     BLOCK_KINDS,
@@ -41,13 +45,16 @@ def arranged(
     return interleave(*joined.chunk(2)) if recipe.interleaved else joined
 
 
-def pack_stored(recipe: Recipe, lowered: Lowered, weights: StreamedWeights) -> PackedLinear | None:
+def pack_stored(
+    recipe: Recipe, lowered: Lowered, weights: StreamedWeights, losses: dict[str, float]
+) -> PackedLinear | None:
     """Packs the blocks of a weight's sources without rounding them again.
 
     Args:
         recipe: how the weight is made.
         lowered: the parameters that it is made of.
         weights: their values.
+        losses: of each type that is repacked, the largest loss of a source; added to.
 
     Returns:
         None unless all sources are blocks of kinds that the kernels have, and each 16 outputs are
@@ -58,11 +65,18 @@ def pack_stored(recipe: Recipe, lowered: Lowered, weights: StreamedWeights) -> P
     inputs = 0
     for source in recipe.sources:
         blocks = weights.blocks(lowered.sources[source].detach())
-        kind = "" if blocks is None else blocks.type.lower()
-        if blocks is None or kind not in BLOCK_KINDS or blocks.is_transposed != recipe.transposed:
+        if blocks is None or blocks.is_transposed != recipe.transposed:
+            return None
+        kind = REPACKED.get(blocks.type, blocks.type).lower()
+        if kind not in BLOCK_KINDS:
             return None
         inputs = blocks.shape[-1]
-        own = torch.from_numpy(np.ascontiguousarray(blocks.rows(recipe.index)))
+        found = blocks.rows(recipe.index)
+        if blocks.type in REPACKED:
+            repacked = repack(blocks.type, found)
+            found = repacked.rows
+            losses[blocks.type] = max(repacked.loss, losses.get(blocks.type, 0.0))
+        own = torch.from_numpy(np.ascontiguousarray(found))
         held = rows.setdefault(kind, [])
         first = sum(map(len, held))
         held.append(own)

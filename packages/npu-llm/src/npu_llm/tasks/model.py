@@ -119,8 +119,7 @@ class TaskModel(Pretrained):
 
     @classmethod
     def _entries(cls, options: LoadOptions, **quantizing: Any) -> TaskEntries:
-        is_default = options.dtype in (None, "auto")
-        precision = PRECISIONS[_DEFAULT_PRECISION] if is_default else options.precision
+        precision = PRECISIONS[_DEFAULT_PRECISION] if options.needs_facts else options.precision
 
         def fill(folder: Path, source: ModelSource, how: LoadOptions, progress: Progress) -> None:
             # Late: it imports torch.export and the passes, which a start from the cache omits.

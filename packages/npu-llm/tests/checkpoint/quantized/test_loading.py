@@ -102,7 +102,7 @@ def test_kernels_take_the_integers_as_they_are(
     monkeypatch.setattr("npu_llm.models.kernel_step._FEWEST_ELEMENTS", 16)
     folder, floats = quantized("llama", intermediate_size=64)
     values = load_file(floats / "model.safetensors")
-    for dtype in ("int4", "int8"):
+    for dtype in ("int4", "int8", None):
         model = NPUModelForCausalLM.from_pretrained(folder, dtype=dtype, cache_dir=tmp_path / "c")
         assert model.pipeline == "kernels"
         packed = read_weights(model.entry.folder / STEP_WEIGHTS)
@@ -117,8 +117,10 @@ def test_kernels_take_the_integers_as_they_are(
                 one.shape == expected.shape and torch.equal(one, expected) for one in integers
             )
         assert model.entry.facts.integer_bits == 4
-        note = model.entry.facts.how_integers_run(model.precision, model.pipeline)
-        assert note.endswith("14 weights in 4 bits in groups of 32; integers are kept as they are")
+        assert model.precision.name == (dtype or "file")
+        assert model.report.weights.endswith(
+            "14 weights in 4 bits in groups of 32; kept as they are"
+        )
 
 
 def test_logits_are_those_of_the_decoded_values(quantized, tmp_path):

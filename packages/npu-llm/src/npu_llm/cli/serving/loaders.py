@@ -150,7 +150,9 @@ def _weights_bytes(options: argparse.Namespace, *, is_adapted: bool) -> int:
     source = find_installed_weights() if options.model is None else find_source(options.model)
     wanted = LoadOptions(dtype=options.dtype, pipeline=options.pipeline)
     kernels = wanted.pipeline_here == "kernels" and not is_adapted
-    return weights_bytes(read_facts(source), wanted.precision, kernels=kernels)
+    facts = read_facts(source)
+    precision = wanted.precision_for(facts, "kernels" if kernels else "dynamic")
+    return weights_bytes(facts, precision, kernels=kernels)
 
 
 def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) -> str:

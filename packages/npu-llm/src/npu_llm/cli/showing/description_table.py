@@ -40,6 +40,7 @@ def print_description(said: dict[str, Any]) -> None:
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
         "pipeline": _pipeline_text(device),
         "sparse attention": device["sparse_attention"],
+        "precision": _default_precision(memory),
         "computes in": " or ".join(
             dict.fromkeys(row["computed_in"] for row in memory["precisions"])
         ),
@@ -58,13 +59,14 @@ def _weights(facts: dict[str, Any], memory: dict[str, Any]) -> dict[str, str]:
     """Returns the row about weights that others quantized."""
     if facts["quantization"] is None:
         return {}
-    kept = [
-        row["precision"]
-        for row in memory["precisions"]
-        if row["quantization"].endswith("kept as they are")
-    ]
-    what = f"; {' and '.join(kept)} keep the integers" if kept else ""
-    return {"weights": f"{facts['quantization']}{what}"}
+    by_default = [row["quantization"] for row in memory["precisions"] if row["is_default"]]
+    return {"weights": by_default[0] if by_default else facts["quantization"]}
+
+
+def _default_precision(memory: dict[str, Any]) -> str:
+    """Returns the row about the precision of a start without --dtype."""
+    name = next(row["precision"] for row in memory["precisions"] if row["is_default"])
+    return "file: each weight as the file has it" if name == "file" else str(name)
 
 
 def _speed(estimate: dict[str, Any] | None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from npu_llm.checkpoint.requirements import (
     weights_bytes,
 )
 from npu_llm.checkpoint.source import ModelSource, find_installed_weights, find_source
-from npu_llm.choices import PipelineName, choose_pipeline
+from npu_llm.choices import FLOATS_AND_INTEGERS, PipelineName, choose_pipeline
 from npu_llm.errors import ModelError
 from npu_llm.kv_cache.static_layout import StepSizes
 from npu_llm.models.compile_cache import find_entry
@@ -67,7 +67,12 @@ def describe(
     available = available_bytes()
     contexts = _contexts(facts)
     rows = []
-    for name in model.precisions:
+    default = _default_precision(model, device.device, known["pipeline"])
+    names = model.precisions
+    if model.source is not None:
+        own = "file" if facts.own_precision == "file" and kernels else None
+        names = tuple(name for name in names if name in (own, *FLOATS_AND_INTEGERS))
+    for name in names:
         precision = PRECISIONS[name]
         needs = {
             context: estimate(facts, precision, max_context=context, kernels=kernels)
@@ -81,13 +86,14 @@ def describe(
         rows.append(
             {
                 "precision": name,
+                "is_default": name == default,
                 "computed_in": cache_dtype_name(precision),
                 "weights_bytes": weights,
                 "cache_bytes_per_token": per_token,
                 "total_bytes": {
                     str(context): need.running_bytes for context, need in needs.items()
                 },
-                "quantization": facts.how_integers_run(precision, known["pipeline"]),
+                "quantization": facts.how_weights_run(precision, known["pipeline"]),
                 "first_start_bytes": needs[contexts[0]].first_start_bytes,
                 "max_context_that_fits": max(spare // per_token, 0) if per_token else None,
             }
@@ -140,6 +146,14 @@ def _identify(name_or_path: str | Path | None) -> _Model:
     facts = read_facts(source)
     names = tuple(PRECISIONS)
     return _Model(source.name, source.path, kind, facts, names, None, None, source, None)
+
+
+def _default_precision(model: _Model, device: str, pipeline: PipelineName) -> str:
+    """Returns the name of the precision that a start without --dtype has."""
+    if model.source is None:
+        return model.precisions[0]
+    is_for_npus = device.startswith("NPU") and pipeline == "static"
+    return model.facts.default_precision(pipeline, is_for_npus=is_for_npus)
 
 
 def _verdict(entry: Entry) -> Verdict:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npu_command.command_parser import offer
 from npu_command.output import import_notice
 from npu_llm.checkpoint.processors import load_beside
-from npu_llm.choices import DEFAULT_PRECISION, PRECISION_NAMES
+from npu_llm.choices import DEFAULT_PRECISION, FLOATS_AND_INTEGERS
 from npu_llm.cli.arguments import add_files, add_verify, file_options
 from npu_llm.cli.terminal import Display
 
@@ -30,10 +30,10 @@ def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PR
     chosen = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
-        help=f"one of {', '.join(PRECISION_NAMES)} (default: {default}, or that of an "
+        help=f"one of {', '.join(FLOATS_AND_INTEGERS)} (default: {default}, or that of an "
         "exported folder)",
     )
-    offer(chosen, PRECISION_NAMES)
+    offer(chosen, FLOATS_AND_INTEGERS)
     add_verify(parser)
     parser.add_argument(
         "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"

@@ -12,7 +12,7 @@ from npu_command.command_parser import CommandParser, offer
 from npu_command.output import add_json, give_answer
 from npu_compiler.programs.blobs import AheadBlob
 from npu_llm.checkpoint.source import find_installed_weights
-from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, PRECISION_NAMES, TARGET_PRECISION
+from npu_llm.choices import BLOB_CONTEXT, DEFAULT_PRECISION, DTYPE_HELP, PRECISION_NAMES
 from npu_llm.cli.arguments import add_checkpoint, add_verify, check_model, file_options, positive
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.progress import STAGES, TARGET_STAGES
@@ -33,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         "--dtype",
         "--weights",
         metavar="DTYPE",
-        help=f"one of {', '.join(PRECISION_NAMES)} (default: {DEFAULT_PRECISION}, or "
-        f"{TARGET_PRECISION} with --target or on an NPU)",
+        help=DTYPE_HELP,
     )
     offer(dtype, PRECISION_NAMES)
     options = parser.parse_args(arguments)
