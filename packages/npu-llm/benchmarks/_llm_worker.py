@@ -91,10 +91,10 @@ def through_transformers(model: Any) -> Generate:
 def load_npu_llm(job: Job, pipeline: str) -> Generate:
     import torch
 
-    from npu_llm import NPUModelForCausalLM
+    import npu_llm
 
     torch.set_num_threads(job.threads)
-    model = NPUModelForCausalLM.from_pretrained(
+    model = npu_llm.load(
         job.place, dtype=job.precision, pipeline=pipeline, cache_dir=Path(job.cache)
     )
     return through_transformers(model)

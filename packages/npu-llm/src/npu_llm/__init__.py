@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply, ReplyStream
     from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
-    from npu_llm.generation.language_model import load
+    from npu_llm.generation.lazy_model import load
     from npu_llm.generation.model import NPUModelForCausalLM
     from npu_llm.generation.static_generation import (
         generate_with_static_shape,
@@ -103,7 +103,7 @@ _HOMES = {
     "ReplyStream": "chat.reply",
     "export": "models.export",
     "generate_with_static_shape": "generation.static_generation",
-    "load": "generation.language_model",
+    "load": "generation.lazy_model",
     "merge": "adapters.merging",
     "warm_up_decoder_model": "generation.static_generation",
 }

@@ -11,10 +11,12 @@ from typing import Any
 
 from npu_llm.errors import OptionError
 
-__all__ = ["CACHE", "CACHES", "one_cache", "rename_cache"]
+__all__ = ["CACHE", "CACHES", "NAMES", "one_cache", "rename_cache"]
 
 _RELEASE = tuple(int(part) for part in version("transformers").split(".")[:2])
 _NAMES = ("cache", "past_key_values")
+# All names that a caller may give it.
+NAMES = frozenset(_NAMES)
 
 _IS_RENAMED = _RELEASE >= (5, 24)
 

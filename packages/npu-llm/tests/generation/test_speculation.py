@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from npu_llm.generation.language_model import LazyModel
+from npu_llm.generation.lazy_model import LazyModel
 from npu_llm.models.entry import Entry
 from npu_runtime import observe
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_bytes", "collector_paused", "process_memory_bytes", "resident_bytes"]
+__all__ = [
+    "available_bytes",
+    "collector_paused",
+    "process_memory_bytes",
+    "resident_bytes",
+    "return_memory",
+]
 
 # Files with limit and usage, and the line of memory.stat for pages that can be dropped.
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -34,6 +41,14 @@ def available_bytes(root: Path = Path("/")) -> int:
         reclaimable = _statistic(folder / "memory.stat", names[2])
         bounds.append(max(limit - usage + reclaimable, 0))
     return min(bounds)
+
+
+def return_memory() -> None:
+    """Makes the C library return freed memory, most of which it would keep for later."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def resident_bytes() -> tuple[int, int]:

@@ -37,6 +37,8 @@ _LATENT = "kv_lora_rank"
 _LONG_ROPES = ("longrope", "su")
 _PHI_CONTEXT = 4096
 _MAPPED = {"F32", "BF16", "F16"}
+# The blocks that int8 and int4 keep as they are (npu_llm.models.kernel_step).
+_HELD_AS_INTEGERS = "Q4_0"
 # Files that hold weights in a form that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
 _NAMES_OF_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -126,20 +128,25 @@ class ModelFacts:
         """
         if self.quantization is None:
             return None
+        stored = precision.weights
+        is_integer = stored in ("int8", "int4")
+        has_held = is_integer and _HELD_AS_INTEGERS in self.quantization
         is_held = (
-            precision.weights == "file"
-            or (precision.weights == "int8" and bool(self.integer_bits))
-            or (precision.weights == "int4" and 0 < self.integer_bits <= 4)
+            stored == "file"
+            or (is_integer and self.quantization == f"GGUF: {_HELD_AS_INTEGERS}")
+            or (stored == "int8" and self.integer_bits > 0)
+            or (stored == "int4" and 0 < self.integer_bits <= 4)
         )
-        if is_held and pipeline == "kernels" and self.own_precision == "file":
-            return f"{self.quantization}; kept as they are"
         if self.own_precision != "file":
-            return f"{self.quantization}; stored in {precision.weights}"
+            return f"{self.quantization}; stored in {stored}"
         if pipeline != "kernels":
             why = ", since only the kernels pipeline computes from such weights"
-            return f"{self.quantization}; rounded again to {precision.weights}{why}"
-        rounded = f"{self.quantization}; rounded again to {precision.weights}"
-        return f"{rounded}{rounding_cost(self.quantization, precision)}"
+        elif is_held:
+            return f"{self.quantization}; kept as they are"
+        else:
+            why = f", but for {_HELD_AS_INTEGERS}, which is kept" if has_held else ""
+            why += rounding_cost(self.quantization, precision)
+        return f"{self.quantization}; rounded again to {stored}{why}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the attributes by name, for JSON."""

@@ -16,7 +16,8 @@ from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, f
 from npu_llm.cli.arguments import SAMPLING, file_options
 from npu_llm.cli.terminal import Display
 from npu_llm.errors import missing_tokenizer
-from npu_llm.generation.language_model import LanguageModel, load
+from npu_llm.generation.language_model import LanguageModel
+from npu_llm.generation.lazy_model import load
 from npu_llm.models.entry import is_exported
 from npu_llm.models.load_options import LoadOptions
 

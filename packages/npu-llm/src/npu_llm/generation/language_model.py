@@ -1,7 +1,4 @@
-"""LanguageModel: a loaded model that runs steps and has adapters, without transformers.
-
-A LazyModel also has the interface of transformers, which it imports at the first use of that.
-"""
+"""LanguageModel: a loaded model that runs steps and has adapters, without transformers."""
 
 from __future__ import annotations
 
@@ -28,13 +25,11 @@ from npu_llm.structured_output import ConstraintMaker
 from npu_llm.tokenizer.tokenizer import Tokenizer
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.errors import KindError
-from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
-    from npu_llm import NPUModelForCausalLM
     from npu_llm.kv_cache.blocks import BlockPool
 
-__all__ = ["LanguageModel", "LazyModel", "load", "make_ready"]
+__all__ = ["LanguageModel", "make_ready"]
 
 
 def make_ready(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipeline]:
@@ -43,24 +38,6 @@ def make_ready(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pi
     if is_exported(path):
         return prepare_exported(path, options)
     return prepare(name_or_path, options)
-
-
-@public_call
-def load(name_or_path: str | Path, **arguments: Any) -> LazyModel:
-    """Loads a model as NPUModelForCausalLM.from_pretrained does, but faster in a new process.
-
-    From the compile cache or an exported folder a model starts without transformers, which is
-    imported when its interface is first used, such as `generate` or `config`. An exported folder
-    starts, on the device and driver that it was exported with, without compiling anything.
-
-    Args:
-        name_or_path: an exported folder, or what from_pretrained takes.
-        arguments: those of from_pretrained.
-
-    Raises:
-        NpuError: as from_pretrained does.
-    """
-    return LazyModel(make_ready(name_or_path, LoadOptions(**arguments)))
 
 
 class LanguageModel:
@@ -348,24 +325,3 @@ class LanguageModel:
     def adapters(self) -> tuple[str, ...]:
         """The names of the adapters that are loaded."""
         return self._adapters.names
-
-
-class LazyModel(LanguageModel):
-    """A LanguageModel with all of NPUModelForCausalLM's methods and attributes."""
-
-    @property
-    def full(self) -> NPUModelForCausalLM:
-        """The same model as an NPUModelForCausalLM, with the same state."""
-        import npu_llm  # whose lazy name imports transformers, which takes more than a second
-
-        return npu_llm.NPUModelForCausalLM.sharing(self)
-
-    def __getattr__(self, name: str) -> Any:
-        # Only called for attributes that LanguageModel does not have.
-        if name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.full, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See NPUModelForCausalLM.forward."""
-        return self.full(*args, **kwargs)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import GenerationMixin, StopStringCriteria
+from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from npu_llm.cache_names import CACHE, one_cache, rename_cache
 from npu_llm.checkpoint.saved import load_saved_tokenizer, read_saved_config
 from npu_llm.decoding import can_decode, decode
-from npu_llm.engine.engine import Engine, EngineOptions
-from npu_llm.engine.sampling_params import SamplingParams, to_params
 from npu_llm.errors import OptionError
+from npu_llm.generation.engine_answers import answer_by_engine
 from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
 from npu_llm.models.load import LoadedModel, Pipeline
@@ -316,70 +315,12 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         prompt = kwargs.get("input_ids") if inputs is None else inputs
         check_prompt(prompt, kwargs.get("attention_mask"), past=_length_of(cache))
         if prompt is not None and cache is None and generation_config is None and not args:
-            answer = self._by_engine(prompt, kwargs)
+            answer = answer_by_engine(self, prompt, kwargs)
             if answer is not None:
                 return answer
         self._hold_to_form(kwargs)
         with allow_host_tokens():
             return super().generate(inputs, generation_config, *args, **kwargs)
-
-    def _by_engine(self, prompt: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor | None:
-        """Answers greedily by the engine; None for what transformers must prepare.
-
-        Samples are left to transformers as well, whose draws follow torch.manual_seed, and so are
-        batches in pipelines whose engine runs one sequence at a time.
-
-        Returns:
-            (batch, tokens + new) int64 on the prompt's device.
-        """
-        options = {**self.generation_config.to_diff_dict(), **arguments}
-        streamer, mask, tokenizer, _ = (
-            options.pop(name, None)
-            for name in ("streamer", "attention_mask", "tokenizer", "input_ids")
-        )
-        form = given_form(options)
-        rows = _unpadded(prompt, mask)
-        params = None if options.get("do_sample") else self._params(prompt, options)
-        is_apart = len(prompt) > 1 and (self.block_pool is None or streamer is not None)
-        if params is None or rows is None or is_apart:
-            return None
-        is_padded = any(len(row) < prompt.shape[1] for row in rows)
-        if is_padded and params.repetition_penalty != 1.0:
-            return None  # transformers counts the padding
-        stop = None
-        if params.stop:
-            if tokenizer is None:
-                return None  # transformers raises
-            stop = StopStringCriteria(tokenizer, list(params.stop))
-        if streamer is not None:
-            streamer.put(prompt.cpu())
-
-        def on_token(answer: list[int], row: Sequence[int]) -> bool:
-            if streamer is not None:
-                streamer.put(torch.tensor(answer[-1:]))
-            return stop is not None and bool(stop(torch.tensor([[*row, *answer]]), None))
-
-        engine = Engine(self, EngineOptions.whole_batch(len(rows)))
-        constraints = [None if form is None else self.constraints.make(form) for _ in rows]
-        answers = engine.answer_all(rows, params, constraints=constraints, on_token=on_token)
-        if streamer is not None:
-            streamer.end()
-        return torch.cat([prompt, _padded(answers, options).to(prompt.device)], 1)
-
-    def _params(self, prompt: torch.Tensor, options: dict[str, Any]) -> SamplingParams | None:
-        """Returns the parameters of an answer; None if the engine does not support them."""
-        batch, length = prompt.shape
-        room = None if self.context_length is None else self.context_length - length
-        if options.get("max_new_tokens") is None:
-            options["max_new_tokens"] = (options.pop("max_length", None) or 0) - length
-        params = to_params(options)
-        if params is None or (room is not None and room < 1):
-            return None
-        if batch > 1 and params.stop and not params.stop_token_ids:
-            return None  # rows that have stopped go on in transformers until all have
-        if room is None:
-            return params
-        return replace(params, max_new_tokens=min(params.max_new_tokens, room))
 
     def _hold_to_form(self, options: dict[str, Any]) -> None:
         """Puts a logits processor in place of schema, regex or grammar."""
@@ -487,23 +428,3 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
 
 def _length_of(cache: StepCache | None) -> int:
     return 0 if cache is None else cache.get_seq_length()
-
-
-def _unpadded(prompt: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]] | None:
-    """Returns the tokens of each row; None for a mask with more than padding on the left."""
-    rows: list[list[int]] = prompt.tolist()
-    if mask is None:
-        return rows
-    mask = mask.to("cpu", torch.int64)
-    if not bool(mask[:, -1].all() and (mask.diff(dim=1) >= 0).all()):
-        return None
-    return [row[-count:] for row, count in zip(rows, mask.sum(1).tolist(), strict=True)]
-
-
-def _padded(answers: Sequence[Sequence[int]], options: Mapping[str, Any]) -> torch.Tensor:
-    """Returns answers of equal length: (batch, longest) int64."""
-    pad, ends = options.get("pad_token_id"), options.get("eos_token_id") or 0
-    if pad is None:
-        pad = ends if isinstance(ends, int) else ends[0]
-    longest = max(map(len, answers))
-    return torch.tensor([[*answer, *[pad] * (longest - len(answer))] for answer in answers])

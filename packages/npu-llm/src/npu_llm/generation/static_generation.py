@@ -15,7 +15,8 @@ import torch
 from npu_llm.cache_names import CACHE
 from npu_llm.decoding import pad_of, stops_of, tokens
 from npu_llm.errors import ContextError, OptionError
-from npu_llm.generation.language_model import LanguageModel, LazyModel
+from npu_llm.generation.language_model import LanguageModel
+from npu_llm.generation.lazy_model import LazyModel
 from npu_llm.generation.model import NPUModelForCausalLM
 from npu_llm.kv_cache.cache import StepCache, check_prompt
 

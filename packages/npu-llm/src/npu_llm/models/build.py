@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import json
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npu_command.host_memory import return_memory
 from npu_compiler.errors import LoweringError
 from npu_llm.capture.compression import Compression
 from npu_llm.checkpoint.facts import ModelFacts, needs_long_ropes, read_facts
@@ -215,8 +214,7 @@ def fill_entry(
         )
     (folder / "about.json").write_text(json.dumps(about))
     del model, known, traced
-    gc.collect()
-    _return_memory()
+    return_memory()
 
 
 def _made_instead_of_kernels(cache: CompileCache, key: str) -> Entry | None:
@@ -231,10 +229,3 @@ def _made_instead_of_kernels(cache: CompileCache, key: str) -> Entry | None:
         return None
     about = {name: value for name, value in entry.about.items() if name != "why_not_kernels"}
     return replace(entry, about=about)
-
-
-def _return_memory() -> None:
-    """Makes the C library return freed memory, most of which it would keep for later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import torch
 
 import npu_runtime
+from npu_command.host_memory import return_memory
 from npu_compiler.programs.blobs import AheadBlobs
 from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.result import Verdict
@@ -353,6 +354,7 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
     time_s = time.perf_counter() - started
     if verify == "always" or (verify == "first" and known is None):
         pipeline = replace(pipeline, verdict=_compared(entry, pipeline))
+        return_memory()
         keep_verdict(folder, pipeline.verdict)
     device = npu_runtime.device_info().device
     report = LoadReport(

@@ -91,7 +91,7 @@ class Replica:
     """A model that answers, on one machine."""
 
     def __init__(self, arguments: Arguments) -> None:
-        from npu_llm.generation.language_model import load
+        from npu_llm.generation.lazy_model import load
 
         path = arguments.model or find_installed_weights().path
         asked = {

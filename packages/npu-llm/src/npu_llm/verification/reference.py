@@ -68,6 +68,9 @@ _ROWS: dict[Any, int] = {
 # How many of float32's 23 bits of mantissa a value loses. float32 itself loses some here: as much
 # as sums in another order may differ.
 _DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
+# Elements of a weight that is multiplied by as a whole, and of a part of a larger one.
+_LARGEST_WHOLE = 1 << 24
+_PIECE = 1 << 22
 _SUMS = frozenset({torch.add, torch.Tensor.add, torch.Tensor.__add__})
 
 
@@ -202,6 +205,8 @@ class EagerWeights(TorchFunctionMode):
             if not isinstance(found, torch.Tensor):
                 return found  # a shape or a dtype, which needs no values
         rows = self._embedded(func, args)
+        if rows is None and _is_large_product(func, args, named):
+            rows = self._by_pieces(args[0], args[1])
         if rows is not None:
             return self._rounded(rows)
         # Picking from another tensor stays a view: models write through it.
@@ -226,6 +231,23 @@ class EagerWeights(TorchFunctionMode):
             return None
         return self._compressed.rows(args[1], args[0])
 
+    def _by_pieces(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Returns a product with a large weight, of which a part is in float32 at a time."""
+        rounding, products = self._rounding, []
+        rows = rows if rounding is None else rounding.quantize(rows)
+        whole: torch.Tensor | None = None
+        count, size = weight.shape[0], max(_PIECE // weight.shape[1], 1)
+        for first in range(0, count, size):
+            chosen = torch.arange(first, min(first + size, count))
+            part = None if self._compressed is None else self._compressed.rows(weight, chosen)
+            if part is None:
+                whole = self._stored(weight) if whole is None else whole
+                part = whole[first : first + size]
+            part = part.float()
+            part = part if rounding is None else rounding.round(part)
+            products.append(torch.nn.functional.linear(rows, part))
+        return torch.cat(products, -1)
+
     def _stored(self, parameter: torch.Tensor) -> torch.Tensor:
         """Returns a parameter's values in their current dtype."""
         value = None if self._compressed is None else self._compressed.read(parameter)
@@ -240,6 +262,13 @@ class EagerWeights(TorchFunctionMode):
         if self._rounding is None or not isinstance(value, torch.Tensor):
             return value
         return self._rounding.round(value)
+
+
+def _is_large_product(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    """Whether a call multiplies by a matrix without bias that would take much memory in float32."""
+    if func is not torch.nn.functional.linear or named or any(one is not None for one in args[2:]):
+        return False
+    return isinstance(args[1], torch.nn.Parameter) and args[1].numel() > _LARGEST_WHOLE
 
 
 def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
