@@ -1,5 +1,8 @@
 import json
+from dataclasses import replace
 
+import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -7,6 +10,7 @@ import transformers
 from npu_llm.checkpoint.facts import context_length, read_facts
 from npu_llm.checkpoint.source import ModelSource, find_source
 from npu_llm.errors import ModelError
+from npu_llm.precision import PRECISIONS
 
 
 def test_facts_of_every_architecture_are_those_of_the_model(tiny, architecture):
@@ -34,6 +38,54 @@ def test_facts_of_a_gguf_file(weights):
     assert (facts.layers, facts.heads, facts.kv_heads, facts.head_dim) == (30, 9, 3, 64)
     assert (facts.vocabulary, facts.context_length, facts.is_tied) == (49152, 8192, True)
     assert facts.parameters == pytest.approx(134.5e6, rel=0.01)
+    assert facts.quantization == "GGUF: Q4_1 (79%), Q8_0 (21%)"
+    assert facts.own_bytes == pytest.approx(facts.stored_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "kinds, own, quantization",
+    [
+        (["F32"], "float32", None),
+        (["F16", "F16", "F32"], "float16", None),
+        (["BF16"], "bfloat16", None),
+        (["Q4_0", "F16", "F16"], "file", "GGUF: Q4_0"),
+        (["IQ3_S", "Q4_K", "IQ3_S"], "file", "GGUF: IQ3_S (67%), Q4_K (33%)"),
+    ],
+)
+def test_a_gguf_file_is_in_its_own_precision_by_default(tmp_path, kinds, own, quantization):
+    writer = gguf.GGUFWriter(tmp_path / "some.gguf", "llama")
+    for number, name in enumerate(kinds):
+        kind = gguf.GGMLQuantizationType[name]
+        shape = gguf.quant_shape_to_byte_shape((2, 256), kind)
+        writer.add_tensor(f"some.{number}", np.zeros(shape, np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    facts = read_facts(find_source(tmp_path / "some.gguf"))
+    assert (facts.own_precision, facts.quantization) == (own, quantization)
+    assert facts.default_precision("kernels") == own
+    assert facts.default_precision("dynamic") == ("bfloat16" if own == "file" else own)
+    assert facts.default_precision("static", is_for_npus=True) == "int8"
+    bits = {"F32": 32, "F16": 16, "BF16": 16, "Q4_0": 4.5, "IQ3_S": 6.5625, "Q4_K": 4.5}
+    assert facts.own_bytes == sum(512 * bits[name] // 8 for name in kinds)
+
+
+def test_what_becomes_of_quantized_weights(weights):
+    facts = read_facts(ModelSource(weights.parent, weights.name))
+
+    def said(name, quantization=facts.quantization, pipeline="kernels"):
+        found = replace(facts, quantization=quantization)
+        return found.how_weights_run(PRECISIONS[name], pipeline).partition("; ")[2]
+
+    assert said("file") == said("int4", "GGUF: Q4_0") == "kept as they are"
+    assert said("int4").startswith("rounded again to int4, which raises perplexity by 2")
+    assert said("int8", "GGUF: Q4_0 (79%), Q8_0 (21%)") == (
+        "rounded again to int8, but for Q4_0, which is kept"
+    )
+    assert said("bfloat16") == "rounded again to bfloat16"
+    dynamic = said("bfloat16", pipeline="dynamic")
+    assert dynamic.endswith("since only the kernels pipeline computes from such weights")
 
 
 def test_embedding_that_is_no_head_counts_apart(tmp_path):

@@ -43,6 +43,20 @@ main([*sys.argv[1:], "--port", str(port)])
 """
 
 
+# As for the command, of a greedy answer to token ids.
+PYTHON = """
+import sys, torch
+import npu_llm
+
+model, cache, dtype = sys.argv[3::2]
+loaded = npu_llm.load(model, cache_dir=cache, dtype=dtype)
+ids = torch.tensor([[1, 2, 3]])
+answer = loaded.generate(ids, max_new_tokens=2, eos_token_id=None)
+assert answer.shape == (1, 5)
+print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
 def imported(program, checkpoint, cache_dir, *arguments):
     place = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
     line = [sys.executable, "-c", program, arguments[0], *place, *arguments[1:]]
@@ -68,3 +82,7 @@ def test_a_cached_command_imports_no_transformers(checkpoint, cache_dir, argumen
 
 def test_a_server_imports_no_transformers(checkpoint, cache_dir):
     assert imported(SERVER, checkpoint, cache_dir, "serve") == []
+
+
+def test_a_greedy_answer_to_token_ids_imports_no_transformers(checkpoint, cache_dir):
+    assert imported(PYTHON, checkpoint, cache_dir, "generate") == []

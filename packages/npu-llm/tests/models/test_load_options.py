@@ -1,11 +1,14 @@
 import dataclasses
+import functools
 import inspect
+import types
 from pathlib import Path
 
 import pytest
 
 import npu_runtime
 from npu_llm import NPUModelForCausalLM, OptionError
+from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import PRECISIONS
 
@@ -17,6 +20,23 @@ def test_they_are_the_arguments_of_from_pretrained():
     assert found.pop("adapted_modules") == ()  # load_adapter sets it
     assert found.pop("is_for_npus") is False  # export, check and for_device set it
     assert found == defaults
+
+
+@pytest.mark.parametrize(
+    "own, dtype, pipeline, expected",
+    [
+        ("file", None, "kernels", "file"),
+        ("file", "file", "kernels", "file"),
+        ("file", "file", "dynamic", "bfloat16"),
+        ("file", "int4", "kernels", "int4"),
+        ("float32", None, "kernels", "bfloat16"),
+        ("float32", "file", "dynamic", "float32"),
+    ],
+)
+def test_the_precision_of_a_folder_that_has_its_own(own, dtype, pipeline, expected):
+    facts = types.SimpleNamespace(own_precision=own, is_gguf=False)
+    facts.default_precision = functools.partial(ModelFacts.default_precision, facts)
+    assert LoadOptions(dtype=dtype).precision_for(facts, pipeline).name == expected
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """torch with a program's weights and rounding computes what the model's code says."""
 
+import pytest
 import torch
 
 from npu_llm.checkpoint.streamed import StreamedWeights
@@ -21,3 +22,28 @@ def test_what_is_picked_from_a_weight_is_rounded():
     with EagerWeights(StreamedWeights(), rounding=Rounding(torch.bfloat16)):
         picked = weight[1]
     assert picked.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("rounding", [None, Rounding(torch.bfloat16, 4)])
+def test_a_product_with_a_large_weight_is_made_in_parts(monkeypatch, rounding):
+    linear, x = torch.nn.Linear(8, 10, bias=False), torch.randn(3, 8)
+    sizes = []
+
+    class Held:
+        def read(self, tensor):
+            return tensor.detach()
+
+        def rows(self, tensor, indices):
+            sizes.append(len(indices))
+            return tensor.detach()[indices]
+
+    def product():
+        with torch.no_grad(), EagerWeights(StreamedWeights(), Held(), rounding=rounding):
+            return linear(x)
+
+    expected = product()
+    assert sizes == []
+    monkeypatch.setattr("npu_llm.verification.reference._LARGEST_WHOLE", 40)
+    monkeypatch.setattr("npu_llm.verification.reference._PIECE", 32)
+    torch.testing.assert_close(product(), expected)
+    assert sizes == [4, 4, 2]
