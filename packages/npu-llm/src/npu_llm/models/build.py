@@ -176,7 +176,7 @@ def fill_entry(
     if pipeline == "kernels":
         try:
             with progress.stage("lower"):
-                step = model.kernel_step(context, options.precision, compression)
+                step = model.kernel_step(context, precision, compression)
             about |= save_kernel_step(
                 step,
                 folder,
