@@ -4,7 +4,8 @@
 
 Run it with the interpreter that has the engine. An engine is a function that loads a model and
 returns `generate(prompt, new_tokens)`, which returns the tokens, the seconds to the first one and
-the seconds from there to the last.
+the seconds from there to the last; those of npu-llm and llama.cpp keep in `generate.times` when
+each token came.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def through_transformers(model: Any) -> Generate:
                 **_QUIET,
             )
         first, last = clock.times[1], clock.times[-1]
+        generate.times = clock.times[1:]  # type: ignore[attr-defined]
         return output[0, len(prompt) :].tolist(), first - started, last - first
 
     return generate
@@ -171,11 +173,14 @@ def load_llama_cpp(job: Job) -> Generate:
         started = time.perf_counter()
         answer = [decode((ctypes.c_int32 * len(prompt))(*prompt), len(prompt))]
         first = time.perf_counter()
+        times = [first]
         one = (ctypes.c_int32 * 1)()
         while len(answer) < new_tokens:
             one[0] = answer[-1]
             answer.append(decode(one, 1))
-        return answer, first - started, time.perf_counter() - first
+            times.append(time.perf_counter())
+        generate.times = times  # type: ignore[attr-defined]
+        return answer, first - started, times[-1] - first
 
     # The callback must live as long as the library may call it.
     generate.silent = silent  # type: ignore[attr-defined]
