@@ -1,11 +1,14 @@
+import queue
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
+from npu_llm.engine.sequence import Request
 from npu_llm.errors import ContextError, OptionError, ServerError
 
 ENDS = frozenset({2})
@@ -328,3 +331,81 @@ def test_tokens_that_the_model_does_not_have_are_refused(llama):
     engine = Engine(llama.ours())
     with pytest.raises(OptionError, match="token-range"):
         engine.submit([5, 97], SamplingParams(), print)
+
+
+@pytest.mark.parametrize("pipeline", ["kernels", "static", "dynamic"])
+def test_logprobs_of_a_prompt_are_those_of_the_model(llama, engine_of, pipeline):
+    prompt = prompts(1, longest=60)[0] + list(range(3, 40))
+    answers = engine_of(llama.ours(pipeline=pipeline), max_num_batched_tokens=9, max_num_seqs=2)
+    answers.ask(prompt, 2)
+    plain = answers.ids()
+    answers.ask(prompt, 2, prompt_logprobs=1)
+    (found, *tokens), end = answers.wait()
+    with torch.no_grad():
+        logits = llama.reference(torch.tensor([prompt])).logits[0]
+    shares = torch.log_softmax(logits, -1)[:-1]
+    wanted = shares[torch.arange(len(prompt) - 1), prompt[1:]]
+    assert [token.id for token in found.tokens] == prompt[1:]
+    given = [token.logprob for token in found.tokens]
+    assert given == pytest.approx(wanted.tolist(), abs=1e-3)
+    assert [token.top[0][0] for token in found.tokens] == shares.argmax(-1).tolist()
+    assert [token.id for token in tokens] == plain
+    assert end.num_cached_tokens == 0
+
+
+def test_logprobs_of_a_prompt_that_is_put_back_come_once(fresh, engine_of):
+    model = fresh()
+    answers = engine_of(model, cache_bytes=9 * model.block_pool.store.block_bytes)
+    given = [prompt * 2 for prompt in prompts(6, longest=10)]
+    for prompt in given:
+        answers.ask(prompt, 40, prompt_logprobs=0)
+    for index, prompt in enumerate(given):
+        tokens, _ = answers.wait(index)
+        assert [token.id for token in tokens[0].tokens] == prompt[1:]
+        assert len(tokens) == 41
+    assert answers.engine.state().num_preemptions > 0
+
+
+def test_a_minimum_length_keeps_end_tokens_away(llama, engine_of):
+    answers = engine_of(llama.ours())
+    answers.ask([4, 5, 6], 4)
+    first, second, *_ = answers.ids()
+    ends = frozenset({first, second})
+    answers.ask([4, 5, 6], 9, stop_token_ids=ends)
+    assert answers.ids() == [first]
+    answers.ask([4, 5, 6], 9, stop_token_ids=ends, min_new_tokens=3)
+    assert not ends & set(answers.ids()[:3])
+
+
+@pytest.mark.parametrize("pipeline", ["kernels", "static"])
+def test_prefixes_are_shared_within_a_salt_only(llama, engine_of, pipeline):
+    engine = engine_of(llama.ours(pipeline=pipeline)).engine
+    prompt = list(range(3, 40))
+
+    def cached(salt):
+        events = queue.SimpleQueue()
+        request = Request(
+            prompt=prompt, params=SamplingParams(max_new_tokens=1), on_event=events.put,
+            cache_salt=salt,
+        )  # fmt: skip
+        engine.submit_all([request])
+        events.get(timeout=60)
+        return events.get(timeout=60).num_cached_tokens
+
+    assert [cached(salt) > 0 for salt in (None, "a", "a", "b")] == [False, False, True, False]
+
+
+def test_several_requests_are_taken_together_or_not_at_all(talkative_model):
+    engine = Engine(talkative_model, EngineOptions(max_num_seqs=1, max_waiting=2)).start()
+    params = SamplingParams(max_new_tokens=30_000)
+    one = Request(prompt=[5], params=params, on_event=lambda _: None)
+    with pytest.raises(OptionError, match="request-count"):
+        engine.submit_all([one] * 4)
+    with pytest.raises(OptionError, match="empty-prompt"):
+        engine.submit_all([one, replace(one, prompt=[])])
+    engine.submit_all([one])
+    with pytest.raises(ServerError, match="server-busy"):
+        engine.submit_all([one] * 3)
+    assert engine._unfinished == 1
+    engine.submit_all([one] * 2)
+    engine.close()

@@ -18,7 +18,15 @@ from npu_llm.engine.kv_store import CacheUsage, KVStore, PagedStore, SequentialS
 from npu_llm.engine.sampler import Token, sample
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.scheduler import Scheduler
-from npu_llm.engine.sequence import Event, Finished, FinishReason, OnEvent, Sequence
+from npu_llm.engine.sequence import (
+    Chunk,
+    Event,
+    Finished,
+    FinishReason,
+    OnEvent,
+    Request,
+    Sequence,
+)
 from npu_llm.errors import ContextError, OptionError, ServerError
 from npu_ops.kernel_programs.program import BLOCK_SLOTS
 from npu_runtime import observe
@@ -158,33 +166,29 @@ class Engine:
     ) -> RequestHandle:
         """Adds a request.
 
-        Args:
-            prompt: tokens to continue.
-            params: how to continue them.
-            on_event: called by the thread that runs the steps, with each Token and a last Finished.
-            constraint: allows the tokens of a structured output; None for all.
+        Takes attributes of Request; raises what `submit_all` does.
+        """
+        request = Request(prompt=prompt, params=params, on_event=on_event, constraint=constraint)
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Several[Request]) -> list[RequestHandle]:
+        """Adds several requests, or none of them.
 
         Raises:
-            ContextError: [context-overflow] if prompt and one more token do not fit into the
+            ContextError: [context-overflow] if a prompt and one more token do not fit into the
                 model's context, [cache-blocks] if they do not fit into the cache.
             OptionError: [empty-prompt] for a prompt without tokens, [token-range] for a token that
-                the model does not have.
+                the model does not have, [request-count] for more requests than can ever wait.
             ServerError: [server-busy] if too many wait, [server-stopping] after `close`.
         """
-        length = len(prompt)
-        if length == 0:
+        limit = self.options.max_num_seqs + self.options.max_waiting
+        if len(requests) > limit:
             raise OptionError(
-                "prompt: must have at least one token; got none. Pass some text.",
-                code="empty-prompt",
+                f"requests: must be at most {limit:,} at once, which run or wait; got "
+                f"{len(requests):,} answers to one request. Request fewer answers, or prompts.",
+                code="request-count",
             )
-        self._model.check_tokens(prompt)
-        self._model.check_context(length + 1)
-        if not self._store.fits(length + 1):
-            raise _no_room(length)
-        if self._model.context_length is not None:
-            room = self._model.context_length - length
-            params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
-        sequence = Sequence(next(self._seq_ids), prompt, params, on_event, constraint)
+        sequences = [Sequence(next(self._seq_ids), self._bounded(one)) for one in requests]
         with self._changed:
             if self._is_closing:
                 raise ServerError(
@@ -192,16 +196,15 @@ class Engine:
                     "when it has started.",
                     code="server-stopping",
                 )
-            limit = self.options.max_num_seqs + self.options.max_waiting
-            if self._unfinished >= limit:
+            if self._unfinished + len(sequences) > limit:
                 raise ServerError(
                     f"server: takes {limit} requests at once; got one more. Ask again later.",
                     code="server-busy",
                 )
-            self._unfinished += 1
-            self._arrived.append(sequence)
+            self._unfinished += len(sequences)
+            self._arrived += sequences
             self._changed.notify()
-        return RequestHandle(self, sequence)
+        return [RequestHandle(self, sequence) for sequence in sequences]
 
     def generate(
         self,
@@ -295,6 +298,7 @@ class Engine:
             return True
         self._num_steps += 1
         self._num_tokens += count
+        logits = _score_prompts(chunks, logits)
         for chunk in chunks:
             chunk.sequence.num_computed += chunk.num_tokens
         self._sample([one.sequence for one in chunks if not one.sequence.num_pending], logits)
@@ -328,6 +332,26 @@ class Engine:
             self._end(None)
         else:
             self._thread.join()
+
+    def _bounded(self, request: Request) -> Request:
+        """Returns a checked request whose answer fits into the context."""
+        length = len(request.prompt)
+        if length == 0:
+            raise OptionError(
+                "prompt: must have at least one token; got none. Pass some text.",
+                code="empty-prompt",
+            )
+        self._model.check_tokens(request.prompt)
+        self._model.check_context(length + 1)
+        if not self._store.fits(length + 1):
+            raise _no_room(length)
+        if self._model.context_length is None:
+            return request
+        room = self._model.context_length - length
+        params = request.params
+        return replace(
+            request, params=replace(params, max_new_tokens=min(params.max_new_tokens, room))
+        )
 
     def _cancel(self, sequence: Sequence) -> None:
         sequence.is_cancelled = True
@@ -412,6 +436,20 @@ class Engine:
             if self._unfinished > 0:
                 self._unfinished -= 1
             self._changed.notify_all()
+
+
+def _score_prompts(chunks: Several[Chunk], logits: torch.Tensor) -> torch.Tensor:
+    """Passes the logits of prompts on; returns those of the last chunks, one row for each."""
+    if not any(chunk.sequence.scores_prompt for chunk in chunks):
+        return logits
+    counts = [chunk.num_logits for chunk in chunks]
+    last = []
+    for chunk, rows in zip(chunks, logits.split(counts), strict=True):
+        if chunk.is_last:
+            last.append(rows[-1:])
+        if chunk.sequence.scores_prompt:
+            chunk.sequence.score(rows)
+    return torch.cat(last) if last else logits[:0]
 
 
 def _no_room(num_tokens: int) -> ContextError:

@@ -76,7 +76,7 @@ class KVStore(ABC):
         """Reads chunks of different sequences in one step.
 
         Returns:
-            logits (last chunks, vocabulary) float32, in the order of the chunks.
+            logits (rows, vocabulary) float32: num_logits of each chunk, in the order of the chunks.
         """
 
     @abstractmethod
@@ -116,7 +116,8 @@ class PagedStore(KVStore):
         """See KVStore.allocate."""
         table = BlockTable(self._pool)
         # The last token is always read, for its logits.
-        table.blocks += self.prefixes.match(sequence.token_ids[:-1])
+        if not sequence.scores_prompt:
+            table.blocks += self.prefixes.match(sequence.token_ids[:-1], sequence.cache_salt)
         table.slots = len(table.blocks) * BLOCK_SLOTS
         needed = _num_blocks(len(sequence.token_ids)) - len(table.blocks)
         count = len(sequence.token_ids) - table.slots
@@ -140,15 +141,15 @@ class PagedStore(KVStore):
         for chunk in chunks:
             start = chunk.sequence.num_computed
             tokens += chunk.sequence.token_ids[start : start + chunk.num_tokens]
-            if chunk.is_last:
-                kept.append(len(tokens) - 1)
+            kept += range(len(tokens) - chunk.num_logits, len(tokens))
         # numpy: each call of torch.tensor would let other threads have Python's lock.
         ids, places = (torch.from_numpy(np.array(one, np.int64)) for one in (tokens, kept))
         logits = run_rows(self._pool.store, build_rows(tables, counts, ids, kept=places))
         for chunk, table in zip(chunks, tables, strict=True):
             table.slots += chunk.num_tokens
             if chunk.sequence.num_computed // BLOCK_SLOTS != table.slots // BLOCK_SLOTS:
-                self.prefixes.insert(chunk.sequence.token_ids[: table.slots], table.blocks)
+                known = chunk.sequence.token_ids[: table.slots]
+                self.prefixes.insert(known, table.blocks, chunk.sequence.cache_salt)
         return logits
 
     def free(self, sequence: Sequence) -> None:
@@ -197,6 +198,7 @@ class SequentialStore(KVStore):
         self.num_reused = 0
         self._model = model
         self._cache: StepCache | None = None
+        self._cache_salt: str | None = None
         self._is_running = False
 
     def fits(self, num_tokens: int) -> bool:
@@ -207,6 +209,9 @@ class SequentialStore(KVStore):
         """See KVStore.allocate."""
         if self._is_running:
             return False
+        if sequence.scores_prompt or sequence.cache_salt != self._cache_salt:
+            self.clear()
+        self._cache_salt = sequence.cache_salt
         self.lend(sequence.token_ids)
         sequence.num_computed = len(self.cached_tokens)
         self._is_running = True
@@ -224,8 +229,8 @@ class SequentialStore(KVStore):
         assert self._cache is not None, "the sequence has room"
         tokens = chunk.sequence.token_ids[past : past + count]
         with observe.span(phase, f"{phase} {count} tokens", batch=1, tokens=count, past=past):
-            logits = self._cache.append(tokens)
-        return logits if chunk.is_last else logits[:0]
+            logits = self._cache.append(tokens, num_logits=max(chunk.num_logits, 1))
+        return logits if chunk.num_logits else logits[:0]
 
     def free(self, sequence: Sequence) -> None:
         """Keeps the sequence for a request with the same prefix."""

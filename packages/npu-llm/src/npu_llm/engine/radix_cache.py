@@ -15,7 +15,7 @@ from npu_ops.kernel_programs.program import BLOCK_SLOTS
 
 __all__ = ["RadixCache"]
 
-_Key = tuple[int, ...]
+_Key = tuple[int | str, ...]
 
 
 class _Node:
@@ -38,11 +38,16 @@ class RadixCache:
         """Number of blocks in the tree."""
         return len(self._by_use)
 
-    def match(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the blocks of the longest cached prefix, each with one more reference."""
+    def match(self, tokens: Sequence[int], salt: str | None = None) -> list[int]:
+        """Returns the blocks of the longest cached prefix, each with one more reference.
+
+        Args:
+            tokens: the tokens.
+            salt: only blocks that were inserted with an equal one match.
+        """
         path = []
         node: _Node | None = self._root
-        for key in _keys(tokens):
+        for key in _keys(tokens, salt):
             node = node.children.get(key) if node is not None else None
             if node is None:
                 break
@@ -52,16 +57,19 @@ class RadixCache:
         self._pool.share(found)
         return found
 
-    def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> None:
+    def insert(
+        self, tokens: Sequence[int], blocks: Sequence[int], salt: str | None = None
+    ) -> None:
         """Adds the full blocks of a sequence; blocks already cached for equal tokens stay.
 
         Args:
             tokens: tokens of the blocks; those of a last block that is not full are ignored.
             blocks: the sequence's blocks in order.
+            salt: see `match`.
         """
         path = []
         node = self._root
-        for key, block in zip(_keys(tokens), blocks, strict=False):
+        for key, block in zip(_keys(tokens, salt), blocks, strict=False):
             child = node.children.get(key)
             if child is None:
                 child = node.children[key] = _Node(node, key, block)
@@ -100,7 +108,10 @@ class RadixCache:
             self._by_use.move_to_end(node.block)
 
 
-def _keys(tokens: Sequence[int]) -> list[_Key]:
-    """Returns the tokens of each full block."""
+def _keys(tokens: Sequence[int], salt: str | None) -> list[_Key]:
+    """Returns the tokens of each full block; the first one's begin with the salt."""
     ends = range(BLOCK_SLOTS, len(tokens) + 1, BLOCK_SLOTS)
-    return [tuple(tokens[end - BLOCK_SLOTS : end]) for end in ends]
+    keys: list[_Key] = [tuple(tokens[end - BLOCK_SLOTS : end]) for end in ends]
+    if keys and salt is not None:
+        keys[0] = (salt, *keys[0])
+    return keys

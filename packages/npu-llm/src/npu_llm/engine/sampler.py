@@ -17,7 +17,7 @@ from npu_ops.kernel_programs.sampler import sample as sample_rows
 if TYPE_CHECKING:
     from npu_llm.structured_output import TokenConstraint
 
-__all__ = ["Sampler", "Token", "sample"]
+__all__ = ["Sampler", "Token", "sample", "score_tokens"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,25 @@ def sample(samplers: Sequence[Sampler], logits: torch.Tensor) -> list[Token | Ex
     return found
 
 
+def score_tokens(logits: torch.Tensor, tokens: Sequence[int], *, num_top: int) -> list[Token]:
+    """Returns tokens with their log probabilities.
+
+    Args:
+        logits: (tokens, vocabulary) float32.
+        tokens: one for each row.
+        num_top: number of most likely tokens to report with each.
+    """
+    logprobs = torch.log_softmax(logits, -1)
+    values, ids = torch.topk(logprobs, min(num_top, logprobs.shape[-1]))
+    own = logprobs[torch.arange(len(tokens)), torch.tensor(tokens)]
+    return [
+        Token(token, logprob, tuple(zip(top, its, strict=True)))
+        for token, logprob, top, its in zip(
+            tokens, own.tolist(), ids.tolist(), values.tolist(), strict=True
+        )
+    ]
+
+
 class Sampler:
     """The sampling state of one answer: random numbers, token counts and constraint."""
 
@@ -75,6 +94,7 @@ class Sampler:
             torch.tensor(list(params.logit_bias)),
             torch.tensor(list(params.logit_bias.values()), dtype=torch.float32),
         )
+        self._num_before_end = params.min_new_tokens if params.stop_token_ids else 0
 
     @property
     def is_over(self) -> bool:
@@ -94,6 +114,10 @@ class Sampler:
         scores = self._penalized(logits)
         if self._constraint is not None:
             scores = self._constraint.mask(scores)
+        elif self._num_before_end > 0:
+            self._num_before_end -= 1
+            scores = scores.clone()
+            scores[list(params.stop_token_ids)] = -torch.inf
         if params.temperature == 0.0:
             token: int | None = int(argmax(scores[None]))
         else:
@@ -107,10 +131,8 @@ class Sampler:
             self._constraint.advance(token)
         if params.logprobs is None:
             return Token(token)
-        logprobs = torch.log_softmax(logits, -1)
-        values, ids = torch.topk(logprobs, min(params.logprobs, len(logprobs)))
-        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-        return Token(token, float(logprobs[token]), top)
+        (found,) = score_tokens(logits[None], [token], num_top=params.logprobs)
+        return found
 
     def _penalized(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns the logits with penalties and bias."""

@@ -16,6 +16,7 @@ class SamplingParams:
 
     Attributes:
         max_new_tokens: maximum length of the answer in tokens, at least 1.
+        min_new_tokens: number of tokens before which `stop_token_ids` cannot be sampled.
         temperature: divisor of the logits; 0.0 for greedy search.
         top_k: number of most likely tokens to sample from; 0 for all.
         top_p: probability mass of the most likely tokens to sample from.
@@ -30,9 +31,12 @@ class SamplingParams:
         stop_token_ids: tokens that end the answer.
         logprobs: number of most likely tokens to report with each token; None to report neither
             those nor the token's log probability.
+        prompt_logprobs: the same for the tokens of the prompt, which is then read without cached
+            prefixes.
     """
 
     max_new_tokens: int = 512
+    min_new_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -45,6 +49,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 # Values of generation configs that do not change the next token, besides None and False.

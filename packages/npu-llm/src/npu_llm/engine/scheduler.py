@@ -124,7 +124,7 @@ class Scheduler:
 def _shares_more(sequence: Sequence, chunk: Chunk) -> bool:
     """Whether a step is about to read a full block of another sequence's prefix."""
     other = chunk.sequence
-    if chunk.num_tokens < 2:
+    if chunk.num_tokens < 2 or sequence.cache_salt != other.cache_salt or sequence.scores_prompt:
         return False
     # The last token of a prompt is always read, so it is not part of the shared prefix.
     alike = common_length(sequence.token_ids, other.token_ids)

@@ -7,13 +7,24 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from npu_llm.engine.sampler import Sampler, Token
+from npu_llm.engine.sampler import Sampler, Token, score_tokens
 from npu_llm.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    import torch
+
     from npu_llm.structured_output import TokenConstraint
 
-__all__ = ["Chunk", "Event", "FinishReason", "Finished", "OnEvent", "Sequence"]
+__all__ = [
+    "Chunk",
+    "Event",
+    "FinishReason",
+    "Finished",
+    "OnEvent",
+    "PromptTokens",
+    "Request",
+    "Sequence",
+]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -34,9 +45,40 @@ class Finished:
     error: BaseException | None = None
 
 
-Event = Token | Finished
+@dataclass(frozen=True)
+class PromptTokens:
+    """The log probabilities of a prompt, before the first token of its answer.
+
+    Attributes:
+        tokens: those of the prompt after its first.
+    """
+
+    tokens: tuple[Token, ...]
+
+
+Event = PromptTokens | Token | Finished
 # Called by the thread that steps the engine; must return at once and not raise.
 OnEvent = Callable[[Event], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request to an engine.
+
+    Attributes:
+        prompt: tokens to continue.
+        params: how to continue them.
+        on_event: called by the thread that runs the steps, with PromptTokens if those are
+            requested, each Token and a last Finished.
+        constraint: allows the tokens of a structured output; None for all.
+        cache_salt: requests share cached prefixes only with those of the same salt.
+    """
+
+    prompt: Several[int]
+    params: SamplingParams
+    on_event: OnEvent
+    constraint: TokenConstraint | None = None
+    cache_salt: str | None = None
 
 
 class Sequence:
@@ -45,6 +87,7 @@ class Sequence:
     Attributes:
         seq_id: number of the request in order of arrival.
         params: its sampling parameters.
+        cache_salt: see Request.
         token_ids: prompt and answer so far.
         num_prompt_tokens: length of the prompt.
         num_computed: tokens whose keys and values are in the cache.
@@ -54,24 +97,19 @@ class Sequence:
         sampler: chooses its tokens.
     """
 
-    def __init__(
-        self,
-        seq_id: int,
-        prompt: Several[int],
-        params: SamplingParams,
-        on_event: OnEvent,
-        constraint: TokenConstraint | None = None,
-    ) -> None:
+    def __init__(self, seq_id: int, request: Request) -> None:
         self.seq_id = seq_id
-        self.params = params
-        self.token_ids = list(prompt)
+        self.params = request.params
+        self.cache_salt = request.cache_salt
+        self.token_ids = list(request.prompt)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed = 0
         self.num_cached_tokens = 0
         self.is_cancelled = False
         self.has_started = False
-        self.sampler = Sampler(params, prompt, constraint)
-        self._on_event = on_event
+        self.sampler = Sampler(request.params, request.prompt, request.constraint)
+        self._on_event = request.on_event
+        self._scored: list[Token] = []
 
     @property
     def num_pending(self) -> int:
@@ -87,6 +125,30 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Whether only the last sampled token is pending."""
         return self.num_pending == 1 and self.num_answer_tokens > 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of its prompt must still be found."""
+        is_whole = len(self._scored) >= self.num_prompt_tokens - 1
+        return self.params.prompt_logprobs is not None and not is_whole
+
+    def score(self, logits: torch.Tensor) -> None:
+        """Takes the logits of the tokens of the prompt that a step has read.
+
+        Args:
+            logits: (tokens, vocabulary) float32, before num_computed counts them.
+        """
+        first = self.num_computed + 1
+        known = len(self._scored) + 1 - first  # of a preempted sequence, which is read again
+        following = self.token_ids[first : min(first + len(logits), self.num_prompt_tokens)]
+        if following[known:]:
+            self._scored += score_tokens(
+                logits[known : len(following)],
+                following[known:],
+                num_top=self.params.prompt_logprobs or 0,
+            )
+        if not self.scores_prompt:
+            self._on_event(PromptTokens(tuple(self._scored)))
 
     def append(self, token: Token) -> FinishReason | None:
         """Appends a token and reports it; returns the reason if the answer ends with it."""
@@ -112,6 +174,11 @@ class Chunk:
 
     sequence: Sequence
     num_tokens: int
+
+    @property
+    def num_logits(self) -> int:
+        """The number of its last tokens whose logits are needed."""
+        return self.num_tokens if self.sequence.scores_prompt else int(self.is_last)
 
     @property
     def is_last(self) -> bool:

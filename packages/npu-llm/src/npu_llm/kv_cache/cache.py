@@ -64,18 +64,18 @@ class StepCache(_Base):
             logits (batch, kept, vocabulary) float32.
         """
 
-    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+    def append(self, tokens: Sequence[int], *, num_logits: int = 1) -> torch.Tensor:
         """Runs a step on new tokens of a single sequence, which has no padding.
 
         Returns:
-            logits (1, vocabulary) float32 of the last token, on cpu.
+            logits (num_logits, vocabulary) float32 of the last tokens, on cpu.
         """
         past, count = self.get_seq_length(), len(tokens)
         values = {
             "input_ids": torch.tensor([list(tokens)]),
             "attention_mask": torch.ones(1, past + count, dtype=torch.int64),
             "position_ids": torch.arange(past, past + count)[None],
-            "logits_to_keep": torch.tensor([count - 1]),
+            "logits_to_keep": torch.arange(count - num_logits, count),
         }
         return self.step(values, "cpu")[0]
 

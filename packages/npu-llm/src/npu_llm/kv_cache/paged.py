@@ -84,7 +84,7 @@ class PagedCache(StepCache):
         self._real = real
         return logits if device == "cpu" else logits.to(device)
 
-    def append(self, tokens: Sequence[int]) -> torch.Tensor:
+    def append(self, tokens: Sequence[int], *, num_logits: int = 1) -> torch.Tensor:
         """Runs a step on new tokens of a single sequence; see StepCache.append.
 
         A step that fails or is interrupted leaves the cache as it was.
@@ -98,7 +98,7 @@ class PagedCache(StepCache):
             self._make_room([count])
             rows = build_rows(
                 self._tables, [count], torch.tensor(tokens),
-                kept=torch.tensor([count - 1]), block_tables=self._block_tables,
+                kept=torch.arange(count - num_logits, count), block_tables=self._block_tables,
             )  # fmt: skip
             logits = self._pool.store.step(rows) if count == 1 else run_rows(self._pool.store, rows)
         except BaseException:
