@@ -333,22 +333,35 @@ def test_tokens_that_the_model_does_not_have_are_refused(llama):
         engine.submit([5, 97], SamplingParams(), print)
 
 
+def scored(engine, given, count, *, num_top=0):
+    """For each prompt its tokens with their log probabilities, those of the answer, and the end."""
+    params = SamplingParams(max_new_tokens=count, temperature=0.0, prompt_logprobs=num_top)
+    told = [queue.SimpleQueue() for _ in given]
+    engine.submit_all(
+        [
+            Request(prompt=prompt, params=params, on_event=one.put, on_prompt=one.put)
+            for prompt, one in zip(given, told, strict=True)
+        ]
+    )
+    found = [[one.get(timeout=60) for _ in range(count + 2)] for one in told]
+    return [(prompt, tokens, end) for prompt, *tokens, end in found]
+
+
 @pytest.mark.parametrize("pipeline", ["kernels", "static", "dynamic"])
 def test_logprobs_of_a_prompt_are_those_of_the_model(llama, engine_of, pipeline):
     prompt = prompts(1, longest=60)[0] + list(range(3, 40))
     answers = engine_of(llama.ours(pipeline=pipeline), max_num_batched_tokens=9, max_num_seqs=2)
     answers.ask(prompt, 2)
     plain = answers.ids()
-    answers.ask(prompt, 2, prompt_logprobs=1)
-    (found, *tokens), end = answers.wait()
+    found, tokens, end = scored(answers.engine, [prompt], 2, num_top=1)[0]
     with torch.no_grad():
         logits = llama.reference(torch.tensor([prompt])).logits[0]
     shares = torch.log_softmax(logits, -1)[:-1]
     wanted = shares[torch.arange(len(prompt) - 1), prompt[1:]]
-    assert [token.id for token in found.tokens] == prompt[1:]
-    given = [token.logprob for token in found.tokens]
+    assert [token.id for token in found] == prompt[1:]
+    given = [token.logprob for token in found]
     assert given == pytest.approx(wanted.tolist(), abs=1e-3)
-    assert [token.top[0][0] for token in found.tokens] == shares.argmax(-1).tolist()
+    assert [token.top[0][0] for token in found] == shares.argmax(-1).tolist()
     assert [token.id for token in tokens] == plain
     assert end.num_cached_tokens == 0
 
@@ -357,12 +370,10 @@ def test_logprobs_of_a_prompt_that_is_put_back_come_once(fresh, engine_of):
     model = fresh()
     answers = engine_of(model, cache_bytes=9 * model.block_pool.store.block_bytes)
     given = [prompt * 2 for prompt in prompts(6, longest=10)]
-    for prompt in given:
-        answers.ask(prompt, 40, prompt_logprobs=0)
-    for index, prompt in enumerate(given):
-        tokens, _ = answers.wait(index)
-        assert [token.id for token in tokens[0].tokens] == prompt[1:]
-        assert len(tokens) == 41
+    for prompt, told in zip(given, scored(answers.engine, given, 40), strict=True):
+        found, tokens, _ = told
+        assert [token.id for token in found] == prompt[1:]
+        assert len(tokens) == 40
     assert answers.engine.state().num_preemptions > 0
 
 

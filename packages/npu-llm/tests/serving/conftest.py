@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from npu_llm import NPUModelForCausalLM, NPUModelForFeatureExtraction
 from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.http.app import make_app
-from npu_llm.serving.http.server import protocol_with_header_timeout
+from npu_llm.serving.http.server import Server, protocol_with_header_timeout
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
@@ -76,10 +76,10 @@ def _save_encoder(folder):
 class Served:
     """A server that runs, and clients for it."""
 
-    def __init__(self, server, registry, port):
+    def __init__(self, server, registry, port, scheme):
         self.registry = registry
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{scheme}://127.0.0.1:{port}"
         self._server = server
 
     def client(self, **options):
@@ -97,15 +97,16 @@ def serving(loaders, **settings):
     registry_settings = {name: settings.pop(name) for name in names if name in settings}
     registry = ModelRegistry(loaders, **registry_settings)
     traces = settings.pop("traces", None)
-    chosen = Settings(**settings)
+    chosen = Settings(**{"grace_s": 0.5} | settings)
     config = uvicorn.Config(
         make_app(registry, chosen, traces),
         port=0,
         http=protocol_with_header_timeout(chosen.header_timeout_s),
         log_config=None,
-        timeout_graceful_shutdown=1,
+        ssl_certfile=chosen.tls_cert,
+        ssl_keyfile=chosen.tls_key,
     )
-    server = uvicorn.Server(config)
+    server = Server(config, registry, grace_s=chosen.grace_s)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60
@@ -113,7 +114,7 @@ def serving(loaders, **settings):
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Served(server, registry, port)
+        yield Served(server, registry, port, "http" if chosen.tls_cert is None else "https")
     finally:
         server.should_exit = True
         thread.join(30)

@@ -181,13 +181,7 @@ class Engine:
                 the model does not have, [request-count] for more requests than can ever wait.
             ServerError: [server-busy] if too many wait, [server-stopping] after `close`.
         """
-        limit = self.options.max_num_seqs + self.options.max_waiting
-        if len(requests) > limit:
-            raise OptionError(
-                f"requests: must be at most {limit:,} at once, which run or wait; got "
-                f"{len(requests):,} answers to one request. Request fewer answers, or prompts.",
-                code="request-count",
-            )
+        limit = self.check_count(len(requests))
         sequences = [Sequence(next(self._seq_ids), self._bounded(one)) for one in requests]
         with self._changed:
             if self._is_closing:
@@ -205,6 +199,21 @@ class Engine:
             self._arrived += sequences
             self._changed.notify()
         return [RequestHandle(self, sequence) for sequence in sequences]
+
+    def check_count(self, count: int) -> int:
+        """Returns the maximum number of requests that run or wait at once.
+
+        Raises:
+            OptionError: [request-count] for a count above it.
+        """
+        limit = self.options.max_num_seqs + self.options.max_waiting
+        if count > limit:
+            raise OptionError(
+                f"requests: must be at most {limit:,} at once, which run or wait; got {count:,} "
+                "answers to one request. Request fewer answers, or send fewer prompts.",
+                code="request-count",
+            )
+        return limit
 
     def generate(
         self,
@@ -444,7 +453,7 @@ def _score_prompts(chunks: Several[Chunk], logits: torch.Tensor) -> torch.Tensor
         return logits
     counts = [chunk.num_logits for chunk in chunks]
     last = []
-    for chunk, rows in zip(chunks, logits.split(counts), strict=True):
+    for chunk, rows in zip(chunks, torch.split(logits, counts), strict=True):
         if chunk.is_last:
             last.append(rows[-1:])
         if chunk.sequence.scores_prompt:

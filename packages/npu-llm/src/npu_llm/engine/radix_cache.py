@@ -57,9 +57,7 @@ class RadixCache:
         self._pool.share(found)
         return found
 
-    def insert(
-        self, tokens: Sequence[int], blocks: Sequence[int], salt: str | None = None
-    ) -> None:
+    def insert(self, tokens: Sequence[int], blocks: Sequence[int], salt: str | None = None) -> None:
         """Adds the full blocks of a sequence; blocks already cached for equal tokens stay.
 
         Args:

@@ -21,7 +21,6 @@ __all__ = [
     "FinishReason",
     "Finished",
     "OnEvent",
-    "PromptTokens",
     "Request",
     "Sequence",
 ]
@@ -45,18 +44,7 @@ class Finished:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class PromptTokens:
-    """The log probabilities of a prompt, before the first token of its answer.
-
-    Attributes:
-        tokens: those of the prompt after its first.
-    """
-
-    tokens: tuple[Token, ...]
-
-
-Event = PromptTokens | Token | Finished
+Event = Token | Finished
 # Called by the thread that steps the engine; must return at once and not raise.
 OnEvent = Callable[[Event], object]
 
@@ -68,8 +56,9 @@ class Request:
     Attributes:
         prompt: tokens to continue.
         params: how to continue them.
-        on_event: called by the thread that runs the steps, with PromptTokens if those are
-            requested, each Token and a last Finished.
+        on_event: called by the thread that runs the steps, with each Token and a last Finished.
+        on_prompt: called in the same way with the tokens of the prompt after its first, if their
+            log probabilities are requested.
         constraint: allows the tokens of a structured output; None for all.
         cache_salt: requests share cached prefixes only with those of the same salt.
     """
@@ -77,6 +66,7 @@ class Request:
     prompt: Several[int]
     params: SamplingParams
     on_event: OnEvent
+    on_prompt: Callable[[tuple[Token, ...]], object] | None = None
     constraint: TokenConstraint | None = None
     cache_salt: str | None = None
 
@@ -109,6 +99,7 @@ class Sequence:
         self.has_started = False
         self.sampler = Sampler(request.params, request.prompt, request.constraint)
         self._on_event = request.on_event
+        self._on_prompt = request.on_prompt
         self._scored: list[Token] = []
 
     @property
@@ -147,8 +138,8 @@ class Sequence:
                 following[known:],
                 num_top=self.params.prompt_logprobs or 0,
             )
-        if not self.scores_prompt:
-            self._on_event(PromptTokens(tuple(self._scored)))
+        if self._on_prompt is not None and not self.scores_prompt:
+            self._on_prompt(tuple(self._scored))
 
     def append(self, token: Token) -> FinishReason | None:
         """Appends a token and reports it; returns the reason if the answer ends with it."""

@@ -1,4 +1,4 @@
-"""Answer: one request to an engine, as pieces of text for an event loop."""
+"""Answer: one request to an engine, as pieces of text for an event loop; and several at once."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from npu_llm.engine.engine import Engine
+from npu_llm.engine.engine import RequestHandle
 from npu_llm.engine.sampler import Token
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.sequence import Event, Finished
 from npu_llm.errors import ServerError
-from npu_llm.structured_output import TokenConstraint
 from npu_llm.tokenizer.detokenizer import Detokenizer
 
-__all__ = ["Answer", "Piece"]
+__all__ = ["Answer", "Piece", "gather_pieces"]
 
 # Between pieces. Each is an event that costs server and client half a millisecond of the cores on
 # which the model runs; 50 in a second are more than anybody reads.
@@ -31,7 +30,7 @@ class Piece:
 
     Attributes:
         text: what may be empty, such as for half a character.
-        tokens: the tokens that came with it.
+        tokens: those whose text has begun; none of a removed stop.
     """
 
     text: str
@@ -39,12 +38,14 @@ class Piece:
 
 
 class Answer:
-    """An answer on its way; made by its request, which the engine takes at once.
+    """An answer on its way, from the events of an engine.
 
     Attributes:
         tokens: how many have come.
         cached_tokens: how many tokens of the prompt did not have to be read; known at the end.
+        prompt_tokens: the prompt's, with their log probabilities, if those were requested.
         finish: "stop" or "length"; None before the end.
+        stop: the stop string or the token that ended it; None for none of these.
         text: all of it so far.
         arrived_s, first_s, last_s: by time.perf_counter: when it was asked for, and when the first
             and the latest token came; None before.
@@ -52,39 +53,46 @@ class Answer:
 
     def __init__(
         self,
-        engine: Engine,
-        prompt: Sequence[int],
         params: SamplingParams,
         tokenizer: Any,
         *,
-        constraint: TokenConstraint | None = None,
+        includes_stop: bool = False,
+        skips_special_tokens: bool = True,
     ) -> None:
-        """Submits a request; to be called in an event loop.
+        """Creates it for a request to be submitted; to be called in an event loop.
 
         Args:
-            engine: answers it.
-            prompt: tokens to continue.
-            params: how; a string of `stop` is not part of the text.
+            params: those of the request.
             tokenizer: decodes the tokens.
-            constraint: as of Engine.submit.
-
-        Raises:
-            NpuError: as Engine.submit does.
+            includes_stop: whether a string of `stop` is part of the text.
+            skips_special_tokens: whether the text is without special tokens.
         """
         self.tokens = 0
         self.cached_tokens = 0
+        self.prompt_tokens: tuple[Token, ...] = ()
         self.finish: str | None = None
+        self.stop: str | int | None = None
         self.text = ""
         self.arrived_s = time.perf_counter()
         self.first_s: float | None = None
         self.last_s: float | None = None
         self._ends = params.stop_token_ids
-        self._detokenizer = Detokenizer(tokenizer, params.stop)
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            params.stop,
+            includes_stop=includes_stop,
+            skips_special_tokens=skips_special_tokens,
+        )
+        self._held: deque[tuple[Token, int]] = deque()  # with where their text begins
         self._told: deque[Event] = deque()
         self._is_due = True  # whether what is told is handed on at once
         self._has_come = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._handle = engine.submit(prompt, params, self._listen, constraint=constraint)
+        self._handle: RequestHandle | None = None
+
+    def follow(self, handle: RequestHandle) -> None:
+        """Takes the submitted request, which calls `listen` and `listen_to_prompt`."""
+        self._handle = handle
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yields what comes until the answer ends; leaving early ends it.
@@ -105,18 +113,19 @@ class Answer:
 
     def close(self) -> None:
         """Ends it; an answer that has ended stays as it is."""
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
 
-    async def whole(self) -> list[Token]:
-        """Waits for the end, and returns the tokens; raises as `pieces` does."""
-        return [token async for piece in self.pieces() for token in piece.tokens]
-
-    def _listen(self, told: Event) -> None:
-        """Called by the engine's thread."""
+    def listen(self, told: Event) -> None:
+        """Takes an event in the engine's thread."""
         self._told.append(told)
         if self._is_due or isinstance(told, Finished):
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
                 self._loop.call_soon_threadsafe(self._has_come.set)
+
+    def listen_to_prompt(self, tokens: tuple[Token, ...]) -> None:
+        """Takes the tokens of the prompt in the engine's thread, before the first of the answer."""
+        self.prompt_tokens = tokens
 
     async def _next(self) -> tuple[list[Token], Finished | None]:
         """Returns what was told: first at once, then after an interval or at the end."""
@@ -136,20 +145,37 @@ class Answer:
 
     def _taken(self, tokens: Sequence[Token]) -> Piece:
         """Decodes tokens, up to one with which a string stops the answer."""
-        before, count = len(self.text), 0
-        while count < len(tokens) and self.finish is None:
-            self._take(tokens[count])
-            count += 1
-        return Piece(self.text[before:], tuple(tokens[:count]))
+        before = len(self.text)
+        for token in tokens:
+            if self.finish is None:
+                self._take(token)
+        return Piece(self.text[before:], self._released())
 
     def _take(self, token: Token) -> None:
         self.tokens += 1
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
-        if token.id not in self._ends:
-            self.text += self._detokenizer.put([token.id])
+        if token.id in self._ends:
+            self.stop = token.id
+            return
+        self._held.append((token, self._detokenizer.num_decoded))
+        self.text += self._detokenizer.put([token.id])
         if self._detokenizer.has_stopped:
-            self.finish = "stop"
+            self.finish, self.stop = "stop", self._detokenizer.stop
+
+    def _released(self) -> tuple[Token, ...]:
+        """Returns the tokens whose text is passed on; at the end those whose text has begun."""
+        found = []
+        while self._held:
+            token, start = self._held[0]
+            end = self._held[1][1] if len(self._held) > 1 else self._detokenizer.num_decoded
+            is_passed = start < len(self.text) and end <= len(self.text)
+            is_kept = start < len(self.text) or not self._detokenizer.has_stopped
+            if not is_passed and not (self.finish is not None and is_kept):
+                break
+            found.append(token)
+            self._held.popleft()
+        return tuple(found)
 
     def _ended(self, told: Finished) -> Piece:
         """Returns the rest of the text; raises what kept the answer from its end."""
@@ -157,8 +183,48 @@ class Answer:
         _raise_failure(told)
         text = self._detokenizer.end()
         self.text += text
-        self.finish = "stop" if self._detokenizer.has_stopped else told.reason
-        return Piece(text, ())
+        self.finish, self.stop = told.reason, self.stop if told.reason == "stop" else None
+        if self._detokenizer.has_stopped:
+            self.finish, self.stop = "stop", self._detokenizer.stop
+        return Piece(text, self._released())
+
+
+async def gather_pieces(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """Yields the pieces of all answers as they come, each with its answer's index.
+
+    Raises:
+        Exception: what the first answer to fail raises.
+    """
+    if len(answers) == 1:  # without a task between, which costs as much as the rest
+        async for piece in answers[0].pieces():
+            yield 0, piece
+        return
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+
+    async def follow(index: int) -> None:
+        try:
+            async for piece in answers[index].pieces():
+                queue.put_nowait((index, piece))
+            queue.put_nowait((index, None))
+        except Exception as failure:  # noqa: BLE001  # raised by the consumer
+            queue.put_nowait((index, failure))
+
+    tasks = [asyncio.create_task(follow(index)) for index in range(len(answers))]
+    try:
+        left = len(answers)
+        while left:
+            index, item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield index, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        for answer in answers:
+            answer.close()
 
 
 def _raise_failure(ended: Finished) -> None:

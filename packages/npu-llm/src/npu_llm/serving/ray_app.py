@@ -21,7 +21,7 @@ from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights
 from npu_llm.engine.engine import EngineOptions
 from npu_llm.errors import OptionError
 from npu_llm.serving.http.app import make_app
-from npu_llm.serving.http.errors import error_response
+from npu_llm.serving.http.errors import error_response, protocol_of
 from npu_llm.serving.http.request_body import read_bytes
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
@@ -81,7 +81,7 @@ class Arguments(BaseModel):
         """How the application is reached: through Ray's proxy, which has the address."""
         return Settings(
             host="0.0.0.0",  # nothing listens there
-            api_key=self.api_key,
+            api_keys=() if self.api_key is None else (self.api_key,),
             is_open=self.api_key is None,
             max_body_bytes=self.max_body << 20,
         )
@@ -150,7 +150,7 @@ class Front:
                 request, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout_s
             )
         except NpuError as error:
-            return error_response(error)
+            return error_response(error, protocol_of(request.url.path))
         scope = sent_scope(request.scope)
         chosen = self._replicas.options(stream=True, multiplexed_model_id=prefix_key(body))
         return await relay(lambda: chosen.answer.remote(scope, body), (RayActorError,))

@@ -20,7 +20,12 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Any, stop: Sequence[str] = (), *, includes_stop: bool = False
+        self,
+        tokenizer: Any,
+        stop: Sequence[str] = (),
+        *,
+        includes_stop: bool = False,
+        skips_special_tokens: bool = True,
     ) -> None:
         """Starts with an empty answer.
 
@@ -28,8 +33,10 @@ class Detokenizer:
             tokenizer: has decode, as npu_llm.tokenizer.tokenizer.Tokenizer or transformers' do.
             stop: strings that end the text.
             includes_stop: whether the text ends with the stop string, or before it.
+            skips_special_tokens: whether the text is without special tokens.
         """
         self.text = ""
+        self._skips_special_tokens = skips_special_tokens
         self._tokenizer = tokenizer
         self._stops = StopStrings(stop, includes_stop=includes_stop)
         self._tokens: list[int] = []
@@ -41,6 +48,16 @@ class Detokenizer:
     def has_stopped(self) -> bool:
         """Whether the text contains a stop string; further tokens are ignored."""
         return self._stops.has_stopped
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that the text contains; None before."""
+        return self._stops.found
+
+    @property
+    def num_decoded(self) -> int:
+        """The number of whole characters of all tokens, those held back and ignored too."""
+        return len(self._decoded)
 
     def put(self, tokens: Sequence[int]) -> str:
         """Adds tokens; returns the text that they complete."""
@@ -70,7 +87,9 @@ class Detokenizer:
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            tokens,
+            skip_special_tokens=self._skips_special_tokens,
+            clean_up_tokenization_spaces=False,
         )
         return text
 
@@ -89,14 +108,19 @@ class StopStrings:
     The end of the text is held back while it may be the beginning of one.
 
     Attributes:
-        has_stopped: whether one was found; further text is ignored.
+        found: the one that was found, after which text is ignored; None before.
     """
 
     def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
-        self.has_stopped = False
+        self.found: str | None = None
         self._stops = [stop for stop in stops if stop]
         self._includes_stop = includes_stop
         self._held = ""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether one was found."""
+        return self.found is not None
 
     def take(self, piece: str) -> str:
         """Adds a piece of text; returns the text that can be passed on."""
@@ -105,8 +129,8 @@ class StopStrings:
         text = self._held + piece
         found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if found:
-            self.has_stopped, self._held = True, ""
             place, stop = min(found)
+            self.found, self._held = stop, ""
             return text[: place + len(stop) if self._includes_stop else place]
         kept = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - kept :]

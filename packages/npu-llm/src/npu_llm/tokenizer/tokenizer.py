@@ -18,6 +18,7 @@ from jinja2 import TemplateError
 
 from npu_llm.errors import OptionError, check_text
 from npu_llm.tokenizer.chat_template import bounded_templates, render
+from npu_llm.tokenizer.literal_text import LiteralText
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ __all__ = ["Message", "Tokenizer", "agrees", "encode_chat", "tool_schema"]
 Message = Mapping[str, Any]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+_LONG = 4096  # characters, which take about 4 ms
 _TEXTS = (
     "Hello, world!  Two  spaces,\na line\tand a tab. ",
     " naïve façade, 你好，世界 🙂 1234567 ...'s don't <|im_start|> </s> [INST] x\r\n\n  y",
@@ -127,6 +129,9 @@ class Tokenizer:
         ids: list[int]
         if self._wrapped is not None:
             ids = self._wrapped(text, add_special_tokens=special)["input_ids"]
+        elif len(text) > _LONG:  # a batch, for which the library releases Python's lock
+            (found,) = self._fast.encode_batch_fast([text], add_special_tokens=special)
+            ids = found.ids
         else:
             ids = self._fast.encode(text, add_special_tokens=special).ids
         return ids
@@ -147,15 +152,18 @@ class Tokenizer:
         *,
         tools: Sequence[Any] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        continues_last: bool = False,
     ) -> list[int]:
         """Returns the tokens of a conversation, so that an answer follows.
 
-        Without a chat template the contents are joined, one per line.
+        Without a chat template the contents are joined, one per line. Special tokens in the
+        messages are encoded as text.
 
         Args:
             messages: oldest first.
             tools: functions or JSON schemas that the template describes to the model.
             template_options: other options of the template, such as `enable_thinking`.
+            continues_last: whether the answer continues the last message.
 
         Raises:
             OptionError: [chat-template] when the template rejects the messages, [template-limit]
@@ -164,23 +172,38 @@ class Tokenizer:
         """
         if self._wrapped is not None:
             inputs = encode_chat(
-                self._wrapped, messages, tools=tools, template_options=template_options
+                self._wrapped,
+                messages,
+                tools=tools,
+                template_options=template_options,
+                continues_last=continues_last,
+                literal=self._literal,
             )
             ids: list[int] = inputs["input_ids"][0].tolist()
             return ids
         _check(messages)
         if not self.chat_template:
             return self.encode(_joined(messages))
+        schemas = None if tools is None else [tool_schema(tool) for tool in tools]
+        (marked, schemas), mark = self._literal.mark((messages, schemas))
         variables = {
-            "messages": [dict(message) for message in messages],
-            "tools": None if tools is None else [tool_schema(tool) for tool in tools],
+            "messages": [dict(message) for message in marked],
+            "tools": schemas,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": not continues_last,
             **self._special,
             **(template_options or {}),
         }
         with _named_refusals(messages):
-            return self.encode(render(self.chat_template, variables), special=False)
+            text = render(self.chat_template, variables)
+            text = _open_end(text, marked[-1]) if continues_last else text
+        return (
+            self.encode(text, special=False) if mark is None else self._literal.encode(text, mark)
+        )
+
+    @cached_property
+    def _literal(self) -> LiteralText:
+        return LiteralText(self if self._wrapped is None else self._wrapped, self.chat_template)
 
 
 def encode_chat(
@@ -189,26 +212,46 @@ def encode_chat(
     *,
     tools: Sequence[Any] | None = None,
     template_options: Mapping[str, Any] | None = None,
+    continues_last: bool = False,
+    literal: LiteralText | None = None,
 ) -> dict[str, torch.Tensor]:
     """Does what Tokenizer.encode_chat does, with a tokenizer of transformers.
+
+    Args:
+        tokenizer: the tokenizer.
+        messages: as there.
+        tools: as there.
+        template_options: as there.
+        continues_last: as there.
+        literal: of the tokenizer and its template; None to create it.
 
     Returns:
         input_ids and attention_mask, each (1, tokens) int64.
     """
     _check(messages)
-    if getattr(tokenizer, "chat_template", None):
-        with _named_refusals(messages), bounded_templates():
-            encoded = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=None if tools is None else list(tools),
-                add_generation_prompt=True,
-                return_tensors="pt",
-                return_dict=True,
-                **(template_options or {}),
-            )
-    else:
+    template = getattr(tokenizer, "chat_template", None)
+    if not template:
         encoded = tokenizer(_joined(messages), return_tensors="pt")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    literal = literal or LiteralText(tokenizer, str(template))
+    schemas = None if tools is None else [tool_schema(tool) for tool in tools]
+    (marked, schemas), mark = literal.mark((messages, schemas))
+    with _named_refusals(messages), bounded_templates():
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in marked],
+            tools=schemas,
+            add_generation_prompt=not continues_last,
+            tokenize=False,
+            **(template_options or {}),
+        )
+        text = _open_end(text, marked[-1]) if continues_last else text
+    if mark is None:
+        encoded = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    import torch
+
+    ids = torch.tensor([literal.encode(text, mark)])
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def tool_schema(tool: Any) -> Any:
@@ -248,6 +291,17 @@ def agrees(tokenizer: Any, folder: Path) -> bool:
         )
     except Exception:  # noqa: BLE001  # whatever differs: transformers' class is used then
         return False
+
+
+def _open_end(text: str, message: Message) -> str:
+    """Returns a rendered template up to the end of the last message's content."""
+    content = str(message.get("content") or "")
+    start = text.rfind(content.strip())
+    if not content.strip() or start < 0:
+        raise TemplateError("the last message must have a content that the template keeps")
+    whole = content.lstrip()
+    kept = whole if text.startswith(whole, start) else content.strip()
+    return text[: start + len(kept)]
 
 
 def _check(messages: Sequence[Message]) -> None:

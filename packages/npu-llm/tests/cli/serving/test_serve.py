@@ -110,6 +110,8 @@ def test_a_port_that_is_taken_is_told(checkpoint, cache_dir):
         (["--host", "0.0.0.0"], "server-address"),
         (["--api-key", "two words"], "api-key"),
         (["--api-key-file", "/nowhere"], "api-key"),
+        (["--tls-cert", __file__], "server-tls"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "server-tls"),
         (["--alias", "a", "--alias", "b"], "model-alias"),
         (["--model", "x/same", "--model", "y/same"], "model-alias"),
         (["--max-step-tokens", "8"], "step-tokens"),

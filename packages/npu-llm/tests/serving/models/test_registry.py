@@ -92,7 +92,9 @@ def test_each_endpoint_has_its_kind_of_model():
                 async with registry.use(name, kind):
                     pass
         lonely = registry_of(log)
-        with pytest.raises(ModelError, match=r"embeddings; got no such model.*has none"):
+        with pytest.raises(
+            ModelError, match=r"/v1/embeddings and /rerank; got no such model.*has none"
+        ):
             async with lonely.use(None, ServedEncoder):
                 pass
 

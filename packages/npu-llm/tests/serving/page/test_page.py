@@ -173,7 +173,7 @@ def test_it_sends_streams_stops_edits_and_answers_again(serve, browser, tmp_path
 
 
 def test_a_failure_is_shown_and_a_key_is_sent(serve, browser):
-    with serve("plain", api_key="s3cret") as server:
+    with serve("plain", api_keys=("s3cret", "other")) as server:
         browser.open(server.url)
         assert "its key" in browser.wait("document.querySelector('#model').textContent")
         browser.value(

@@ -21,17 +21,11 @@ from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import check_usable
 from npu_llm.models.entry import is_exported
 from npu_llm.models.load_options import LoadOptions
-from npu_llm.serving.models.registry import Kind, ModelRegistry, Served, kind_of
+from npu_llm.serving.models.registry import CLASSES, Kind, ModelRegistry, Served, kind_of
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
+from npu_llm.serving.models.task_models import ServedEncoder, ServedReranker, ServedSpeech
 
 __all__ = ["make_registry"]
-
-_CLASSES: dict[Kind, type[Served]] = {
-    "text": ServedModel,
-    "vectors": ServedEncoder,
-    "transcripts": ServedSpeech,
-}
 
 
 class _Base:
@@ -85,8 +79,7 @@ def make_registry(
         if name in bases:
             loaders[name] = partial(_load_text, name, bases[name], engine)
         else:
-            load = _load_encoder if kinds[name] == "vectors" else _load_speech
-            loaders[name] = partial(load, name, one, display)
+            loaders[name] = partial(_LOADERS[kinds[name]], name, one, display)
     parent = _parent(bases, each) if options.adapter else ""
     for name, path, scale in options.adapter:
         check_usable(read_adapter(path))
@@ -96,7 +89,7 @@ def make_registry(
     sizes = {} if max_bytes is None else _sizes(each, kinds, engine, max_bytes=max_bytes)
     registry = ModelRegistry(
         loaders,
-        kinds={name: _CLASSES[kind] for name, kind in kinds.items()},
+        kinds={name: CLASSES[kind] for name, kind in kinds.items()},
         parents={name: parent for name, _, _ in options.adapter},
         idle_s=options.unload_after,
         max_loaded=options.max_loaded,
@@ -195,6 +188,20 @@ def _load_speech(name: str, options: argparse.Namespace, display: Display) -> Se
     from npu_llm.cli.tasks.starting import start_transcriber
 
     return ServedSpeech(name, start_transcriber(options, display), max_waiting=options.max_queue)
+
+
+def _load_reranker(name: str, options: argparse.Namespace, display: Display) -> ServedReranker:
+    from npu_llm.cli.tasks.starting import start_task
+
+    model = start_task("NPUModelForSequenceClassification", options, display)
+    return ServedReranker(name, model, max_waiting=options.max_queue)
+
+
+_LOADERS: Mapping[Kind, Callable[[str, argparse.Namespace, Display], Served]] = {
+    "vectors": _load_encoder,
+    "scores": _load_reranker,
+    "transcripts": _load_speech,
+}
 
 
 def _names(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,10 +73,26 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--api-key-file",
         metavar="FILE",
         type=Path,
-        help="the same, in a file, so that a list of processes does not show it",
+        help="the same, in a file, so that a list of processes does not show it; one a line",
     )
     keys.add_argument(
         "--no-api-key", action="store_true", help="answer everybody who reaches another address too"
+    )
+    group.add_argument(
+        "--cors-origin",
+        metavar="ORIGIN",
+        action="append",
+        default=[],
+        help="a site, such as http://localhost:3000, whose pages may use the server, or * for all; "
+        "may be repeated",
+    )
+    group.add_argument("--tls-cert", metavar="FILE", type=Path, help="a certificate, for HTTPS")
+    group.add_argument("--tls-key", metavar="FILE", type=Path, help="its key")
+    group.add_argument(
+        "--strict-fields",
+        action="store_true",
+        help="refuse requests with unknown fields (default: ignore them, and name them in the "
+        "header X-Ignored-Fields of the response)",
     )
     group.add_argument(
         "--log-format",
@@ -156,9 +173,26 @@ def _check(options: argparse.Namespace) -> None:
             "'npu-llm[serve]'.",
             code="missing-serve",
         )
-    if options.api_key is not None:
-        _key(options)
+    _keys(options)
+    _check_tls(options)
     check_model(options)
+
+
+def _check_tls(options: argparse.Namespace) -> None:
+    """Raises OptionError [server-tls] for a certificate or a key that cannot be used."""
+    cert, key = options.tls_cert, options.tls_key
+    if cert is None and key is None:
+        return
+    try:
+        if cert is None or key is None:
+            raise ValueError("one of them")
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+    except (OSError, ValueError) as failure:  # SSLError is an OSError
+        raise OptionError(
+            "--tls-cert: must be a certificate in PEM, with its key in --tls-key; got "
+            f"{failure}. Name both files.",
+            code="server-tls",
+        ) from failure
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -172,7 +206,11 @@ def _serve(options: argparse.Namespace) -> int:
         host=options.host,
         port=options.port,
         uds=options.uds,
-        api_key=_key(options),
+        api_keys=_keys(options),
+        cors_origins=tuple(options.cors_origin),
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        refuses_unknown_fields=options.strict_fields,
         is_open=options.no_api_key,
         grace_s=options.grace,
         max_body_bytes=options.max_body << 20,
@@ -203,29 +241,33 @@ def _named_adapter(text: str) -> tuple[str, Path, float]:
     return (name, *scaled_path(rest))
 
 
-def _key(options: argparse.Namespace) -> str | None:
-    """Returns the key that clients must send; None for none."""
-    key: str | None = options.api_key
+def _keys(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the keys of which clients must send one; empty for none."""
+    if options.api_key is None and options.api_key_file is None:
+        return ()
+    keys = [options.api_key]
     if options.api_key_file is not None:
         try:
-            key = options.api_key_file.read_text().strip()
+            lines = options.api_key_file.read_text().splitlines()
         except (OSError, ValueError) as failure:
             raise OptionError(
-                f"--api-key-file: must be a file with the key; got {options.api_key_file}, "
+                f"--api-key-file: must be a file with the keys; got {options.api_key_file}, "
                 f"{failure}. Name another.",
                 code="api-key",
             ) from failure
-    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys or not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
         raise OptionError(
             "--api-key: must be ASCII characters without spaces, at least one; got others. Choose "
             "another.",
             code="api-key",
         )
-    return key
+    return tuple(keys)
 
 
 def _place(settings: Settings, port: int, names: Sequence[str]) -> str:
     """Returns what is served where, for whoever started it."""
-    place = f"unix:{settings.uds}" if settings.uds else f"http://{settings.host}:{port}"
-    guarded = "with a key" if settings.api_key else "without a key"
+    scheme = "http" if settings.tls_cert is None else "https"
+    place = f"unix:{settings.uds}" if settings.uds else f"{scheme}://{settings.host}:{port}"
+    guarded = "with a key" if settings.api_keys else "without a key"
     return f"{', '.join(names)} at {place}, {guarded}; Ctrl-C ends it"

@@ -1,21 +1,35 @@
-"""Errors as OpenAI's clients expect them: status, type, message, parameter and our code."""
+"""Errors as each protocol's clients expect them: status, type, message, parameter and our code."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import JSONResponse
 
 from npu_llm.errors import ContextError, OptionError, ServerError
+from npu_llm.serving.http.streaming import event
+from npu_llm.serving.request_error import RequestError
 from npu_runtime.errors import NpuError
 
-__all__ = ["RequestError", "error_content", "error_response", "field_error", "status_of"]
+__all__ = [
+    "Protocol",
+    "error_content",
+    "error_event",
+    "error_response",
+    "field_error",
+    "protocol_of",
+    "status_of",
+]
+
+Protocol = Literal["openai", "anthropic", "ollama"]
 
 _RETRY_AFTER_S = 1
 _STATUS = {
     "chat-template": 400,
     "model-endpoint": 400,
+    "request-method": 405,
     "request-size": 413,
     "request-time": 408,
     "request-type": 415,
@@ -32,18 +46,14 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_ANTHROPIC_TYPES = {413: "request_too_large", 503: "overloaded_error"}
 
 
-class RequestError(OptionError):
-    """An invalid request.
-
-    Attributes:
-        parameter: the invalid field; None for the request as a whole.
-    """
-
-    def __init__(self, message: str, *, code: str, parameter: str | None = None) -> None:
-        super().__init__(message, code=code)
-        self.parameter = parameter
+def protocol_of(path: str) -> Protocol:
+    """Returns the protocol of a path, whose form its errors have."""
+    if path.startswith("/api/"):
+        return "ollama"
+    return "anthropic" if path.startswith("/v1/messages") else "openai"
 
 
 def status_of(error: BaseException) -> int:
@@ -59,48 +69,55 @@ def status_of(error: BaseException) -> int:
     return 500
 
 
-def error_content(error: BaseException) -> dict[str, Any]:
+def error_content(error: BaseException, protocol: Protocol = "openai") -> dict[str, Any]:
     """Returns the body for an error; internal failures keep their details to the log."""
     status = status_of(error)
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    content: dict[str, Any] = {
-        "message": str(error),
-        "type": kind,
-        "param": getattr(error, "parameter", None),
-        "code": getattr(error, "code", None),
-    }
     if not isinstance(error, NpuError):
-        failure = ServerError(
-            "server: must answer each request; got a failure that its log tells. Ask again.",
+        error = ServerError(
+            "server: must answer each request; got a failure, which its log has. Ask again.",
             code="server-failure",
         )
-        content |= {"message": str(failure), "code": failure.code}
+    if protocol == "ollama":
+        return {"error": str(error)}
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    content: dict[str, Any] = {"message": str(error), "type": kind}
+    if protocol == "anthropic":
+        kind = "api_error" if status >= 500 else kind
+        return {"type": "error", "error": {**content, "type": _ANTHROPIC_TYPES.get(status, kind)}}
+    content |= {"param": getattr(error, "parameter", None), "code": error.code}
     return {"error": content}
 
 
-def error_response(error: BaseException) -> JSONResponse:
+def error_event(error: BaseException, protocol: Protocol) -> bytes:
+    """Returns what ends a stream with an error."""
+    content = error_content(error, protocol)
+    if protocol == "ollama":
+        return json.dumps(content).encode() + b"\n"
+    return event(content, name="error" if protocol == "anthropic" else None)
+
+
+def error_response(
+    error: BaseException,
+    protocol: Protocol = "openai",
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
     """Returns the response for an error."""
     status = status_of(error)
-    headers = {}
+    found = dict(headers or {})
     if status in (429, 503):
-        headers["Retry-After"] = str(_RETRY_AFTER_S)
+        found["Retry-After"] = str(_RETRY_AFTER_S)
     if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+        found["WWW-Authenticate"] = "Bearer"
     if status in (408, 413):
-        headers["Connection"] = "close"  # the rest of the body is not read
-    return JSONResponse(error_content(error), status_code=status, headers=headers)
+        found["Connection"] = "close"  # the rest of the body is not read
+    return JSONResponse(error_content(error, protocol), status_code=status, headers=found)
 
 
 def field_error(details: Sequence[Mapping[str, Any]]) -> RequestError:
     """Returns the error for the first of pydantic's findings."""
     first = details[0]
     place = ".".join(str(part) for part in first["loc"]) or "body"
-    if first["type"] == "extra_forbidden":
-        return RequestError(
-            f"{place}: must be a field that this server supports; got another. Omit it.",
-            code="request-unsupported",
-            parameter=place,
-        )
     received = "nothing" if first["type"] == "missing" else _shown(first.get("input"))
     rule = str(first["msg"]).rstrip(".")
     return RequestError(

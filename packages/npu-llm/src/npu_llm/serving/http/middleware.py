@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import importlib.util
 import json
@@ -9,7 +10,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from npu_llm.errors import OptionError, ServerError
-from npu_llm.serving.http.errors import error_response
+from npu_llm.serving.http.errors import error_response, protocol_of
+from npu_llm.serving.http.request_body import IGNORED
 from npu_llm.serving.http.settings import Settings, is_local
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ LOG = logging.getLogger("npu_llm.serving")
 
 _FREE = ("/", "/health", "/favicon.ico")
 _QUIET = ("/health", "/metrics")  # requested every few seconds
+_IGNORED_HEADER = "x-ignored-fields"
+_MAX_IGNORED = 20  # fields that the header names
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]|,")
 _NUMBER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -77,7 +82,10 @@ class Middleware:
         async def numbered(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status.append(message["status"])
-                MutableHeaders(scope=message)["x-request-id"] = number
+                found = MutableHeaders(scope=message)
+                found["x-request-id"] = number
+                if ignored := scope.get(IGNORED):
+                    found[_IGNORED_HEADER] = _listed(ignored)
             await send(message)
 
         started = time.perf_counter()
@@ -87,11 +95,14 @@ class Middleware:
         try:
             self._check(scope, headers)
             await self._app(scope, receive, numbered)
+        except asyncio.CancelledError:  # the server ends, and this is the last to go
+            LOG.warning("a request was cut", extra={"notes": {"request": number}})
         except Exception as failure:  # a request must not end the server
             if not isinstance(failure, ServerError):
                 LOG.exception("a request failed", extra={"notes": {"request": number}})
             if not status:
-                await error_response(failure)(scope, receive, numbered)
+                response = error_response(failure, protocol_of(scope["path"]))
+                await response(scope, receive, numbered)
         finally:
             notes = _log_record(scope, number, status, time.perf_counter() - started)
             self._log(notes)
@@ -107,11 +118,14 @@ class Middleware:
                 "Host header. Use 127.0.0.1 or localhost, or start it with --api-key.",
                 code="server-host",
             )
-        if settings.api_key is None or scope["path"] in _FREE:
+        if not settings.api_keys or scope["path"] in _FREE:
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        is_known = hmac.compare_digest(key.strip().encode(), settings.api_key.encode())
-        if scheme.lower() != "bearer" or not is_known:
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")  # Anthropic's
+        given = key.strip().encode()
+        # All are compared, so that the time does not depend on which.
+        if not sum(hmac.compare_digest(given, one.encode()) for one in settings.api_keys):
             raise ServerError(
                 "server: must be asked with its key; got "
                 f"{'another' if key else 'none'}. Send Authorization: Bearer KEY.",
@@ -123,6 +137,13 @@ class Middleware:
         text = " ".join(f"{name}={value}" for name, value in notes.items())
         LOG.log(level, "%s", "request" if self._settings.log_format == "json" else text,
                 extra={"notes": notes})  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns the names of fields for a header: ASCII, and not without end."""
+    shown = [name[:80].encode("ascii", "replace").decode() for name in names[:_MAX_IGNORED]]
+    text = ", ".join(_UNPRINTABLE.sub("?", name) for name in shown)
+    return text if len(names) <= _MAX_IGNORED else f"{text}, ..."
 
 
 def _log_record(scope: Scope, number: str, status: list[int], seconds: float) -> dict[str, Any]:

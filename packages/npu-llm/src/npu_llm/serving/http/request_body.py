@@ -14,25 +14,26 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from npu_llm.errors import ServerError
-from npu_llm.serving.http.errors import RequestError, field_error
-from npu_llm.serving.http.schemas import Body, FormBody
+from npu_llm.serving.http.errors import field_error
+from npu_llm.serving.http.schemas.body import Body, FormBody, other_fields
+from npu_llm.serving.http.settings import Settings
+from npu_llm.serving.request_error import RequestError
 
-__all__ = ["read_body", "read_bytes", "read_form"]
+__all__ = ["IGNORED", "read_body", "read_bytes", "read_form"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
+# The key of a request's scope for the names of the fields that are ignored.
+IGNORED = "npu_llm.ignored"
 _Form = TypeVar("_Form", bound=FormBody)
 
 
-async def read_body(
-    request: Request, wanted: type[_Wanted], *, max_bytes: int, seconds: float
-) -> _Wanted:
-    """Returns the body of a request.
+async def read_body(request: Request, wanted: type[_Wanted], settings: Settings) -> _Wanted:
+    """Returns the body of a request, and notes in its scope which fields are ignored.
 
     Args:
         request: whose body has not been read.
         wanted: what its fields are.
-        max_bytes: how long it may be.
-        seconds: how long it may take to come.
+        settings: how long it may be and may take to come, and whether unknown fields are refused.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-json],
@@ -40,13 +41,17 @@ async def read_body(
         ClientDisconnect: if the client leaves.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # Pages of other sites can send other types to this machine without asking first.
+    if kind != "application/json" and "origin" in request.headers:
+        # Pages of other sites can send other types to this machine without asking first. Browsers
+        # name the site, and programs, of which some set no type, do not.
         raise RequestError(
-            f"content-type: must be application/json; got {kind[:80] or 'none'!r}. Set it.",
+            f"content-type: must be application/json where a page sends a request; got "
+            f"{kind[:80] or 'none'!r}. Set it.",
             code="request-type",
         )
-    content = await read_bytes(request, max_bytes=max_bytes, seconds=seconds)
+    content = await read_bytes(
+        request, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout_s
+    )
     try:
         given: Any = json.loads(content)
     except (ValueError, RecursionError) as failure:  # UnicodeDecodeError is a ValueError
@@ -62,7 +67,9 @@ async def read_body(
             code="request-json",
         )
     try:
-        return wanted.model_validate(given)
+        found = wanted.model_validate(given)
+        _note_others(request, found, is_strict=settings.refuses_unknown_fields)
+        return found
     except ValidationError as failure:
         raise field_error(failure.errors(include_url=False, include_context=False)) from failure
     except RecursionError as failure:
@@ -72,8 +79,30 @@ async def read_body(
         ) from failure
 
 
+def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
+    """Refuses fields that ask for what is not done, and notes those that nothing is known of."""
+    others = other_fields(body)
+    refused = others.unsupported + (others.unknown if is_strict else [])
+    if refused:
+        name = refused[0][:200]
+        raise RequestError(
+            f"{name}: must be a field, with a value, that this server supports; got another. Omit "
+            "it.",
+            code="request-unsupported",
+            parameter=name,
+        )
+    if others.unknown:
+        request.scope[IGNORED] = others.unknown
+
+
 async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> bytes:
-    """Returns the body as it is; takes and raises what read_body does."""
+    """Returns the body as it is; raises what read_body does.
+
+    Args:
+        request: whose body has not been read.
+        max_bytes: how long it may be.
+        seconds: how long it may take to come.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:18]) > max_bytes:
         _refuse_size(max_bytes)
@@ -101,20 +130,20 @@ def _refuse_size(max_bytes: int) -> NoReturn:
     )
 
 
+_SOUND_BYTES = 25 << 20
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 64 << 10
 
 
 async def read_form(
-    request: Request, wanted: type[_Form], *, max_bytes: int, seconds: float
+    request: Request, wanted: type[_Form], settings: Settings
 ) -> tuple[_Form, bytes]:
     """Returns the fields of a form, and the content of its `file`.
 
     Args:
         request: whose body has not been read.
         wanted: what its fields are.
-        max_bytes: how long it may be as a whole.
-        seconds: how long it may take to come.
+        settings: as of read_body; a form has at least 25 MB, OpenAI's bound.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-form],
@@ -122,7 +151,7 @@ async def read_form(
         ServerError: [server-host] for a form of another site's page.
         ClientDisconnect: if the client leaves.
     """
-    _check_origin(request)
+    _check_origin(request, settings)
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise RequestError(
@@ -130,7 +159,8 @@ async def read_form(
             "sound as a form's file.",
             code="request-type",
         )
-    content = await read_bytes(request, max_bytes=max_bytes, seconds=seconds)
+    most = max(settings.max_body_bytes, _SOUND_BYTES)
+    content = await read_bytes(request, max_bytes=most, seconds=settings.body_timeout_s)
     try:
         form = await _parse(request, content)
     except (MultiPartException, KeyError, ValueError) as failure:
@@ -140,15 +170,19 @@ async def read_form(
             code="request-form",
         ) from failure
     try:
-        return _checked(form, wanted), await _file(form)
+        found = _checked(form, wanted)
+        _note_others(request, found, is_strict=settings.refuses_unknown_fields)
+        return found, await _file(form)
     finally:
         await form.close()
 
 
-def _check_origin(request: Request) -> None:
+def _check_origin(request: Request, settings: Settings) -> None:
     """Refuses a form that a page of another site sends: browsers ask nobody before they do."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    is_allowed = origin in settings.cors_origins or "*" in settings.cors_origins
+    is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not is_own and not is_allowed:
         raise ServerError(
             "server: takes forms of programs and of its own page; got one of another site's page. "
             "Send it from a program.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import sys
 import threading
@@ -21,17 +22,54 @@ from npu_llm.serving.http.middleware import LOG, JsonLines, Traces
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.models.registry import ModelRegistry
 
-__all__ = ["protocol_with_header_timeout", "run"]
+__all__ = ["Server", "protocol_with_header_timeout", "run"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_FLUSH_S = 5.0  # in which the last events reach their clients
 
 
-class _Server(uvicorn.Server):
-    """A server that returns after SIGINT or SIGTERM instead of raising the signal again."""
+class Server(uvicorn.Server):
+    """A server that returns after SIGINT or SIGTERM instead of raising the signal again.
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[int], None]) -> None:
+    Answers go on for a while then. Those that are left end with an error, not with a closed
+    connection.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        registry: ModelRegistry,
+        *,
+        grace_s: float,
+        on_start: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Creates the server.
+
+        Args:
+            config: its timeout_graceful_shutdown is set here.
+            registry: the models, which end after the grace.
+            grace_s: how long answers may go on.
+            on_start: called with the port once the server listens.
+        """
         super().__init__(config)
+        config.timeout_graceful_shutdown = math.ceil(grace_s + _FLUSH_S)
+        self._registry = registry
+        self._grace_s = grace_s
         self._on_start = on_start
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Closes the address, and ends the answers that are left after the grace."""
+        ending = asyncio.create_task(self._end_models())
+        try:
+            await super().shutdown(sockets)  # type: ignore[arg-type]
+        finally:
+            ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ending
+
+    async def _end_models(self) -> None:
+        await asyncio.sleep(self._grace_s)
+        await self._registry.close(grace_s=0.0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -82,10 +120,11 @@ def run(registry: ModelRegistry, settings: Settings, *, on_start: Callable[[int]
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(int(settings.grace_s), 1),
         h11_max_incomplete_event_size=64 << 10,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
-    server = _Server(config, on_start)
+    server = Server(config, registry, grace_s=settings.grace_s, on_start=on_start)
     try:
         server.run()
     except SystemExit as failure:  # uvicorn's way to say that it cannot listen

@@ -1,12 +1,10 @@
-"""Service: the models, settings, metrics and pending answers that endpoints share."""
+"""Service: the models, settings and metrics that endpoints share, and their one way to answer."""
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,70 +13,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from npu_llm.serving.answer import Answer
-from npu_llm.serving.http.errors import error_content, status_of
+from npu_llm.serving.generation import Choice, Generation, TextRequest
+from npu_llm.serving.http.errors import error_event, protocol_of, status_of
 from npu_llm.serving.http.middleware import LOG, log_fields
 from npu_llm.serving.http.request_body import read_body, read_form
-from npu_llm.serving.http.schemas import Body, FormBody
+from npu_llm.serving.http.schemas.body import Body, FormBody
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.http.streaming import ClientLeftError, EventStream, event, until_disconnect
+from npu_llm.serving.http.streaming import ClientLeftError, EventStream, until_disconnect
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 
-__all__ = ["Metrics", "PendingAnswers", "Service", "service_of"]
+__all__ = ["Metrics", "Service", "service_of"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
 _Form = TypeVar("_Form", bound=FormBody)
-
-_SOUND_BYTES = 25 << 20  # OpenAI's bound of a form with a sound
-
-
-@dataclass(kw_only=True)
-class PendingAnswers:
-    """The answers to one request that are being generated.
-
-    Attributes:
-        served: the model.
-        prompt_tokens: of all prompts together.
-        answers: one for each choice.
-        id: of the response.
-        created: seconds since 1970.
-    """
-
-    served: ServedModel
-    prompt_tokens: int
-    answers: Sequence[Answer]
-    id: str
-    created: int
-
-    @classmethod
-    def of(
-        cls, kind: str, served: ServedModel, prompt_tokens: int, answers: Sequence[Answer]
-    ) -> PendingAnswers:
-        """Returns it with a new id, which begins with `kind`."""
-        return cls(
-            served=served, prompt_tokens=prompt_tokens, answers=answers,
-            id=f"{kind}-{uuid.uuid4().hex}", created=int(time.time()),
-        )  # fmt: skip
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """Returns the fields that each object of the response begins with."""
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.served.name,
-        }
-
-    def usage(self) -> dict[str, Any]:
-        """Returns how many tokens were read and written."""
-        written = sum(answer.tokens for answer in self.answers)
-        cached = self.answers[0].cached_tokens if self.answers else 0
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": written,
-            "total_tokens": self.prompt_tokens + written,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
 
 
 class Service:
@@ -99,69 +47,70 @@ class Service:
 
     async def read(self, request: Request, wanted: type[_Wanted]) -> _Wanted:
         """Returns a request's body; raises as read_body does."""
-        settings = self.settings
-        return await read_body(
-            request, wanted, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout_s
-        )
+        return await read_body(request, wanted, self.settings)
 
     async def read_form(self, request: Request, wanted: type[_Form]) -> tuple[_Form, bytes]:
         """Returns a form's fields and its file; raises as read_form does."""
-        settings = self.settings
-        most = max(settings.max_body_bytes, _SOUND_BYTES)
-        return await read_form(request, wanted, max_bytes=most, seconds=settings.body_timeout_s)
+        return await read_form(request, wanted, self.settings)
 
     async def answer(
         self,
         request: Request,
         model: str | None,
-        ask: Callable[[ServedModel], Awaitable[PendingAnswers]],
+        asked: TextRequest,
         *,
-        whole: Callable[[PendingAnswers], Coroutine[Any, Any, dict[str, Any]]],
-        events: Callable[[PendingAnswers], AsyncGenerator[bytes, None]] | None,
+        whole: Callable[[Generation, Sequence[Choice]], dict[str, Any]],
+        events: Callable[[Generation], AsyncGenerator[bytes, None]] | None,
+        media_type: str = "text/event-stream",
     ) -> Response:
-        """Answers with one object, or with events.
+        """Answers with one JSON object, or with a stream.
 
         Args:
             request: its body was read.
             model: the name that it has for the model.
-            ask: starts the answers.
-            whole: waits for them.
-            events: yields server-sent events; None for one JSON object.
+            asked: the request without its protocol.
+            whole: returns the object for all answers.
+            events: yields the stream; None for one object.
+            media_type: that of the stream.
         """
         stack = AsyncExitStack()
         try:
             served = await stack.enter_async_context(self.registry.use(model, ServedModel))
-            pending = await ask(served)
+            generation = await until_disconnect(request, Generation.start(served, asked))
+        except ClientLeftError:
+            await stack.aclose()
+            return Response(status_code=499)  # the client has left
         except BaseException:
             await stack.aclose()
             raise
 
         async def close() -> None:
-            for answer in pending.answers:
-                answer.close()
-            self._note(request, pending)
+            generation.close()
+            self._note(request, generation)
             await stack.aclose()
 
         if events is not None:
-            return EventStream(_with_errors(request, events(pending)), close)
+            stream = _with_errors(request, events(generation))
+            return EventStream(stream, close, media_type=media_type)
         try:
-            return JSONResponse(await until_disconnect(request, whole(pending)))
+            choices = await until_disconnect(request, generation.choices())
+            return JSONResponse(whole(generation, choices))
         except ClientLeftError:
-            return Response(status_code=499)  # the client has left
+            return Response(status_code=499)
         finally:
             await close()
 
-    def _note(self, request: Request, pending: PendingAnswers) -> None:
+    def _note(self, request: Request, generation: Generation) -> None:
+        name, answers, usage = generation.served.name, generation.answers, generation.usage()
         notes = log_fields(request.scope)
-        notes["model"] = pending.served.name
-        notes["prompt_tokens"] = pending.prompt_tokens
-        notes["completion_tokens"] = sum(answer.tokens for answer in pending.answers)
-        firsts = [one.first_s - one.arrived_s for one in pending.answers if one.first_s is not None]
+        notes["model"] = name
+        notes["prompt_tokens"] = usage.prompt
+        notes["completion_tokens"] = usage.answer
+        firsts = [one.first_s - one.arrived_s for one in answers if one.first_s is not None]
         if firsts:
             notes["first_token_seconds"] = round(min(firsts), 4)
-        share = pending.prompt_tokens // max(len(pending.answers), 1)
-        for answer in pending.answers:
-            self.metrics.count(pending.served.name, share, answer)
+        for answer in answers:
+            self.metrics.count(name, usage.prompt // len(answers), answer)
 
 
 def service_of(request: Request) -> Service:
@@ -173,7 +122,7 @@ def service_of(request: Request) -> Service:
 async def _with_errors(
     request: Request, events: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields events; an exception becomes an event of OpenAI's form."""
+    """Yields events; an exception becomes one in the form of the request's protocol."""
     try:
         async for one in events:
             yield one
@@ -181,7 +130,7 @@ async def _with_errors(
         if status_of(failure) == 500:
             notes = {"request": request.scope.get("npu_llm.request")}
             LOG.exception("a request failed", extra={"notes": notes})
-        yield event(error_content(failure))
+        yield error_event(failure, protocol_of(request.url.path))
 
 
 _FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40)

@@ -1,20 +1,18 @@
-"""Server-sent events, and pieces of several answers as one stream."""
+"""Streamed responses: server-sent events, or lines of JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from npu_llm.serving.answer import Answer, Piece
-
-__all__ = ["ClientLeftError", "EventStream", "event", "gather_pieces", "until_disconnect"]
+__all__ = ["ClientLeftError", "EventStream", "event", "until_disconnect"]
 
 
 def event(content: Mapping[str, Any] | str, *, name: str | None = None) -> bytes:
@@ -30,21 +28,25 @@ def event(content: Mapping[str, Any] | str, *, name: str | None = None) -> bytes
 
 
 class EventStream(Response):
-    """A response of server-sent events, which closes their generator when the client leaves."""
-
-    media_type = "text/event-stream"
+    """A streamed response, which closes its generator when the client leaves."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]]
+        self,
+        events: AsyncGenerator[bytes, None],
+        close: Callable[[], Awaitable[None]],
+        *,
+        media_type: str = "text/event-stream",
     ) -> None:
         """Creates the response.
 
         Args:
             events: must not raise.
             close: called at the end, also when nothing was sent.
+            media_type: that of the events.
         """
         # X-Accel-Buffering: nginx would hold events back.
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._events = events
         self._close = close
@@ -82,44 +84,6 @@ _Result = TypeVar("_Result")
 
 class ClientLeftError(Exception):
     """The client closed its connection."""
-
-
-async def gather_pieces(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Piece], None]:
-    """Yields the pieces of all answers as they come, each with its answer's index.
-
-    Raises:
-        Exception: what the first answer to fail raises.
-    """
-    if len(answers) == 1:  # without a task between, which costs as much as the rest
-        async for piece in answers[0].pieces():
-            yield 0, piece
-        return
-    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
-
-    async def follow(index: int) -> None:
-        try:
-            async for piece in answers[index].pieces():
-                queue.put_nowait((index, piece))
-            queue.put_nowait((index, None))
-        except Exception as failure:  # noqa: BLE001  # raised by the consumer
-            queue.put_nowait((index, failure))
-
-    tasks = [asyncio.create_task(follow(index)) for index in range(len(answers))]
-    try:
-        left = len(answers)
-        while left:
-            index, item = await queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                left -= 1
-            else:
-                yield index, item
-    finally:
-        for task in tasks:
-            task.cancel()
-        for answer in answers:
-            answer.close()
 
 
 async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -14,16 +14,25 @@ from npu_llm.errors import ModelError, ServerError
 from npu_llm.gguf.task import find_gguf_task
 from npu_llm.models.entry import MANIFEST
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
+from npu_llm.serving.models.task_models import ServedEncoder, ServedReranker, ServedSpeech
 
-__all__ = ["Kind", "ModelRegistry", "Served", "kind_of"]
+__all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "kind_of"]
 
-Served = ServedModel | ServedEncoder | ServedSpeech
-_Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedSpeech)
+Served = ServedModel | ServedEncoder | ServedReranker | ServedSpeech
+_Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedReranker, ServedSpeech)
 
+# What a model makes: text, vectors of texts, scores of pairs, or transcripts of sounds.
+Kind = Literal["text", "vectors", "scores", "transcripts"]
+CLASSES: dict[Kind, type[Served]] = {
+    "text": ServedModel,
+    "vectors": ServedEncoder,
+    "scores": ServedReranker,
+    "transcripts": ServedSpeech,
+}
 _ENDPOINTS: dict[type, str] = {
     ServedModel: "/v1/chat/completions, /v1/completions and /v1/responses",
-    ServedEncoder: "/v1/embeddings",
+    ServedEncoder: "/v1/embeddings and /rerank",
+    ServedReranker: "/rerank and /score",
     ServedSpeech: "/v1/audio/transcriptions",
 }
 _LOOK_S = 1.0  # how often idle models are looked for
@@ -77,11 +86,13 @@ class ModelRegistry:
         self._loading = asyncio.Lock()
 
     def check(self, name: str) -> str:
-        """Returns the name of a model.
+        """Returns the name of a model, without the tag that Ollama's clients may add.
 
         Raises:
             ModelError: [unknown-model] if there is none of that name.
         """
+        if name not in self._loaders:
+            name = name.removesuffix(":latest")
         if name not in self._loaders:
             raise ModelError(
                 f"model: must be one that the server has: {', '.join(self.names)}; got "
@@ -89,6 +100,16 @@ class ModelRegistry:
                 code="unknown-model",
             )
         return name
+
+    def kind(self, name: str) -> Kind:
+        """Returns what a model makes."""
+        return next(kind for kind, one in CLASSES.items() if one is self._kinds[name])
+
+    def has(self, name: str | None, kind: type[Served]) -> bool:
+        """Whether a model is of a kind, or there is one of that kind if it is None."""
+        if name is None:
+            return kind in self._kinds.values()
+        return self._kinds[self.check(name)] is kind
 
     @asynccontextmanager
     async def use(self, name: str | None, kind: type[_Kind]) -> AsyncIterator[_Kind]:
@@ -140,7 +161,7 @@ class ModelRegistry:
         able = [one for one in self.names if self._kinds[one] is kind]
         if name is None and able:
             return able[0]
-        if name is not None and self.check(name) in able:
+        if name is not None and (name := self.check(name)) in able:
             return name
         other = "no such model" if name is None else f"{name}, for {_ENDPOINTS[self._kinds[name]]}"
         raise ModelError(
@@ -185,11 +206,9 @@ class ModelRegistry:
         await asyncio.to_thread(served.close)
 
 
-# What a model makes: text, vectors of texts, or transcripts of sounds.
-Kind = Literal["text", "vectors", "transcripts"]
-
 _TASKS: dict[str, Kind] = {
     "AutoModel": "vectors",
+    "AutoModelForSequenceClassification": "scores",
     "AutoModelForSpeechSeq2Seq": "transcripts",
 }
 # How transformers calls architectures that write text, and only those.

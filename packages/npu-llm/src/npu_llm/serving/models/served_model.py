@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from npu_llm.chat.tool_calls import style_of
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
-from npu_llm.errors import check_text
+from npu_llm.errors import ContextError, ServerError, check_text
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
+from npu_llm.tokenizer.token_bytes import TokenBytes, longest_token
 from npu_llm.tokenizer.tokenizer import Message
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["ServedModel"]
 
 _Result = TypeVar("_Result")
 
+_LONG = 32 << 10  # characters, which take about 30 ms
+_MAX_LONG = 8  # texts of that length that wait
 _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -31,6 +35,7 @@ class ServedModel:
         name: what clients call it.
         engine: runs its steps.
         tokenizer: for decoding, in the event loop only.
+        token_bytes: the bytes of its tokens.
         sampling: what a request that names nothing gets: the settings of the model's generation
             config if it draws tokens; else temperature 1.0 and no bounds.
         ends: the tokens that end an answer.
@@ -48,18 +53,37 @@ class ServedModel:
         self.context_length = model.context_length
         # Encoding a long text takes long, and changes settings of some tokenizers meanwhile.
         self._encoder = model.text_tokenizer
+        self._long_encoder: Any = None  # made for the first long text
+        self._num_long = 0
         self.tokenizer = copy.deepcopy(self._encoder)
+        self.token_bytes = TokenBytes(self.tokenizer)
+        self._longest_token = longest_token(self.tokenizer)
         self.sampling, self.ends = _recommended(model), model.end_tokens
         self.engine = Engine(model, options).start()
         self._forms = ConstraintMaker(
             self._encoder, vocabulary=model.vocabulary, ends=sorted(self.ends)
         )
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="npu-llm tokens")
+        self._short, self._long, self._making = (
+            ThreadPoolExecutor(1, thread_name_prefix=f"npu-llm {name}")
+            for name in ("tokens", "long texts", "forms")
+        )
 
     @property
     def is_alive(self) -> bool:
         """Whether it can answer."""
         return self.engine.is_alive
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What the model can do, in Ollama's words."""
+        has_tools = style_of(self.tokenizer.chat_template) is not None
+        return ["completion", *(["tools"] if has_tools else [])]
+
+    def find_token(self, names: Sequence[str]) -> int | None:
+        """Returns the token of one of several names; None if the vocabulary has none."""
+        backend = self.tokenizer.backend_tokenizer
+        found = (None if backend is None else backend.token_to_id(name) for name in names)
+        return next((token for token in found if token is not None), None)
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Returns the tokens of a text.
@@ -70,13 +94,11 @@ class ServedModel:
 
         Raises:
             OptionError: [text-encoding] for text that is not Unicode.
+            ContextError: [context-overflow] for text that is certainly longer than the context.
+            ServerError: [server-busy] if too many long texts wait.
         """
         check_text("prompt", text)
-
-        def work() -> list[int]:
-            return self._encoder.encode(text, special=special)
-
-        return await self._elsewhere(work)
+        return await self._encode(len(text), lambda encoder: encoder.encode(text, special=special))
 
     async def encode_chat(
         self,
@@ -84,15 +106,20 @@ class ServedModel:
         *,
         tools: Sequence[Any] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        continues_last: bool = False,
     ) -> list[int]:
-        """Returns the tokens of a conversation; takes and raises what encode_chat does."""
+        """Returns the tokens of a conversation; takes and raises what encode_chat does too."""
 
-        def work() -> list[int]:
-            return self._encoder.encode_chat(
-                messages, tools=tools, template_options=template_options
+        def work(encoder: Any) -> list[int]:
+            found: list[int] = encoder.encode_chat(
+                messages,
+                tools=tools,
+                template_options=template_options,
+                continues_last=continues_last,
             )
+            return found
 
-        return await self._elsewhere(work)
+        return await self._encode(sum(_length(message) for message in messages), work)
 
     async def constraint(self, make: Callable[[], Form]) -> TokenConstraint:
         """Returns what holds one answer to a form; building it may take a second.
@@ -103,15 +130,59 @@ class ServedModel:
         Raises:
             OptionError: [answer-form], [missing-llguidance], see npu_llm.structured_output.
         """
-        return await self._elsewhere(lambda: self._forms.make(make()))
+        return await _in_thread(self._making, lambda: self._forms.make(make()))
 
     def close(self, *, grace_s: float = 0.0) -> None:
         """Ends the engine; see Engine.close."""
         self.engine.close(grace_s=grace_s)
-        self._thread.shutdown(cancel_futures=True)
+        for thread in (self._short, self._long, self._making):
+            thread.shutdown(cancel_futures=True, wait=False)
 
-    async def _elsewhere(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _encode(self, length: int, work: Callable[[Any], list[int]]) -> list[int]:
+        """Returns what some work does with a tokenizer; short texts do not wait for long ones.
+
+        Args:
+            length: number of characters.
+            work: takes the tokenizer.
+        """
+        context, longest = self.context_length, self._longest_token
+        if context is not None and longest is not None and length > context * longest:
+            raise ContextError(
+                f"prompt: must fit into the context of {context:,} tokens; got {length:,} "
+                f"characters, of which a token holds at most {longest:,}. Shorten it.",
+                code="context-overflow",
+            )
+        if length <= _LONG:
+            return await _in_thread(self._short, lambda: work(self._encoder))
+        if self._num_long >= _MAX_LONG:
+            raise ServerError(
+                f"server: takes {_MAX_LONG} texts above {_LONG:,} characters at once; got one "
+                "more. Ask again later.",
+                code="server-busy",
+            )
+        self._num_long += 1
+        try:
+            return await _in_thread(self._long, lambda: work(self._of_long()))
+        finally:
+            self._num_long -= 1
+
+    def _of_long(self) -> Any:
+        if self._long_encoder is None:
+            self._long_encoder = copy.deepcopy(self._encoder)
+        return self._long_encoder
+
+
+async def _in_thread(thread: ThreadPoolExecutor, work: Callable[[], _Result]) -> _Result:
+    return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+def _length(value: Any) -> int:
+    """Returns the number of characters of a message's texts."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_length, value.values()))
+    return sum(map(_length, value)) if isinstance(value, (list, tuple)) else 0
 
 
 def _recommended(model: LanguageModel) -> SamplingParams:

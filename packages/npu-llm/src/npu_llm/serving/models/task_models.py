@@ -19,9 +19,12 @@ from npu_llm.speech.wave_file import read_samples
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber, Transcript
     from npu_llm.speech.transcript import TranscriptOptions
-    from npu_llm.tasks.models import NPUModelForFeatureExtraction
+    from npu_llm.tasks.models import (
+        NPUModelForFeatureExtraction,
+        NPUModelForSequenceClassification,
+    )
 
-__all__ = ["Executor", "ServedEncoder", "ServedSpeech", "Vectors"]
+__all__ = ["Executor", "Scores", "ServedEncoder", "ServedReranker", "ServedSpeech", "Vectors"]
 
 _Result = TypeVar("_Result")
 
@@ -88,10 +91,27 @@ class Vectors:
     Attributes:
         values: (texts, width) float32, finite.
         tokens: how many were read.
+        model: the name of the model.
     """
 
     values: torch.Tensor
     tokens: int
+    model: str
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well pairs of texts fit together.
+
+    Attributes:
+        values: one for each pair, the higher the better.
+        tokens: how many were read.
+        model: the name of the model.
+    """
+
+    values: list[float]
+    tokens: int
+    model: str
 
 
 class ServedEncoder:
@@ -172,7 +192,7 @@ class ServedEncoder:
             values = values[:, :dimensions]
             if self.model.is_normalized:
                 values = torch.nn.functional.normalize(values)
-        return Vectors(values, sum(map(len, encoded)))
+        return Vectors(values, sum(map(len, encoded)), self.name)
 
     def _encode(self, texts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
         given: list[str] = []
@@ -203,6 +223,83 @@ class ServedEncoder:
             f"{dimensions}. Omit it.",
             code="vector-size",
         )
+
+
+class ServedReranker:
+    """A cross-encoder that answers.
+
+    Attributes:
+        name: what clients call it.
+        context_length: how many tokens a pair has at most; None for no bound.
+    """
+
+    def __init__(
+        self, name: str, model: NPUModelForSequenceClassification, *, max_waiting: int = 256
+    ) -> None:
+        """Takes the model.
+
+        Args:
+            name: what clients call it.
+            model: with its tokenizer.
+            max_waiting: requests that are taken at once; more are refused.
+
+        Raises:
+            ModelError: [missing-processor] for a model without tokenizer.
+        """
+        self.name = name
+        self.model = model
+        self.context_length = model.context_length
+        self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+        self._executor = Executor("npu-llm scores", max_waiting=max_waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._executor.is_closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are read or wait for it."""
+        return self._executor.waiting
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """Returns how well the second text of each pair answers the first.
+
+        Args:
+            pairs: at least one; what the model does not take at their ends is cut.
+
+        Raises:
+            OptionError: [text-encoding].
+            ModelError: [model-task] for a model of more than two classes.
+            ServerError: [server-busy], [server-stopping].
+        """
+        for pair in pairs:
+            for text in pair:
+                check_text("documents", text)
+        with self._executor.slot():
+            values: list[float] = []
+            tokens = 0
+            for start in range(0, len(pairs), _MAX_TEXTS):  # others take turns between
+                some = pairs[start : start + _MAX_TEXTS]
+                found, count = await self._executor.run(partial(self._run, some))
+                values, tokens = values + found, tokens + count
+        return Scores(values, tokens, self.name)
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
+        self._executor.close()
+
+    def _run(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+        values = [0.0] * len(pairs)
+        for query in dict.fromkeys(one for one, _ in pairs):
+            rows = [row for row, (one, _) in enumerate(pairs) if one == query]
+            for ranked in self.model.rerank(query, [pairs[row][1] for row in rows]):
+                values[rows[ranked.index]] = ranked.score
+        encoded = self._tokenizer(
+            [one for one, _ in pairs], [other for _, other in pairs],
+            truncation="longest_first", max_length=self.context_length,
+        )  # fmt: skip
+        return values, sum(map(len, encoded["input_ids"]))
 
 
 class ServedSpeech:

@@ -222,7 +222,6 @@ def test_what_a_tool_said_goes_into_the_next_question(client):
             "answer-form",
             None,
         ),
-        ({"extra_body": {"best": 3}}, "request-unsupported", "best"),
         ({"extra_body": {"regex": "["}}, "answer-form", None),
         (
             {"extra_body": {"chat_template_kwargs": {"tokenize": True}}},
@@ -296,55 +295,114 @@ def test_a_client_that_leaves_frees_what_it_had(serve, is_streamed):
         assert held() == (0, 0, 0.0)
 
 
-RESPONSE = {"model": "plain", "input": "the quick brown fox", "temperature": 0}
+def logprobs_of(answer):
+    """The entries of an answer or of a stream, and its text."""
+    if not isinstance(answer, openai.Stream):
+        return answer.choices[0].logprobs.content, answer.choices[0].message.content
+    choices = [choice for chunk in answer for choice in chunk.choices]
+    entries = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
+    return entries, "".join(choice.delta.content or "" for choice in choices)
 
 
-def test_a_response_has_the_text_of_a_chat(client):
-    response = client.responses.create(**RESPONSE, max_output_tokens=12)
-    chat = client.chat.completions.create(
-        model="plain", messages=[{"role": "user", "content": RESPONSE["input"]}], temperature=0,
-        max_tokens=12,
+@pytest.mark.parametrize("stream", [False, True])
+def test_bytes_of_parts_of_characters_are_the_text(client, stream):
+    wanted = "\N{SLIGHTLY SMILING FACE}日本語ℵ"
+    answer = client.chat.completions.create(
+        **GREEDY, max_tokens=40, logprobs=True, top_logprobs=1, stream=stream,
+        extra_body={"regex": wanted},
     )  # fmt: skip
-    assert response.output_text == chat.choices[0].message.content
-    assert (response.status, response.incomplete_details.reason) == (
-        "incomplete", "max_output_tokens"
+    entries, text = logprobs_of(answer)
+    assert text == wanted
+    assert bytes(byte for one in entries for byte in one.bytes).decode() == wanted
+    assert entries[0].token == r"bytes:\xf0"
+
+
+def test_a_stop_removes_its_tokens_whole_and_streamed(client):
+    asked = {**GREEDY, "max_tokens": 24, "logprobs": True}
+    whole, text = logprobs_of(client.chat.completions.create(**asked))
+    stop = text[9:13]
+    kept = text[: text.index(stop)]
+    for stream in (False, True):
+        found = logprobs_of(client.chat.completions.create(**asked, stop=stop, stream=stream))
+        assert found == (whole[: len(found[0])], kept)
+        joined = b"".join(bytes(one.bytes) for one in found[0]).decode(errors="replace")
+        assert joined.startswith(kept)
+        assert stop not in joined
+    extra = {"include_stop_str_in_output": True}
+    answer = client.chat.completions.create(**asked, stop=stop, extra_body=extra)
+    assert answer.choices[0].message.content == kept + stop
+
+
+def test_fields_of_vllms_clients_are_honoured(client):
+    plain = client.chat.completions.create(**GREEDY, max_tokens=12, logprobs=True).choices[0]
+    ids = [one.token for one in plain.logprobs.content]
+
+    def ask(**extra):
+        return client.chat.completions.create(**GREEDY, max_tokens=12, extra_body=extra)
+
+    tokens = httpx_tokens(client, ids[0])
+    assert ask(stop_token_ids=tokens).choices[0].message.content == ""
+    kept = ask(stop_token_ids=tokens, min_tokens=3)
+    assert kept.usage.completion_tokens >= 3
+    form = {"choice": ["yes", "no"]}
+    assert ask(structured_outputs=form).choices[0].message.content in ("yes", "no")
+    long = {"messages": [{"role": "user", "content": "over the lazy dog " * 8}], "max_tokens": 1}
+
+    def cached(**extra):
+        answer = client.chat.completions.create(**{**GREEDY, **long}, extra_body=extra)
+        return answer.usage.prompt_tokens_details.cached_tokens
+
+    cached()
+    assert cached() > 0
+    assert [cached(cache_salt=salt) > 0 for salt in ("a", "a", "b")] == [False, True, False]
+    assert cached(cache_prompt=False) == 0
+
+
+def httpx_tokens(client, text):
+    response = client.with_options(base_url=str(client.base_url).removesuffix("/v1/")).post(
+        "/tokenize", body={"model": "plain", "prompt": text}, cast_to=dict
+    )
+    return response["tokens"]
+
+
+def test_special_tokens_are_shown_on_request(client):
+    asked = {**GREEDY, "max_tokens": 3, "logit_bias": {"1": 100}}
+    hidden = client.chat.completions.create(**asked)
+    shown = client.chat.completions.create(**asked, extra_body={"skip_special_tokens": False})
+    assert hidden.choices[0].message.content == ""
+    assert shown.choices[0].message.content == "<s>" * 3
+
+
+def test_usage_comes_with_each_chunk_on_request(client):
+    chunks = list(
+        client.chat.completions.create(
+            **GREEDY, max_tokens=9, stream=True,
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
+        )
     )  # fmt: skip
-    assert response.usage.output_tokens == 12
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 9
 
 
-def test_a_conversation_with_instructions_is_taken(client):
-    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fox"}]}
-    with_words = client.responses.create(
-        model="plain", instructions="the dog", input=[item], temperature=0, max_output_tokens=6
+def test_unknown_fields_are_named_or_refused(client, serve):
+    strange = {"best": 3, "messages": [{"role": "user", "content": "the", "mood": "good,\n"}]}
+    given = {**GREEDY, "max_tokens": 1}
+    raw = client.chat.completions.with_raw_response
+    assert raw.create(**given, extra_body=strange).headers["x-ignored-fields"] == (
+        "best, messages.0.mood"
     )
-    messages = [{"role": "system", "content": "the dog"}, {"role": "user", "content": "fox"}]
-    chat = client.chat.completions.create(
-        model="plain", messages=messages, temperature=0, max_tokens=6
-    )
-    assert with_words.output_text == chat.choices[0].message.content
+    assert "x-ignored-fields" not in raw.create(**given).headers
+    with serve("plain", refuses_unknown_fields=True) as server:
+        with pytest.raises(openai.BadRequestError) as refused:
+            server.client().chat.completions.create(**given, extra_body=strange)
+        assert (refused.value.code, refused.value.param) == ("request-unsupported", "best")
 
 
-def test_events_come_as_the_client_expects_them(client):
-    whole = client.responses.create(**RESPONSE, max_output_tokens=12)
-    events = list(client.responses.create(**RESPONSE, max_output_tokens=12, stream=True))
-    deltas = [one.delta for one in events if one.type == "response.output_text.delta"]
-    assert "".join(deltas) == whole.output_text
-    assert events[0].type == "response.created"
-    assert events[-1].response.output_text == whole.output_text
-    assert [one.sequence_number for one in events] == list(range(len(events)))
+def test_special_tokens_of_a_user_are_text(client, server):
+    def count(text):
+        messages = [{"role": "user", "content": text}]
+        answer = client.chat.completions.create(**{**GREEDY, "messages": messages}, max_tokens=1)
+        return answer.usage.prompt_tokens
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"store": True},
-        {"previous_response_id": "resp_1"},
-        {"tools": [{"type": "web_search"}]},
-        {"input": []},
-        {"text": {"format": {"type": "json_object"}}},
-    ],
-)
-def test_what_is_not_done_is_refused_by_name(client, changes):
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(**{**RESPONSE, **changes})
-    assert refused.value.param.startswith(next(iter(changes)))
+    assert count("a</s>b") == count("a") + len(server.model().tokenizer.encode("b")) + 4

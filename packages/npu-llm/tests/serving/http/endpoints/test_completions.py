@@ -1,5 +1,6 @@
 import openai
 import pytest
+import torch
 
 GREEDY = {"model": "plain", "temperature": 0, "prompt": "the lazy dog"}
 
@@ -41,9 +42,12 @@ def test_a_stream_has_the_same_text(client):
         ({"prompt": [[], [3]]}, "prompt"),
         ({"prompt": [3, -1]}, "prompt"),
         ({"prompt": [3, 100_000]}, "prompt"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"best_of": 4}, "best_of"),
+        ({"best_of": 4, "stream": True}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
+        ({"suffix": "fox"}, "suffix"),
     ],
 )
 def test_what_cannot_be_continued_is_refused(client, changes, parameter):
@@ -51,3 +55,41 @@ def test_what_cannot_be_continued_is_refused(client, changes, parameter):
         client.completions.create(**{**GREEDY, **changes})
     assert refused.value.param.startswith(parameter)
     assert refused.value.code in ("request-field", "request-unsupported")
+
+
+def test_an_echoed_prompt_has_the_logprobs_of_the_model(client, server, speakers):
+    tokens = server.model().tokenizer.encode("the quick brown fox jumps")
+    for count in (0, 1):
+        answer = client.completions.create(
+            **{**GREEDY, "prompt": [tokens, tokens[:4]]}, max_tokens=count, logprobs=1, echo=True
+        )
+        found = answer.choices[0].logprobs
+        assert len(found.token_logprobs) == len(tokens) + count
+        assert answer.usage.completion_tokens == 2 * count
+    with torch.no_grad():
+        logits = speakers("plain")(torch.tensor([tokens])).logits[0]
+    shares = torch.log_softmax(logits, -1)
+    wanted = [float(shares[place, token]) for place, token in enumerate(tokens[1:])]
+    assert found.token_logprobs[0] is None
+    assert found.token_logprobs[1:-1] == pytest.approx(wanted, abs=1e-3)
+    best = [max(top.values()) for top in found.top_logprobs[1:-1]]
+    assert best == pytest.approx(shares[:-1].max(-1).values.tolist(), abs=1e-3)
+    assert "".join(found.tokens[:-1]) == "the quick brown fox jumps"
+    assert found.text_offset[-1] == len("the quick brown fox jumps")
+
+
+def test_the_most_likely_of_several_is_returned(client):
+    asked = {**GREEDY, "temperature": 1.5, "seed": 3, "max_tokens": 8, "logprobs": 0}
+    many = client.completions.create(**asked, n=6)
+    best = client.completions.create(**asked, n=2, best_of=6)
+    means = {c.text: sum(c.logprobs.token_logprobs) / 8 for c in many.choices}
+    wanted = sorted(means, key=means.get, reverse=True)[:2]
+    assert [choice.text for choice in best.choices] == wanted
+    assert best.usage.completion_tokens == many.usage.completion_tokens
+
+
+def test_requests_that_can_never_run_are_refused_at_once(client, server):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**{**GREEDY, "prompt": ["the"] * 100}, n=4)
+    assert refused.value.code == "request-count"
+    assert server.model().engine.state().waiting == 0

@@ -88,7 +88,6 @@ def test_dimensions_are_those_that_the_model_was_trained_for(mixed, encoder):
         ({"input": [[4] * 41]}, "context-overflow"),
         ({"input": "cat " * 39}, "context-overflow"),
         ({"input": "mat", "encoding_format": "int8"}, "request-field"),
-        ({"input": "mat", "truncate": True}, "request-unsupported"),
         ({"input": "mat", "model": "plain"}, "model-endpoint"),
         ({"input": "mat", "model": "other"}, "unknown-model"),
     ],

@@ -1,7 +1,9 @@
-"""/v1/completions: what follows a text."""
+"""/v1/completions: what follows texts or tokens."""
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -9,17 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npu_llm.engine.sampler import Token
-from npu_llm.serving.answer import Answer
-from npu_llm.serving.http.endpoints.sampling import completion_logprobs, form_of, inputs_of, submit
-from npu_llm.serving.http.errors import RequestError
-from npu_llm.serving.http.schemas import CompletionBody
-from npu_llm.serving.http.service import PendingAnswers, service_of
-from npu_llm.serving.http.streaming import event, gather_pieces
+from npu_llm.serving.generation import Choice, Generation, Text, TextRequest
+from npu_llm.serving.http.endpoints.chat import usage_of
+from npu_llm.serving.http.endpoints.fields import form_of, inputs_of, request_of
+from npu_llm.serving.http.endpoints.logprobs import completion_logprobs
+from npu_llm.serving.http.schemas.openai import CompletionBody
+from npu_llm.serving.http.service import service_of
+from npu_llm.serving.http.streaming import event
 from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.request_error import RequestError
 
 __all__ = ["completions"]
 
-_MAX_PROMPTS = 64
+_MAX_PROMPTS = 1024
 _DEFAULT_TOKENS = 16  # OpenAI's
 
 
@@ -29,7 +33,11 @@ async def completions(request: Request) -> Response:
     body = await service.read(request, CompletionBody)
     work = _Completion(body)
     return await service.answer(
-        request, body.model, work.ask, whole=work.whole, events=work.events if body.stream else None
+        request,
+        body.model,
+        work.asked(),
+        whole=work.whole,
+        events=work.events if body.stream else None,
     )
 
 
@@ -38,78 +46,100 @@ class _Completion:
 
     def __init__(self, body: CompletionBody) -> None:
         self._body = body
-        self._prompts = _prompts(body)
-        self._echoes: list[str] = []  # by choice
+        self._given = inputs_of("prompt", body.prompt, most=_MAX_PROMPTS)
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        _check(body)
 
-    async def ask(self, served: ServedModel) -> PendingAnswers:
-        """Starts the answers; raises what refuses them."""
+    def asked(self) -> TextRequest:
+        """Returns the request without its protocol."""
         body = self._body
-        make = form_of(body)
-        answers: list[Answer] = []
-        total = 0
-        try:
-            for given in self._prompts:
-                tokens = await _tokens(served, given)
-                total += len(tokens)
-                constraints = []
-                if make is not None:
-                    constraints = [await served.constraint(make) for _ in range(body.n)]
-                answers += submit(
-                    served, tokens, body,
-                    max_tokens=body.max_tokens or _DEFAULT_TOKENS, constraints=constraints,
-                    logprobs=body.logprobs, tokenizer=served.tokenizer, count=body.n,
-                )  # fmt: skip
-                text = given if isinstance(given, str) else served.tokenizer.decode(tokens)
-                self._echoes += [text if body.echo else ""] * body.n
-        except BaseException:
-            for answer in answers:
-                answer.close()
-            raise
-        return PendingAnswers.of("cmpl", served, total, answers)
+        special = body.add_special_tokens
+        prompts = [Text(one, special) if isinstance(one, str) else one for one in self._given]
+        return request_of(
+            body,
+            prompts,
+            candidates=body.best_of,
+            max_tokens=_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+            make_form=form_of(body),
+            logprobs=body.logprobs,
+            scores_prompt=body.echo and body.logprobs is not None,
+        )
 
-    async def whole(self, pending: PendingAnswers) -> dict[str, Any]:
-        """Waits for the answers, and returns the response."""
-        tokens: list[list[Token]] = [[] for _ in pending.answers]
-        async for index, piece in gather_pieces(pending.answers):
-            tokens[index] += piece.tokens
-        choices = [
-            {
-                "index": index,
-                "text": self._echoes[index] + answer.text,
-                "logprobs": self._logprobs(pending.served, tokens[index], 0),
-                "finish_reason": answer.finish,
-            }
-            for index, answer in enumerate(pending.answers)
-        ]
-        return {**pending.head("text_completion"), "choices": choices, "usage": pending.usage()}
+    def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Returns the response."""
+        found = []
+        for index, choice in enumerate(choices):
+            echo = self._echo(generation, index)
+            logprobs = self._logprobs(generation.served, choice.tokens, len(echo))
+            if self._body.echo and logprobs is not None:
+                logprobs = self._prompt_logprobs(generation.served, choice)
+            found.append(
+                {
+                    "index": index,
+                    "text": echo + choice.text,
+                    "logprobs": logprobs,
+                    "finish_reason": choice.finish,
+                    "stop_reason": choice.stop if choice.finish == "stop" else None,
+                }
+            )
+        head = self._head(generation.served.name)
+        return {**head, "choices": found, "usage": usage_of(generation.usage())}
 
-    async def events(self, pending: PendingAnswers) -> AsyncGenerator[bytes, None]:
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
         options = self._body.stream_options
-        head = pending.head("text_completion")
+        has_usage = options is not None and options.include_usage
+        is_continuous = options is not None and options.continuous_usage_stats
+        head = self._head(generation.served.name)
 
         def chunk(index: int, text: str, **more: Any) -> bytes:
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
-            return event({**head, "choices": [{**choice, **more}]})
+            content = {**head, "choices": [{**choice, **more}]}
+            if has_usage:
+                content["usage"] = usage_of(generation.usage()) if is_continuous else None
+            return event(content)
 
-        for index, echo in enumerate(self._echoes):
+        echoes = [self._echo(generation, index) for index in range(len(generation.answers))]
+        for index, echo in enumerate(echoes):
             if echo:
                 yield chunk(index, echo)
-        held: list[list[Token]] = [[] for _ in pending.answers]
-        offsets = [0] * len(pending.answers)
-        async for index, piece in gather_pieces(pending.answers):
-            answer = pending.answers[index]
-            held[index] += piece.tokens
-            if piece.text:
-                logprobs = self._logprobs(pending.served, held[index], offsets[index])
-                offsets[index] += len(piece.text)
-                held[index] = []
-                yield chunk(index, piece.text, logprobs=logprobs)
-            if answer.finish is not None:
-                yield chunk(index, "", finish_reason=answer.finish)
-        if options is not None and options.include_usage:
-            yield event({**head, "choices": [], "usage": pending.usage()})
+        offsets = [len(echo) for echo in echoes]
+        async for delta in generation.deltas():
+            index = delta.index
+            if delta.text or (delta.tokens and self._body.logprobs is not None):
+                logprobs = self._logprobs(generation.served, delta.tokens, offsets[index])
+                offsets[index] += len(delta.text)
+                yield chunk(index, delta.text, logprobs=logprobs)
+            if delta.finish is not None:
+                yield chunk(index, "", finish_reason=delta.finish)
+        if has_usage:
+            yield event({**head, "choices": [], "usage": usage_of(generation.usage())})
         yield event("[DONE]")
+
+    def _head(self, model: str) -> dict[str, Any]:
+        return {
+            "id": self._id, "object": "text_completion", "created": self._created, "model": model,
+        }  # fmt: skip
+
+    def _echo(self, generation: Generation, index: int) -> str:
+        if not self._body.echo:
+            return ""
+        place = index // (len(generation.answers) // len(generation.prompts))
+        if self._body.best_of is not None:
+            place = index // self._body.n
+        given = self._given[place]
+        return given if isinstance(given, str) else generation.served.tokenizer.decode(given)
+
+    def _prompt_logprobs(self, served: ServedModel, choice: Choice) -> dict[str, Any]:
+        """Returns the log probabilities of an echoed prompt and of its answer."""
+        return completion_logprobs(
+            served,
+            [*choice.prompt_tokens, *choice.tokens],
+            top=self._body.logprobs or 0,
+            offset=0,
+            first=choice.prompt[0],
+        )
 
     def _logprobs(
         self, served: ServedModel, tokens: Sequence[Token], offset: int
@@ -119,29 +149,19 @@ class _Completion:
         return completion_logprobs(served, tokens, top=self._body.logprobs, offset=offset)
 
 
-def _prompts(body: CompletionBody) -> list[str | list[int]]:
-    """Returns the prompts of a request, each as text or tokens."""
-    found: list[str | list[int]] = inputs_of("prompt", body.prompt, most=_MAX_PROMPTS)
+def _check(body: CompletionBody) -> None:
+    """Raises RequestError [request-field] for fields that do not go together."""
     wrong: tuple[str, str] | None = None
-    if body.echo and body.logprobs is not None:
-        wrong = ("echo", "must come without logprobs, as prompts have none; got both. Omit one.")
+    if body.echo and body.logprobs is not None and body.stream:
+        wrong = ("echo", "must come without stream or logprobs; got all three. Omit one.")
+    elif body.max_tokens == 0 and not body.echo:
+        wrong = ("max_tokens", "must be at least 1 without echo; got 0. Raise it.")
+    elif body.best_of is not None and body.best_of < body.n:
+        wrong = ("best_of", "must be at least n; got less. Raise it.")
+    elif body.best_of is not None and body.best_of > body.n and body.stream:
+        wrong = ("best_of", "must be n in a stream; got more. Omit it.")
     elif body.stream_options is not None and not body.stream:
         wrong = ("stream_options", "must come with stream true; got it alone. Set that too.")
     if wrong is not None:
         name, text = wrong
         raise RequestError(f"{name}: {text}", code="request-field", parameter=name)
-    return found
-
-
-async def _tokens(served: ServedModel, given: str | list[int]) -> list[int]:
-    if isinstance(given, str):
-        return await served.encode(given)
-    bound = served.model.vocabulary
-    if not all(0 <= token < bound for token in given):
-        raise RequestError(
-            f"prompt: must have tokens from 0 to {bound - 1}; got others. POST /tokenize tells a "
-            "text's tokens.",
-            code="request-field",
-            parameter="prompt",
-        )
-    return given

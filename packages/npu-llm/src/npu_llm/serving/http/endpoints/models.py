@@ -1,21 +1,23 @@
-"""The server's models, state, metrics and description, and the tokens of a text."""
+"""The server's models, state, version, metrics and description, and the tokens of a text."""
 
 from __future__ import annotations
 
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from npu_llm.serving.http.endpoints.sampling import messages_of
-from npu_llm.serving.http.errors import RequestError
-from npu_llm.serving.http.schemas import TokenizeBody, description
+from npu_llm.serving.http.endpoints.fields import messages_of
+from npu_llm.serving.http.endpoints.logprobs import token_text
+from npu_llm.serving.http.schemas.openai import TokenizeBody
+from npu_llm.serving.http.schemas.openapi import description
 from npu_llm.serving.http.service import Service, service_of
 from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.request_error import RequestError
 
-__all__ = ["health", "metrics", "model", "models", "openapi", "page", "tokenize"]
+__all__ = ["health", "metrics", "model", "models", "openapi", "page", "tokenize", "version"]
 
 # What the page may do: nothing but talk to its own server.
 _POLICY = (
@@ -62,27 +64,51 @@ async def tokenize(request: Request) -> Response:
     """Tells the tokens of a text or a conversation."""
     service = service_of(request)
     body = await service.read(request, TokenizeBody)
-    if (body.prompt is None) == (body.messages is None):
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
         raise RequestError(
-            "prompt: must be there, or messages, and not both; got "
-            f"{'neither' if body.prompt is None else 'both'}. Pass one.",
+            "prompt: must be there, or content or messages, and no other of them; got "
+            f"{' and '.join(given) or 'none'}. Pass one.",
             code="request-field",
             parameter="prompt",
         )
     async with service.registry.use(body.model, ServedModel) as served:
-        if body.prompt is not None:
+        if body.content is not None:
+            tokens = await served.encode(body.content, special=body.add_special)
+        elif body.prompt is not None:
             tokens = await served.encode(body.prompt, special=body.add_special_tokens)
         else:
             tokens = await served.encode_chat(messages_of(body.messages or ()))
-        return JSONResponse(
-            {"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length}
-        )
+        found: dict[str, Any] = {"tokens": tokens}
+        if body.content is None:
+            found |= {"count": len(tokens), "max_model_len": served.context_length}
+        if body.return_token_strs:
+            found["token_strs"] = [token_text(served, token) for token in tokens]
+        if body.with_pieces:
+            found["tokens"] = [{"id": token, "piece": _piece(served, token)} for token in tokens]
+        return JSONResponse(found)
 
 
-async def page(_: Request) -> Response:
-    """Returns the page to try it."""
+async def version(_: Request) -> Response:
+    """Returns the version of npu-llm."""
+    return JSONResponse({"version": metadata.version("npu-llm")})
+
+
+async def page(request: Request) -> Response:
+    """Returns the page to try it; a client that wants no page, what Ollama's look for."""
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse("Ollama is running")
     text = resources.files("npu_llm.serving.page").joinpath("page.html").read_text("utf-8")
     return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
+
+
+def _piece(served: ServedModel, token: int) -> str | list[int]:
+    """Returns the text of a token, or the bytes of one inside a character."""
+    content = served.token_bytes.of(token)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return list(content)
 
 
 def _described(service: Service, name: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""/v1/embeddings and /v1/audio/transcriptions: vectors of texts, and transcripts."""
+"""/v1/embeddings, /rerank, /score and /v1/audio/transcriptions: vectors, scores, transcripts."""
 
 from __future__ import annotations
 
 import base64
 import time
+import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +12,30 @@ import torch
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from npu_llm.serving.http.endpoints.sampling import inputs_of
-from npu_llm.serving.http.errors import RequestError
+from npu_llm.serving.http.endpoints.fields import inputs_of
 from npu_llm.serving.http.middleware import log_fields
-from npu_llm.serving.http.schemas import EmbeddingsBody, TranscriptionBody
+from npu_llm.serving.http.schemas.openai import (
+    EmbeddingsBody,
+    RerankBody,
+    ScoreBody,
+    TranscriptionBody,
+)
 from npu_llm.serving.http.service import service_of
 from npu_llm.serving.http.streaming import ClientLeftError, until_disconnect
-from npu_llm.serving.models.task_models import ServedEncoder, ServedSpeech
+from npu_llm.serving.models.task_models import (
+    Scores,
+    ServedEncoder,
+    ServedReranker,
+    ServedSpeech,
+    Vectors,
+)
+from npu_llm.serving.request_error import RequestError
 from npu_llm.speech.transcript import Times, TranscriptOptions, write_transcript
 
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcript
 
-__all__ = ["embeddings", "transcriptions"]
+__all__ = ["embed", "embeddings", "rerank", "score", "transcriptions"]
 
 _MAX_TEXTS = 2048  # OpenAI's
 
@@ -33,15 +45,9 @@ async def embeddings(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, EmbeddingsBody)
     texts = inputs_of("input", body.input, most=_MAX_TEXTS)
-    started = time.perf_counter()
-    async with service.registry.use(body.model, ServedEncoder) as served:
-        work = served.embed(texts, dimensions=body.dimensions)
-        try:
-            found = await until_disconnect(request, work)
-        except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
-    log_fields(request.scope).update(model=served.name, prompt_tokens=found.tokens)
-    service.metrics.count_vectors(served.name, found.tokens, time.perf_counter() - started)
+    found = await embed(request, body.model, texts, dimensions=body.dimensions)
+    if isinstance(found, Response):
+        return found
     as_text = body.encoding_format == "base64"
     data = [
         {
@@ -52,8 +58,107 @@ async def embeddings(request: Request) -> Response:
         for index, vector in enumerate(found.values)
     ]
     usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-    content = {"object": "list", "data": data, "model": served.name, "usage": usage}
+    content = {"object": "list", "data": data, "model": found.model, "usage": usage}
     return JSONResponse(content)
+
+
+async def embed(
+    request: Request, model: str | None, texts: list[Any], *, dimensions: int | None = None
+) -> Vectors | Response:
+    """Returns the vectors of texts, or a response to nobody if the client leaves.
+
+    Args:
+        request: its body was read.
+        model: the name that it has for the model.
+        texts: at least one; text or tokens.
+        dimensions: as of ServedEncoder.embed.
+    """
+    service = service_of(request)
+    started = time.perf_counter()
+    async with service.registry.use(model, ServedEncoder) as served:
+        work = served.embed(texts, dimensions=dimensions)
+        try:
+            found = await until_disconnect(request, work)
+        except ClientLeftError:
+            return Response(status_code=499)  # nobody reads it
+    log_fields(request.scope).update(model=served.name, prompt_tokens=found.tokens)
+    service.metrics.count_vectors(served.name, found.tokens, time.perf_counter() - started)
+    return found
+
+
+async def rerank(request: Request) -> Response:
+    """Orders documents by how well they answer a query."""
+    service = service_of(request)
+    body = await service.read(request, RerankBody)
+    documents = [one if isinstance(one, str) else one.text for one in body.documents]
+    inputs_of("documents", documents, most=_MAX_TEXTS)
+    scored = await _scores(request, body.model, [(body.query, one) for one in documents])
+    if isinstance(scored, Response):
+        return scored
+    best = sorted(range(len(documents)), key=lambda index: -scored.values[index])[: body.top_n]
+    results: list[dict[str, Any]] = []
+    for index in best:
+        result: dict[str, Any] = {"index": index, "relevance_score": scored.values[index]}
+        if body.return_documents:
+            result["document"] = {"text": documents[index]}
+        results.append(result)
+    usage = {"total_tokens": scored.tokens, "prompt_tokens": scored.tokens}
+    return JSONResponse(
+        {"id": f"rerank-{uuid.uuid4().hex}", "model": scored.model, "usage": usage,
+         "results": results}
+    )  # fmt: skip
+
+
+async def score(request: Request) -> Response:
+    """Returns how well pairs of texts fit together."""
+    service = service_of(request)
+    body = await service.read(request, ScoreBody)
+    first = inputs_of("text_1", body.text_1, most=_MAX_TEXTS)
+    second = inputs_of("text_2", body.text_2, most=_MAX_TEXTS)
+    if len(first) == 1:
+        first *= len(second)
+    if len(first) != len(second):
+        raise RequestError(
+            f"text_2: must be as many as text_1, or text_1 one; got {len(second)} for "
+            f"{len(first)}. Pair them.",
+            code="request-field",
+            parameter="text_2",
+        )
+    scored = await _scores(request, body.model, list(zip(first, second, strict=True)))
+    if isinstance(scored, Response):
+        return scored
+    data = [
+        {"index": index, "object": "score", "score": value}
+        for index, value in enumerate(scored.values)
+    ]
+    usage = {"prompt_tokens": scored.tokens, "total_tokens": scored.tokens}
+    return JSONResponse(
+        {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()),
+         "model": scored.model, "data": data, "usage": usage}
+    )  # fmt: skip
+
+
+async def _scores(
+    request: Request, model: str | None, pairs: list[tuple[str, str]]
+) -> Scores | Response:
+    """Returns the scores of pairs: of a cross-encoder, or cosines of an encoder's vectors."""
+    registry = service_of(request).registry
+    if not registry.has(model, ServedReranker):
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        found = await embed(request, model, texts)
+        if isinstance(found, Response):
+            return found
+        vectors = torch.nn.functional.normalize(found.values.float())
+        of = {text: vectors[index] for index, text in enumerate(texts)}
+        values = [float(of[one] @ of[other]) for one, other in pairs]
+        return Scores(values, found.tokens, found.model)
+    async with registry.use(model, ServedReranker) as served:
+        try:
+            scored = await until_disconnect(request, served.score(pairs))
+        except ClientLeftError:
+            return Response(status_code=499)
+    log_fields(request.scope).update(model=served.name, prompt_tokens=scored.tokens)
+    return scored
 
 
 def _base64(vector: torch.Tensor) -> str:

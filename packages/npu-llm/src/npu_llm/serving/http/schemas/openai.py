@@ -1,68 +1,60 @@
-"""OpenAI's schemas: the fields and bounds of each request, and the server's OpenAPI description."""
+"""OpenAI's requests: the fields and bounds of each, with extensions that vLLM's clients send."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.json_schema import models_json_schema
+from pydantic import ConfigDict, Field
+
+from npu_llm.serving.http.schemas.body import Body, FormBody, Token
 
 __all__ = [
-    "Body",
+    "AudioPart",
     "ChatBody",
     "ChatMessage",
+    "ChosenTool",
     "CompletionBody",
+    "DetokenizeBody",
     "EmbeddingsBody",
-    "FormBody",
     "FunctionTool",
+    "ImagePart",
+    "RerankBody",
     "ResponsesBody",
+    "ResponsesCall",
+    "ResponsesMessage",
+    "ResponsesOutput",
+    "ResponsesTool",
     "SamplingBody",
+    "ScoreBody",
     "StreamOptions",
+    "TextPart",
     "TokenizeBody",
     "TranscriptionBody",
-    "description",
 ]
 
 _MAX_CHOICES = 32
 _MAX_STOPS = 16
 _Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-_Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
-
-
-class Body(BaseModel):
-    """A JSON object whose fields are all known.
-
-    Attributes:
-        without_effect: fields that may be given with a value that asks for nothing; None for any
-            value. They are dropped.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-    without_effect: ClassVar[dict[str, tuple[Any, ...] | None]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        left = {name: value for name, value in given.items() if value is not None}
-        for name, values in cls.without_effect.items():
-            if name in left and (values is None or left[name] in values):
-                del left[name]
-        return left
 
 
 class StreamOptions(Body):
     """Options of a stream."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     without_effect = {"include_obfuscation": (False,)}
+
+
+class StructuredOutputs(Body):
+    """The form of an answer, as vLLM's clients send it: one of these."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = Field(None, max_length=1 << 16)
+    choice: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
+    grammar: str | None = Field(None, max_length=1 << 20)
 
 
 class SamplingBody(Body):
@@ -85,8 +77,15 @@ class SamplingBody(Body):
     max_tokens: int | None = Field(None, ge=1)
     # Extensions that vLLM's clients know.
     ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0)
+    stop_token_ids: Annotated[list[Token], Field(max_length=1024)] | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    cache_prompt: bool = True  # llama.cpp's
     regex: str | None = Field(None, max_length=1 << 16)
     grammar: str | None = Field(None, max_length=1 << 20)
+    structured_outputs: StructuredOutputs | None = None
 
 
 class ToolFunction(Body):
@@ -112,22 +111,45 @@ class TextPart(Body):
     without_effect = {"annotations": ([],), "logprobs": ([],)}
 
 
+class _Url(Body):
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(Body):
+    """An image in a message."""
+
+    type: Literal["image_url"]
+    image_url: _Url | str
+
+    @property
+    def url(self) -> str:
+        """The image's address, or the image as a data URL."""
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+class _Sound(Body):
+    data: str
+    format: str | None = Field(None, max_length=16)
+
+
+class AudioPart(Body):
+    """A sound in a message."""
+
+    type: Literal["input_audio"]
+    input_audio: _Sound
+
+
 class ChatMessage(Body):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[TextPart | ImagePart | AudioPart] | None = None
+    reasoning_content: str | None = None
     name: str | None = Field(None, max_length=256)
     tool_calls: list[ToolCall] | None = Field(None, max_length=128)
     tool_call_id: str | None = Field(None, max_length=256)
     without_effect = {"refusal": ("",), "annotations": ([],), "audio": ()}
-
-    @property
-    def text(self) -> str:
-        """The content as one text."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
 
 
 class Function(Body):
@@ -185,7 +207,12 @@ class ChatBody(SamplingBody):
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
     without_effect = {
+        "audio": (),
+        "function_call": (),
+        "web_search_options": (),
         "user": None,
         "safety_identifier": None,
         "prompt_cache_key": None,
@@ -201,46 +228,155 @@ class CompletionBody(SamplingBody):
     """The body of /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
-    without_effect = {"user": None, "best_of": (1,), "suffix": ("",)}
+    best_of: int | None = Field(None, ge=1, le=_MAX_CHOICES)
+    add_special_tokens: bool = True
+    without_effect = {"user": None, "suffix": ("",)}
 
 
-class ResponseItem(ChatMessage):
+class _InputImage(Body):
+    type: Literal["input_image"]
+    image_url: str
+    detail: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The image's address, or the image as a data URL."""
+        return self.image_url
+
+
+class ResponsesMessage(Body):
     """A message in the input of /v1/responses."""
 
-    without_effect = {**ChatMessage.without_effect, "type": ("message",), "id": None,
-                      "status": ("completed",)}  # fmt: skip
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart | _InputImage | AudioPart]
+    without_effect = {"id": None, "status": None}
+
+
+class ResponsesCall(Body):
+    """A call of a function in the input of /v1/responses."""
+
+    type: Literal["function_call"]
+    call_id: str = Field(max_length=256)
+    name: str = Field(max_length=256)
+    arguments: str
+    without_effect = {"id": None, "status": None}
+
+
+class ResponsesOutput(Body):
+    """The output of a called function in the input of /v1/responses."""
+
+    type: Literal["function_call_output"]
+    call_id: str = Field(max_length=256)
+    output: str | list[TextPart]
+    without_effect = {"id": None, "status": None}
+
+
+class ResponsesReasoning(Body):
+    """The reasoning of an earlier answer in the input of /v1/responses, which is left out."""
+
+    type: Literal["reasoning"]
+    without_effect = {
+        "id": None, "status": None, "summary": None, "content": None, "encrypted_content": None
+    }  # fmt: skip
+
+
+class ResponsesTool(Body):
+    """A function that an answer to /v1/responses may call."""
+
+    type: Literal["function"]
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _ChosenFunction(Body):
+    type: Literal["function"]
+    name: str
+
+
+class _TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = Field(None, max_length=256)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class _TextOptions(Body):
+    format: _TextFormat | None = None
+
+
+_Item = ResponsesMessage | ResponsesCall | ResponsesOutput | ResponsesReasoning
 
 
 class ResponsesBody(Body):
-    """The body of /v1/responses: text only, and nothing is stored."""
+    """The body of /v1/responses: nothing is stored."""
 
     model: str | None = None
-    input: str | Annotated[list[ResponseItem], Field(min_length=1, max_length=4096)]
+    input: str | Annotated[list[_Item], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     max_output_tokens: int | None = Field(None, ge=1)
+    tools: list[ResponsesTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | _ChosenFunction | None = None
+    parallel_tool_calls: bool = True
+    text: _TextOptions | None = None
     stream: bool = False
     without_effect = {
         "user": None,
         "metadata": None,
+        "prompt_cache_key": None,
+        "safety_identifier": None,
         "store": (False,),
         "background": (False,),
+        "previous_response_id": (),
+        "conversation": (),
+        "prompt": (),
         "truncation": ("disabled",),
         "service_tier": ("auto", "default"),
-        "tools": ([],),
-        "include": ([],),
-        "text": ({"format": {"type": "text"}},),
     }
+
+
+_Texts = Annotated[list[str], Field(max_length=2048)]
+
+
+class RerankBody(Body):
+    """The body of /rerank, as Jina's and Cohere's clients send it."""
+
+    model: str | None = None
+    query: str
+    documents: _Texts | Annotated[list[TextDocument], Field(max_length=2048)]
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool = True
+    without_effect = {"user": None}
+
+
+class TextDocument(Body):
+    """A document as an object."""
+
+    text: str
+
+
+class ScoreBody(Body):
+    """The body of /score, as vLLM's clients send it: pairs, or one text with several."""
+
+    model: str | None = None
+    text_1: str | _Texts
+    text_2: str | _Texts
+    without_effect = {"user": None}
 
 
 class EmbeddingsBody(Body):
     """The body of /v1/embeddings."""
 
     model: str | None = None
-    input: str | list[str] | list[_Token] | list[list[_Token]]
+    input: str | list[str] | list[Token] | list[list[Token]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
     without_effect = {"user": None}
@@ -250,17 +386,26 @@ class TokenizeBody(Body):
     """The body of /tokenize: a prompt, or messages."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+        json_schema_extra={
+            "oneOf": [{"required": [name]} for name in ("prompt", "content", "messages")]
+        }
     )
 
     model: str | None = None
     prompt: str | None = None
+    content: str | None = None  # llama.cpp's name for it
     messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=4096)
     add_special_tokens: bool = True
+    add_special: bool = False  # llama.cpp's, of `content`
+    with_pieces: bool = False
+    return_token_strs: bool = False
 
 
-class FormBody(Body):
-    """The fields of a form, which are text, beside its file."""
+class DetokenizeBody(Body):
+    """The body of /detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[Token], Field(max_length=1 << 20)]
 
 
 class TranscriptionBody(FormBody):
@@ -278,97 +423,3 @@ class TranscriptionBody(FormBody):
         "prompt": ("",),
         "chunking_strategy": ("auto",),
     }
-
-
-_BODIES: Mapping[str, tuple[type[Body], str]] = {
-    "/tokenize": (TokenizeBody, "The tokens of a text or a conversation."),
-    "/v1/audio/transcriptions": (TranscriptionBody, "What is said in a WAV file."),
-    "/v1/chat/completions": (ChatBody, "Answers to a conversation."),
-    "/v1/completions": (CompletionBody, "What follows texts or tokens."),
-    "/v1/embeddings": (EmbeddingsBody, "Vectors of texts."),
-    "/v1/responses": (ResponsesBody, "An answer, in the newer form; nothing is stored."),
-}
-_FACTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "/": ("A page to try it.", ("text/html",)),
-    "/health": ("Whether it runs.", ("application/json",)),
-    "/metrics": ("Figures for Prometheus.", ("text/plain",)),
-    "/openapi.json": ("This description.", ("application/json",)),
-    "/v1/models": ("The models.", ("application/json",)),
-    "/v1/models/{name}": ("One model.", ("application/json",)),
-}
-_WITHOUT_KEY = ("/", "/health")
-_STREAMED = (ChatBody, CompletionBody, ResponsesBody)
-_PLACE = "#/components/schemas/"
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-
-
-@functools.cache
-def description() -> dict[str, Any]:
-    """Returns the description; not to be changed."""
-    names, found = models_json_schema(
-        [(body, "validation") for body, _ in _BODIES.values()], ref_template=_PLACE + "{model}"
-    )
-    schemas = {**found["$defs"], "Error": _ERROR}
-    paths: dict[str, Any] = {}
-    for path, (what, kinds) in _FACTS.items():
-        paths[path] = {"get": _operation(path, what, kinds)}
-    for path, (body, what) in _BODIES.items():
-        kinds = ("application/json",)
-        if body in _STREAMED:
-            kinds += ("text/event-stream",)
-        if issubclass(body, FormBody):
-            kinds += ("text/plain",)
-        content = _content(body, names[(body, "validation")])
-        asked = {"required": True, "content": content}
-        paths[path] = {"post": {**_operation(path, what, kinds), "requestBody": asked}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "npu-llm serve", "version": metadata.version("npu-llm")},
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def _operation(path: str, what: str, kinds: tuple[str, ...]) -> dict[str, Any]:
-    refused = {"application/json": {"schema": {"$ref": f"{_PLACE}Error"}}}
-    found: dict[str, Any] = {
-        "summary": what,
-        "responses": {
-            "200": {"description": "Done.", "content": {kind: {} for kind in kinds}},
-            "default": {"description": "Refused, or failed.", "content": refused},
-        },
-    }
-    if "{name}" in path:
-        place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        found["parameters"] = [place]
-    if path not in _WITHOUT_KEY:
-        found["security"] = [{}, {"key": []}]  # without one where the server asks for none
-    return found
-
-
-def _content(body: type[Body], schema: Any) -> dict[str, Any]:
-    """Returns what a request contains: JSON, or a form with a file."""
-    if not issubclass(body, FormBody):
-        return {"application/json": {"schema": schema}}
-    fields = body.model_json_schema(ref_template=_PLACE + "{model}")
-    fields["properties"]["file"] = {"type": "string", "contentMediaType": "audio/wav"}
-    fields["required"] = ["file", *fields.get("required", ())]
-    return {"multipart/form-data": {"schema": fields}}

@@ -1,0 +1,226 @@
+"""Anthropic's interface: /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from npu_llm.chat.tool_calls import Call
+from npu_llm.serving.generation import (
+    Choice,
+    Conversation,
+    Generation,
+    TextRequest,
+    Usage,
+    encode_prompt,
+)
+from npu_llm.serving.http.endpoints.fields import call_of, content_of, schema_forms
+from npu_llm.serving.http.schemas.anthropic import (
+    AnthropicCall,
+    AnthropicCountBody,
+    AnthropicImage,
+    AnthropicMessage,
+    AnthropicOutput,
+    AnthropicText,
+    AnthropicThinking,
+    MessagesBody,
+)
+from npu_llm.serving.http.service import service_of
+from npu_llm.serving.http.streaming import event
+from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.request_error import RequestError
+from npu_llm.structured_output import Form
+
+__all__ = ["count_tokens", "messages"]
+
+
+async def messages(request: Request) -> Response:
+    """Answers a conversation, whole or as events."""
+    service = service_of(request)
+    body = await service.read(request, MessagesBody)
+    sampling = {"temperature": body.temperature, "top_p": body.top_p or None}
+    sampling["top_k"] = None if body.top_k is None else max(body.top_k, 0)
+    asked = TextRequest(
+        prompts=[_conversation(body)],
+        sampling={name: value for name, value in sampling.items() if value is not None}
+        | {"stop": tuple(stop for stop in body.stop_sequences or () if stop)},
+        max_tokens=body.max_tokens,
+        make_form=_form(body),
+    )
+    work = _Messages()
+    return await service.answer(
+        request, body.model, asked, whole=work.whole, events=work.events if body.stream else None
+    )
+
+
+def _form(body: MessagesBody) -> Callable[[], Form] | None:
+    wanted = None if body.output_config is None else body.output_config.format
+    if wanted is None:
+        return None
+    (make,) = schema_forms("json_schema", wanted.schema_, field="output_config.format")
+    return make
+
+
+async def count_tokens(request: Request) -> Response:
+    """Returns the number of tokens of a conversation."""
+    service = service_of(request)
+    body = await service.read(request, AnthropicCountBody)
+    async with service.registry.use(body.model, ServedModel) as served:
+        tokens = await encode_prompt(served, _conversation(body))
+    return JSONResponse({"input_tokens": len(tokens)})
+
+
+def _conversation(body: AnthropicCountBody) -> Conversation:
+    choice = body.tool_choice
+    kind = "auto" if choice is None else choice.type
+    tools: list[dict[str, Any]] = [] if kind == "none" else [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.input_schema,
+            },
+        }
+        for tool in body.tools or ()
+    ]  # fmt: skip
+    name = "" if choice is None else choice.name or ""
+    if kind == "tool" and name not in [tool["function"]["name"] for tool in tools]:
+        raise RequestError(
+            "tool_choice: must name one of the tools; got another. Add it to tools.",
+            code="request-field",
+            parameter="tool_choice",
+        )
+    found: list[dict[str, Any]] = []
+    if body.system:
+        found.append({"role": "system", "content": content_of(body.system)})
+    for message in body.messages:
+        found += _messages_of(message)
+    # The answer continues an assistant's message that comes last.
+    last = found[-1]
+    is_begun = bool(last["content"]) and "tool_calls" not in last
+    continues = body.messages[-1].role == "assistant" and is_begun
+    options: dict[str, Any] = {}
+    if body.thinking is not None:
+        options["enable_thinking"] = body.thinking.type != "disabled"
+    choices = {"any": "required", "tool": name}
+    return Conversation(
+        messages=found,
+        tools=tools,
+        tool_choice=choices.get(kind, "auto"),
+        template_options=options,
+        continues_last=continues,
+    )
+
+
+def _messages_of(message: AnthropicMessage) -> Iterator[dict[str, Any]]:
+    """Yields a message as chat templates take it: outputs of tools are messages too."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    for block in message.content:
+        if isinstance(block, AnthropicOutput):
+            content = content_of(block.content)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    parts = [one for one in message.content if isinstance(one, (AnthropicText, AnthropicImage))]
+    found: dict[str, Any] = {"role": message.role, "content": content_of(parts)}
+    calls = [one for one in message.content if isinstance(one, AnthropicCall)]
+    if calls:
+        found["tool_calls"] = [call_of(one.id, one.name, one.input) for one in calls]
+    thoughts = [one.thinking for one in message.content if isinstance(one, AnthropicThinking)]
+    if thoughts:
+        found["reasoning_content"] = "".join(thoughts)
+    if parts or calls or thoughts:
+        yield found
+
+
+class _Messages:
+    """One request for a message."""
+
+    def __init__(self) -> None:
+        self._id = f"msg_{uuid.uuid4().hex}"
+
+    def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Returns the message."""
+        (choice,) = choices
+        content: list[dict[str, Any]] = []
+        if choice.text or not choice.calls:
+            content.append({"type": "text", "text": choice.text})
+        content += [_call_block(call) for call in choice.calls]
+        reason, stop = _reason(choice.finish, choice.stop, calls=bool(choice.calls))
+        return {
+            **self._head(generation),
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": stop,
+            "usage": _usage(generation.usage()),
+        }
+
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """Yields the message as it comes."""
+
+        def emit(kind: str, **content: Any) -> bytes:
+            return event({"type": kind, **content}, name=kind)
+
+        begun = {**self._head(generation), "content": [], "stop_reason": None}
+        usage = {**_usage(generation.usage()), "output_tokens": 0}
+        begun |= {"stop_sequence": None, "usage": usage}
+        yield emit("message_start", message=begun)
+        block: dict[str, Any]
+        index, is_open, has_calls, finish = 0, False, False, ""
+        async for delta in generation.deltas():
+            finish = delta.finish or finish
+            if delta.text:
+                if not is_open:
+                    is_open, block = True, {"type": "text", "text": ""}
+                    yield emit("content_block_start", index=index, content_block=block)
+                text = {"type": "text_delta", "text": delta.text}
+                yield emit("content_block_delta", index=index, delta=text)
+            if is_open and (delta.calls or finish):
+                is_open = False
+                yield emit("content_block_stop", index=index)
+                index += 1
+            for call in delta.calls:
+                has_calls = True
+                block = {**_call_block(call), "input": {}}
+                yield emit("content_block_start", index=index, content_block=block)
+                part = {"type": "input_json_delta", "partial_json": call.arguments}
+                yield emit("content_block_delta", index=index, delta=part)
+                yield emit("content_block_stop", index=index)
+                index += 1
+        reason, stop = _reason(finish, generation.answers[0].stop, calls=has_calls)
+        ended = {"stop_reason": reason, "stop_sequence": stop}
+        yield emit("message_delta", delta=ended, usage=_usage(generation.usage()))
+        yield emit("message_stop")
+
+    def _head(self, generation: Generation) -> dict[str, Any]:
+        model = generation.served.name
+        return {"id": self._id, "type": "message", "role": "assistant", "model": model}
+
+
+def _call_block(call: Call) -> dict[str, Any]:
+    given = json.loads(call.arguments)
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.answer,
+    }
+
+
+def _reason(finish: str, stop: str | int | None, *, calls: bool) -> tuple[str, str | None]:
+    """Returns `stop_reason` and `stop_sequence`."""
+    if finish == "length":
+        return "max_tokens", None
+    if calls:
+        return "tool_use", None
+    return ("stop_sequence", stop) if isinstance(stop, str) else ("end_turn", None)
