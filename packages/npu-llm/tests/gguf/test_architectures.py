@@ -1,21 +1,25 @@
 """Compares models of tiny GGUF files with what llama.cpp answers; see tools/gguf_witness.py."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
+import gguf_table
 from npu_llm.checkpoint.loading import load_model
 from npu_llm.checkpoint.source import find_source
-from npu_llm.gguf.architectures import ARCHITECTURES
+from npu_llm.errors import ModelError
+from npu_llm.gguf.architectures import ARCHITECTURES, REFUSED
 from npu_llm.gguf.encoders import ENCODERS as ROWS_OF_ENCODERS
 from npu_llm.gguf.file import open_gguf
 from npu_llm.gguf.task import ENCODER_NAMES, find_gguf_task, pooling_of
 from npu_llm.tasks.models import pool
 from tiny_gguf import write_tiny
 
+ROOT = Path(__file__).parents[4]
 WITNESS = json.loads((Path(__file__).parent / "witness.json").read_text())
 ENCODERS = {name for name, described in WITNESS.items() if "vectors" in described["answer"]}
 LIMIT = 2e-3  # of the logits' spread
@@ -94,6 +98,18 @@ def test_logits_and_tokens_are_llama_cpp_s(tmp_path, name):
 def test_each_row_of_the_table_has_a_witness():
     seen = {described["architecture"] for described in WITNESS.values()}
     assert {name.partition("(")[0] for name in ARCHITECTURES} - seen <= WITHOUT_WITNESS
+
+
+def test_page_lists_each_row():
+    assert (ROOT / "docs/reference/gguf.md").read_text() == gguf_table.page()
+
+
+@pytest.mark.parametrize("name", ["phimoe", "t5"])
+def test_refusals_say_why(tmp_path, name):
+    described = {**WITNESS["llama"], "architecture": name}
+    with pytest.raises(ModelError, match=re.escape(f"got {name!r}; {REFUSED[name]}")) as caught:
+        load_model(find_source(write_tiny(tmp_path / "some.gguf", described)))
+    assert caught.value.code == "gguf-architecture"
 
 
 def test_encoders_have_their_names():

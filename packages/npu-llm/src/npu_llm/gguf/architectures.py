@@ -13,13 +13,36 @@ from npu_llm.gguf.mixtures import MIXTURES
 from npu_llm.gguf.rows import Architecture
 from npu_llm.gguf.states import STATES
 
-__all__ = ["ARCHITECTURES", "find_architecture"]
+__all__ = ["ARCHITECTURES", "REFUSED", "find_architecture"]
 
-ARCHITECTURES: Mapping[str, Architecture] = {**DENSE, **MIXTURES, **STATES, **ENCODERS}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **DENSE,
+    **MIXTURES,
+    **STATES,
+    **ENCODERS,
+    "deci": DENSE["llama"],
+}
+
+# Further architectures of llama.cpp, and why none of transformers' classes is made of their files.
+REFUSED: Mapping[str, str] = {
+    "chameleon": "transformers has it only as a part of a model that makes images",
+    "deepseek32": "its indexer has no row in the table",
+    "glm-dsa": "its indexer has no row in the table",
+    "jina-bert-v2": "transformers has no class for it",
+    "kimi-linear": "its linear attention has no row in the table",
+    "mimo2": "its keys and values of different widths have no row in the table",
+    "minimax-01": "its linear attention has no row in the table",
+    "mistral4": "transformers has it only as a part of a model that reads images",
+    "neo-bert": "transformers has no class for it",
+    "nomic-bert-moe": "transformers has no class for it",
+    "phimoe": "llama.cpp weighs its experts otherwise than transformers' class, so answers differ",
+    "rwkv6": "transformers has RWKV 4 only",
+    "rwkv7": "transformers has RWKV 4 only",
+    "t5": "it is an encoder with a decoder, of which the table has the encoder (t5encoder)",
+}
 
 # Names that stand for more than one class of transformers.
 _VARIANTS: Mapping[str, Callable[[Keys], str | None]] = {
-    "deci": lambda keys: "llama",
     "llama": lambda keys: "llama(experts)" if keys.number("expert_count", 0) else None,
     "olmo2": lambda keys: "olmo2(window)" if keys.number("attention.sliding_window", 0) else None,
     "deepseek2": lambda keys: (
@@ -42,10 +65,11 @@ def find_architecture(keys: Keys) -> Architecture:
     variant = None if choose is None else choose(keys)
     found = ARCHITECTURES.get(variant or name)
     if found is None:
-        near = difflib.get_close_matches(name, ARCHITECTURES, n=3)
+        near = [] if name in REFUSED else difflib.get_close_matches(name, ARCHITECTURES, n=3)
+        why = f"; {REFUSED[name]}" if name in REFUSED else ""
         raise ModelError(
             f"{keys.file.path}: its architecture must be one that npu-llm reads from GGUF files; "
-            f"got {name!r}. {'Similar names: ' + ', '.join(near) + '. ' if near else ''}Use a "
+            f"got {name!r}{why}. {'Similar names: ' + ', '.join(near) + '. ' if near else ''}Use a "
             "checkpoint folder of the model.",
             code="gguf-architecture",
         )

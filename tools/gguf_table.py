@@ -1,0 +1,69 @@
+"""Writes the page of the architectures that GGUF files may have, from the table that reads them.
+
+python tools/gguf_table.py [--page docs/reference/gguf.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from transformers import CONFIG_MAPPING
+
+from npu_llm.gguf.architectures import ARCHITECTURES, REFUSED
+from npu_llm.gguf.encoders import ENCODERS
+
+ROOT = Path(__file__).parents[1]
+WITNESS = ROOT / "packages/npu-llm/tests/gguf/witness.json"
+HEADING = """# Which GGUF architectures are read
+
+Made from npu-llm's table by `python tools/gguf_table.py --page docs/reference/gguf.md`.
+
+The name of a file's architecture is its key `general.architecture`; `npu-llm info FILE` prints it.
+*Equal* means that a tiny file with random weights gives llama.cpp's logits, or vectors, within
+0.2 % of their range, and the same 32 greedy tokens; a test of each row compares them. Two
+approximations of llama.cpp are taken over for the comparison: GELU looked up by float16, and one
+less in the deviation of Gemma 3n's activations. *Refused* means an error with the code
+`gguf-architecture`, which names the reason. Any other name is refused as well.
+
+Images and sounds are no part of a language model's GGUF file: of a model that reads them too, the
+part that reads text is run. [Add a row](../contributing/adding-a-model.md#gguf-architectures) says
+how the table grows.
+
+| Architecture | Class of transformers | For | Verdict |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """Returns the page."""
+    described = json.loads(WITNESS.read_text()).values()
+    seen = {one["architecture"] for one in described}
+    rows = []
+    for name, row in ARCHITECTURES.items():
+        plain, _, variant = name.partition("(")
+        shown = f"`{plain}` with {variant.rstrip(')')}" if variant else f"`{plain}`"
+        kind = CONFIG_MAPPING[row.model_type].__name__.removesuffix("Config")
+        made_for = "vectors" if name in ENCODERS else "text"
+        verdict = "equal" if plain in seen else "read; llama.cpp runs no such file to compare with"
+        rows.append((name, f"| {shown} | {kind} | {made_for} | {verdict} |"))
+    for name, reason in REFUSED.items():
+        rows.append((name, f"| `{name}` | | | refused: {reason} |"))
+    return HEADING + "\n".join(line for _, line in sorted(rows)) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Prints the page, or writes it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args(arguments)
+    if options.page is None:
+        print(page())
+    else:
+        options.page.write_text(page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
