@@ -36,6 +36,8 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 # How many matrices are read ahead, each on a thread.
 _AHEAD = 2
+# Elements of a head that are in memory as float32 at a time, and that many of each read ahead.
+_PART = 1 << 21
 
 
 def find_known(source: ModelSource) -> KnownModel | None:
@@ -209,10 +211,9 @@ class _Values:
         self._stored = stored
         self._sources = sources
         self._packed = packed
-        matrices = [name for name, one in stored.items() if len(one.shape) > 1]
-        # A tied embedding is read at the end; of another one, rows are.
-        embedding, *rest = matrices
-        self._order = rest if "lm_head.weight" in stored else [*rest, embedding]
+        # Of the embedding, rows are read, and the head in parts.
+        _, *rest = (name for name, one in stored.items() if len(one.shape) > 1)
+        self._order = [name for name in rest if name != "lm_head.weight"]
         self._ahead: dict[str, Future[torch.Tensor]] = {}
         self._threads = ThreadPoolExecutor(_AHEAD)
 
@@ -245,3 +246,13 @@ class _Values:
         if stored.changes:
             return self._value(name)[indices]
         return stored.take(indices.numpy()).values().float()
+
+    def parts(self, name: str) -> Iterator[torch.Tensor]:
+        """Yields a matrix in float32, some rows at a time, which are read ahead as well."""
+        count, columns = self._stored[name].shape
+        indices = torch.arange(count).tensor_split(-(-count * columns // _PART))
+        ahead = [self._threads.submit(self.rows, name, one) for one in indices[:_AHEAD]]
+        for one in indices[_AHEAD:]:
+            ahead.append(self._threads.submit(self.rows, name, one))
+            yield ahead.pop(0).result()
+        yield from (one.result() for one in ahead)

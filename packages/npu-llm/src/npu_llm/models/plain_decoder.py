@@ -5,6 +5,7 @@ It shares only the description with npu_llm.models.known_steps: no draft, no fus
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -26,6 +27,9 @@ class Parameters(Protocol):
 
     def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
         """Returns some rows of a matrix (indices, columns) float32."""
+
+    def parts(self, name: str) -> Iterator[torch.Tensor]:
+        """Yields a matrix in float32, some rows at a time; together it may take much memory."""
 
 
 def plain_logits(
@@ -74,7 +78,8 @@ class _Runs:
             stream = self._layer(number, stream)
         stream = self._norm(stream[:, list(rows)], "model.norm")
         on_progress(layers / (layers + 1), "logits")
-        logits = self._product(stream, table if model.is_tied else "lm_head.weight")
+        head = self._parameters.parts(table if model.is_tied else "lm_head.weight")
+        logits = torch.cat([self._times(stream, part) for part in head], -1)
         return _capped(logits, model.logits_cap) * model.logits_factor
 
     def _layer(self, number: int, stream: torch.Tensor) -> torch.Tensor:
@@ -141,7 +146,10 @@ class _Runs:
         return self._rounded(result + self._parameters.read(f"{name}.bias"))
 
     def _product(self, rows: torch.Tensor, name: str) -> torch.Tensor:
-        weight, how = self._parameters.read(name), self._rounding
+        return self._times(rows, self._parameters.read(name))
+
+    def _times(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        how = self._rounding
         exact = functional.linear(rows[0], weight)
         rounded = functional.linear(how.quantize(rows[1]), how.round(weight))
         return torch.stack([exact, how.round(rounded)])
