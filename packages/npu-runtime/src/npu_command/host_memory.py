@@ -45,7 +45,6 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 def return_memory() -> None:
     """Makes the C library return freed memory, most of which it would keep for later."""
-    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

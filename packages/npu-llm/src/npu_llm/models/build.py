@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 from dataclasses import replace
@@ -213,7 +214,10 @@ def fill_entry(
             device=device,
         )
     (folder / "about.json").write_text(json.dumps(about))
-    del model, known, traced
+    del model, known
+    if traced is not None:
+        del traced
+        gc.collect()  # a model of transformers has circles of references
     return_memory()
 
 

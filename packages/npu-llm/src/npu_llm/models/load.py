@@ -354,8 +354,8 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
     time_s = time.perf_counter() - started
     if verify == "always" or (verify == "first" and known is None):
         pipeline = replace(pipeline, verdict=_compared(entry, pipeline))
-        return_memory()
         keep_verdict(folder, pipeline.verdict)
+    return_memory()  # of the comparison, and of finding the device
     device = npu_runtime.device_info().device
     report = LoadReport(
         known is not None, time_s, device, pipeline.verdict, weights=entry.how_weights_run

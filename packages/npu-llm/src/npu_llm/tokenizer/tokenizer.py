@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from jinja2 import TemplateError
 
+from npu_command.host_memory import return_memory
 from npu_llm.errors import OptionError, check_text
 from npu_llm.tokenizer.chat_template import bounded_templates, render
 from npu_llm.tokenizer.literal_text import LiteralText
@@ -73,7 +74,9 @@ class Tokenizer:
         if wrapped is not None:
             return
         config = json.loads((folder / "tokenizer_config.json").read_text())
-        self._fast = tokenizers.Tokenizer.from_str((folder / "tokenizer.json").read_text())
+        # Of a text, the library keeps 20 MB more until memory is returned, for 50,000 tokens.
+        self._fast = tokenizers.Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
+        return_memory()
         self._fast.no_truncation()
         self._fast.no_padding()
         named = {name: config.get(name) for name in _SPECIAL}
