@@ -1,9 +1,8 @@
 """A server like npu-llm's around openvino-genai's continuous batching, for serving.py beside this.
 
-    python _genai_server.py FOLDER TOKENIZER PORT PROPERTIES
+    python _genai_server.py FILE PORT THREADS
 
-It streams /v1/chat/completions and nothing else: what both engines are compared by. The tokenizer
-is the one of the checkpoint, so that prompts and pieces of text cost the same.
+It streams /v1/chat/completions and nothing else: what both engines are compared by.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from typing import Any
 import numpy
 import openvino
 import openvino_genai
-from transformers import AutoTokenizer
 
 
 class Engine:
     """A thread that steps the pipeline."""
 
-    def __init__(self, folder: str, properties: dict[str, Any]) -> None:
+    def __init__(self, file: str, properties: dict[str, Any]) -> None:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.cache_size = 2
         scheduler.enable_prefix_caching = True
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            folder, scheduler, "CPU", properties
+            file, scheduler, "CPU", properties
         )
+        self.tokenizer = self._pipeline.get_tokenizer()
         self._numbers = itertools.count()
         self._new: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
@@ -47,7 +46,9 @@ class Engine:
         while True:
             while not running or not self._new.empty():
                 tokens, count, told = self._new.get()
-                config = openvino_genai.GenerationConfig(max_new_tokens=count, do_sample=False)
+                config = openvino_genai.GenerationConfig(
+                    max_new_tokens=count, do_sample=False, ignore_eos=True
+                )
                 ids = openvino.Tensor(numpy.array([tokens], dtype=numpy.int64))
                 handle = self._pipeline.add_request(next(self._numbers), ids, config)
                 running.append((handle, told))
@@ -67,7 +68,6 @@ class Engine:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
     engine: Engine
-    tokenizer: Any
 
     def do_GET(self) -> None:
         self._start("application/json")
@@ -75,17 +75,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        encoded = self.tokenizer.apply_chat_template(
-            body["messages"], add_generation_prompt=True, return_dict=True
-        )
-        prompt = list(encoded["input_ids"])
+        tokenizer = self.engine.tokenizer
+        text = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        prompt = encoded.input_ids.data[0].tolist()
         self._start("text/event-stream")
         told = self.engine.ask(prompt, body["max_tokens"])
         tokens: list[int] = []
         passed = ""
         while (new := told.get()) is not None:
             tokens += new
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+            text = tokenizer.decode(tokens)
             if text != passed and not text.endswith("�"):
                 self._event({"choices": [{"index": 0, "delta": {"content": text[len(passed) :]}}]})
                 passed = text
@@ -107,9 +107,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    folder, tokenizer, port, properties = sys.argv[1:]
-    Handler.engine = Engine(folder, json.loads(properties))
-    Handler.tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    file, port, threads = sys.argv[1:]
+    Handler.engine = Engine(file, {"INFERENCE_NUM_THREADS": int(threads)})
     ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
 

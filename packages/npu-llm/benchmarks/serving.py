@@ -1,12 +1,13 @@
-"""A server for several clients at once: tokens/s and time to first token beside other servers.
+"""Servers of the same GGUF file, compared by the same questions of several clients at once.
 
-    python packages/npu-llm/benchmarks/serving.py --work DIR --peers PYTHON [--llama PYTHON]
+    python packages/npu-llm/benchmarks/serving.py --gguf FILE [--llama PYTHON] [--genai PYTHON]
 
-DIR and PYTHON are those of llm.py beside this file, which also makes the forms of the weights.
-PYTHON has openvino-genai, whose continuous batching stands behind a server like ours; --llama names
-an interpreter with llama-cpp-python[server]. Each server runs in a process of its own, and answers
-the same questions: prompts and answers of random lengths, drawn anew for each number of clients
-with the same seed for each server. The clients run on the same cores, as they would on one machine.
+PYTHON is an interpreter with xllamacpp, which has llama.cpp's own server, or with openvino-genai,
+whose continuous batching gets a server like ours. All servers run from the beginning, and are
+asked in turn: a window of questions each, then the next window in another order. The answers are
+greedy and have exactly the length that was asked for, so that all servers compute as many tokens.
+No question comes twice. Refusals and answers without text are counted. The clients run on the same
+cores, as they would on one machine.
 """
 
 from __future__ import annotations
@@ -17,130 +18,167 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from _llm_files import form_path
-from llm import shared_properties
+from typing import IO, Any
 
 from npu_llm.errors import ServerError
-from npu_llm.serving.client import Connection, LoadReport, Work, measure
+from npu_llm.serving.client import Connection, Load, Percentiles, Work, gather
 
 HERE = Path(__file__).parent
-_GGUF = {"int8": "Q8_0", "int4": "Q4_0"}
+GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-def command(engine: str, precision: str, port: int, options: Any) -> list[str]:
+@dataclass
+class Server:
+    """A server in a process of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    log: IO[bytes]
+
+    def wait(self) -> None:
+        """Waits until it answers."""
+        for _ in range(1200):
+            try:
+                gather(self.connection, work(1, 1, (8, 8), (8, 8), seed=99))
+            except ServerError:
+                if self.process.poll() is not None:
+                    self.log.seek(0)
+                    raise SystemExit(self.log.read().decode()[-2000:]) from None
+                time.sleep(0.25)
+            else:
+                return
+        raise SystemExit(f"{self.name} does not answer")
+
+
+def work(
+    clients: int, requests: int, prompt: tuple[int, int], new: tuple[int, int], *, seed: int
+) -> Work:
+    return Work(
+        clients=clients, requests=requests, prompt_words=prompt, new_tokens=new, seed=seed,
+        fields=GREEDY,
+    )  # fmt: skip
+
+
+def command(name: str, file: Path, port: int, options: Any) -> list[str]:
     """Returns what starts a server."""
-    checkpoint = str(form_path(options.work, options.model, "checkpoint"))
-    if engine == "npu-llm":
+    if name == "npu-llm":
         return [
-            sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model", checkpoint,
-            "--dtype", precision, "--port", str(port), "--cache-dir",
-            str(options.work / "npu-llm-cache"), *options.serve_option,
+            sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model", str(file),
+            "--dtype", options.dtype, "--port", str(port), *options.serve_option,
         ]  # fmt: skip
-    if engine == "openvino-genai":
-        folder = form_path(options.work, options.model, "openvino", precision)
-        properties = {"INFERENCE_NUM_THREADS": options.threads, **shared_properties(precision)}
-        script = str(HERE / "_genai_server.py")
-        return [options.peers, script, str(folder), checkpoint, str(port), json.dumps(properties)]
-    file = form_path(options.work, options.model, "gguf", _GGUF[precision])
+    places = max(options.clients)
+    if name == "llama-server":
+        script = str(HERE / "_llama_server.py")
+        return [options.llama, script, str(file), str(port), str(options.threads), str(places)]
     return [
-        options.llama, "-m", "llama_cpp.server", "--model", str(file), "--port", str(port),
-        "--n_ctx", "8192", "--n_threads", str(options.threads),
-    ]  # fmt: skip
+        options.genai,
+        str(HERE / "_genai_server.py"),
+        str(file),
+        str(port),
+        str(options.threads),
+    ]
 
 
-def run(engine: str, precision: str, options: Any) -> dict[int, LoadReport]:
-    """Starts a server, and returns how it answered, by the number of clients."""
+def start(name: str, file: Path, options: Any) -> Server:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: options.threads]))
-    server = subprocess.Popen(
-        ["taskset", "-c", cores, *command(engine, precision, port, options)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the server
+    process = subprocess.Popen(
+        ["taskset", "-c", cores, *command(name, file, port, options)],
+        stdout=log,
+        stderr=log,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     )
+    return Server(name, process, Connection(f"http://127.0.0.1:{port}"), log)
+
+
+def compare(file: Path, options: Any) -> dict[tuple[int, str], Load]:
+    """Returns how each server answered, by the number of clients and its name."""
+    names = ["npu-llm"]
+    names += ["llama-server"] if options.llama else []
+    names += ["openvino-genai"] if options.genai else []
+    servers = [start(name, file, options) for name in names]
+    found: dict[tuple[int, str], Load] = {}
     try:
-        connection = Connection(f"http://127.0.0.1:{port}")
-        _wait(connection, server)
-        measure(connection, Work(clients=1, requests=2, new_tokens=(8, 8), seed=99))  # warms up
-        found = {}
+        for server in servers:
+            server.wait()
         for clients in options.clients:
-            work = Work(
-                clients=clients,
-                requests=max(clients * options.rounds, options.rounds),
-                prompt_words=tuple(options.prompt),
-                new_tokens=tuple(options.new_tokens),
-                seed=clients,
-            )
-            found[clients] = measure(connection, work)
-        return found
+            for window in range(options.windows):
+                asked = work(
+                    clients, clients * options.rounds, options.prompt, options.new_tokens,
+                    seed=1000 * clients + window,
+                )  # fmt: skip
+                turn = window % len(servers)
+                for server in servers[turn:] + servers[:turn]:
+                    load = gather(server.connection, asked)
+                    key = (clients, server.name)
+                    found[key] = found[key] + load if key in found else load
     finally:
-        server.terminate()
-        server.wait()
-
-
-def _wait(connection: Connection, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(1200):
-        try:
-            connection.models()
-        except ServerError:
-            if server.poll() is not None:
-                raise SystemExit(f"the server ended with {server.returncode}") from None
-            time.sleep(0.25)
-        else:
-            return
-    raise SystemExit("the server does not answer")
-
-
-def listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
+        for server in servers:
+            server.process.terminate()
+        for server in servers:
+            server.process.wait()
+    return found
 
 
 def numbers(text: str) -> list[int]:
-    return [int(part) for part in listed(text)]
+    return [int(part) for part in text.split(",")]
+
+
+def bounds(text: str) -> tuple[int, int]:
+    """Returns the fewest and the most of a number or two."""
+    found = numbers(text)
+    return found[0], found[-1]
+
+
+def _shown(times: Percentiles | None) -> str:
+    return "-" if times is None else f"{times.p50_s * 1e3:.0f} / {times.p95_s * 1e3:.0f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="keeps weights")
-    parser.add_argument("--peers", help="the interpreter with openvino-genai")
-    parser.add_argument("--llama", help="the interpreter with llama-cpp-python[server]")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--precisions", type=listed, default=["int8", "int4"])
-    parser.add_argument("--clients", type=numbers, default=[1, 4, 8, 16])
-    parser.add_argument("--rounds", type=int, default=4, help="questions of each client")
-    parser.add_argument("--prompt", type=numbers, default=[32, 800], help="words of a prompt")
-    parser.add_argument("--new-tokens", type=numbers, default=[16, 200])
+    parser.add_argument("--gguf", type=Path, action="append", required=True)
+    parser.add_argument("--llama", help="the interpreter with xllamacpp")
+    parser.add_argument("--genai", help="the interpreter with openvino-genai")
+    parser.add_argument("--dtype", default="int8", help="of npu-llm's arithmetic")
+    parser.add_argument(
+        "--clients",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[1, 4, 8, 16],
+    )
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2, help="questions of a client in a window")
+    parser.add_argument("--prompt", type=bounds, default=(32, 256), help="words of a prompt")
+    parser.add_argument("--new-tokens", type=bounds, default=(32, 128))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--serve-option", action="append", default=[], help="for npu-llm serve")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
-    engines = ["npu-llm"]
-    engines += ["openvino-genai"] if options.peers else []
-    engines += ["llama-cpp-python"] if options.llama else []
-    print(
-        f"{'precision':9}  {'clients':>7}  {'server':18}  tokens/s  TTFT 50 %  95 %  ms/token 50 %"
-    )
+    names = ("file", "clients", "server", "requests/s", "tokens/s", "TTFT ms 50/95 %",
+             "ms/token 50/95 %", "ms/piece 50/95 %", "errors", "empty")  # fmt: skip
+    row = "{:24.24}  {:>7}  {:14}  {:>10}  {:>8}  {:>15}  {:>16}  {:>16}  {:>6}  {:>5}"
+    print(row.format(*names))
     kept = []
-    for precision in options.precisions:
-        found = {engine: run(engine, precision, options) for engine in engines}
-        for clients in options.clients:
-            for engine in engines:
-                report = found[engine][clients]
-                first, between = report.time_to_first_token, report.time_per_token
-                print(
-                    f"{precision:9}  {clients:7}  {engine:18}  {report.tokens_per_s:8.1f}  "
-                    f"{first.p50_s if first else 0:9.3f}  {first.p95_s if first else 0:4.2f}  "
-                    f"{1e3 * between.p50_s if between else 0:8.1f}",
-                    flush=True,
-                )
-                kept.append({"precision": precision, "server": engine, **asdict(report)})
+    for file in options.gguf:
+        for (clients, name), load in compare(file, options).items():
+            report = load.report()
+            print(
+                row.format(
+                    file.name, clients, name, f"{report.requests_per_s:.2f}",
+                    f"{report.tokens_per_s:.1f}", _shown(report.time_to_first_token),
+                    _shown(report.time_per_token), _shown(report.time_between_pieces),
+                    sum(report.refusals.values()), report.empty,
+                ),
+                flush=True,
+            )  # fmt: skip
+            kept.append({"file": file.name, "server": name, **asdict(report)})
     if options.json is not None:
         options.json.write_text(json.dumps(kept, indent=2) + "\n")
 

@@ -12,12 +12,23 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from npu_llm.errors import OptionError, ServerError
 
-__all__ = ["WORDS", "Connection", "LoadReport", "Percentiles", "RemoteAnswer", "Work", "measure"]
+__all__ = [
+    "WORDS",
+    "Connection",
+    "Load",
+    "LoadReport",
+    "Percentiles",
+    "RemoteAnswer",
+    "Work",
+    "gather",
+    "measure",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +40,7 @@ class RemoteAnswer:
         prompt_tokens, cached_tokens, answer_tokens: as the server counts them; 0 if it does not.
         finish: why it ended; "cancelled" if it was stopped.
         started_s, first_s, ended_s: by time.perf_counter; first_s is None if nothing came.
+        gaps_s: seconds between its pieces, each of which may have several tokens.
     """
 
     text: str
@@ -39,6 +51,7 @@ class RemoteAnswer:
     started_s: float
     first_s: float | None
     ended_s: float
+    gaps_s: tuple[float, ...] = ()
 
     @property
     def time_to_first_token_s(self) -> float | None:
@@ -143,7 +156,7 @@ class Connection:
         }
         pieces: list[str] = []
         usage: Mapping[str, Any] = {}
-        finish, first_s = "cancelled", None
+        finish, times = "cancelled", list[float]()
         started_s = time.perf_counter()
         try:
             with self._request("POST", "/v1/chat/completions", body) as response:
@@ -151,7 +164,7 @@ class Connection:
                     choice = (event.get("choices") or [{}])[0]
                     text = choice.get("delta", {}).get("content")
                     if text:
-                        first_s = first_s or time.perf_counter()
+                        times.append(time.perf_counter())
                         pieces.append(text)
                         yield text
                     finish = choice.get("finish_reason") or finish
@@ -169,8 +182,9 @@ class Connection:
                     answer_tokens=int(usage.get("completion_tokens", len(pieces))),
                     finish=finish,
                     started_s=started_s,
-                    first_s=first_s,
+                    first_s=times[0] if times else None,
                     ended_s=time.perf_counter(),
+                    gaps_s=tuple(after - before for before, after in pairwise(times)),
                 )
             )
 
@@ -244,6 +258,7 @@ class Work:
         new_tokens: fewest and most tokens of an answer.
         model: the model's name; None for the server's first.
         seed: chooses lengths and words.
+        fields: further fields of the requests; by default the most likely tokens are chosen.
     """
 
     clients: int
@@ -252,6 +267,7 @@ class Work:
     new_tokens: tuple[int, int] = (16, 200)
     model: str | None = None
     seed: int = 0
+    fields: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
 
 
 @dataclass(frozen=True)
@@ -284,19 +300,23 @@ class LoadReport:
         seconds: from the first question to the last answer.
         answers: how many were complete.
         refusals: how many were not, by what was said.
+        empty: how many complete answers had no text.
         prompt_tokens, cached_tokens, tokens: of all complete answers.
-        time_to_first_token, time_per_token, whole: of those.
+        time_to_first_token, time_per_token, whole: of those; the second is a mean of each answer.
+        time_between_pieces: of all pieces, each of which may have several tokens.
     """
 
     work: Work
     seconds: float
     answers: int
     refusals: dict[str, int]
+    empty: int
     prompt_tokens: int
     cached_tokens: int
     tokens: int
     time_to_first_token: Percentiles | None
     time_per_token: Percentiles | None
+    time_between_pieces: Percentiles | None
     whole: Percentiles | None
 
     @property
@@ -310,9 +330,66 @@ class LoadReport:
         return self.answers / self.seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Answers of a server to several clients, and how long they took.
+
+    Attributes:
+        work: what was asked.
+        seconds: from the first question to the last answer.
+        answers: the complete ones.
+        refusals: the others, by what was said.
+    """
+
+    work: Work
+    seconds: float
+    answers: Sequence[RemoteAnswer]
+    refusals: Mapping[str, int]
+
+    def __add__(self, other: Load) -> Load:
+        """Returns both, one after the other, with the work of the first."""
+        return Load(
+            work=self.work,
+            seconds=self.seconds + other.seconds,
+            answers=[*self.answers, *other.answers],
+            refusals=Counter(self.refusals) + Counter(other.refusals),
+        )
+
+    def report(self) -> LoadReport:
+        """Returns the figures."""
+        answers = self.answers
+        first = [one.time_to_first_token_s for one in answers]
+        mean = [one.time_per_token_s for one in answers]
+        return LoadReport(
+            work=self.work,
+            seconds=self.seconds,
+            answers=len(answers),
+            refusals=dict(self.refusals),
+            empty=sum(not one.text for one in answers),
+            prompt_tokens=sum(one.prompt_tokens for one in answers),
+            cached_tokens=sum(one.cached_tokens for one in answers),
+            tokens=sum(one.answer_tokens for one in answers),
+            time_to_first_token=Percentiles.of([time for time in first if time is not None]),
+            time_per_token=Percentiles.of([time for time in mean if time is not None]),
+            time_between_pieces=Percentiles.of([gap for one in answers for gap in one.gaps_s]),
+            whole=Percentiles.of([one.ended_s - one.started_s for one in answers]),
+        )
+
+
 def measure(
     connection: Connection, work: Work, *, on_answer: Callable[[int], object] = lambda _: None
 ) -> LoadReport:
+    """Does what `gather` does; returns the figures.
+
+    Raises:
+        ServerError: [server-unreachable], [server-refused] if no question was answered.
+    """
+    return gather(connection, work, on_answer=on_answer).report()
+
+
+def gather(
+    connection: Connection, work: Work, *, on_answer: Callable[[int], object] = lambda _: None
+) -> Load:
     """Asks from several threads until all questions are answered or refused.
 
     Args:
@@ -340,7 +417,10 @@ def measure(
             text, count = question
             try:
                 answer = connection.chat(
-                    [{"role": "user", "content": text}], model=model, max_tokens=count
+                    [{"role": "user", "content": text}],
+                    model=model,
+                    max_tokens=count,
+                    **work.fields,
                 )
             except ServerError as error:
                 with lock:
@@ -361,20 +441,7 @@ def measure(
     seconds = time.perf_counter() - started
     if not answers and errors:
         raise errors[0]
-    first = [one.time_to_first_token_s for one in answers]
-    between = [one.time_per_token_s for one in answers]
-    return LoadReport(
-        work=work,
-        seconds=seconds,
-        answers=len(answers),
-        refusals=dict(refusals),
-        prompt_tokens=sum(one.prompt_tokens for one in answers),
-        cached_tokens=sum(one.cached_tokens for one in answers),
-        tokens=sum(one.answer_tokens for one in answers),
-        time_to_first_token=Percentiles.of([time for time in first if time is not None]),
-        time_per_token=Percentiles.of([time for time in between if time is not None]),
-        whole=Percentiles.of([one.ended_s - one.started_s for one in answers]),
-    )
+    return Load(work=work, seconds=seconds, answers=answers, refusals=refusals)
 
 
 def _questions(work: Work) -> itertools.chain[tuple[str, int]]:

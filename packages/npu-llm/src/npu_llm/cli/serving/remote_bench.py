@@ -59,6 +59,7 @@ def print_report(report: LoadReport) -> None:
     rows = {
         "time to first token, ms": report.time_to_first_token,
         "time per token, ms": report.time_per_token,
+        "time between pieces, ms": report.time_between_pieces,
         "whole answer, ms": report.whole,
     }
     for name, spread in rows.items():
@@ -69,7 +70,7 @@ def print_report(report: LoadReport) -> None:
         f"{report.answers:,} answers in {report.seconds:,.1f} s: {report.tokens_per_s:,.1f} "
         f"tokens/s, {report.requests_per_s:,.2f} requests/s; {report.prompt_tokens:,} tokens of "
         f"prompts, {report.cached_tokens:,} of them known; {sum(report.refusals.values()):,} "
-        "refused"
+        f"refused, {report.empty:,} empty"
     )
 
 
