@@ -22,6 +22,7 @@ from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder
 
+SHOWS_EFFORT = "{# <think> #}{{ reasoning_effort }}{% if enable_thinking is false %}no{% endif %}"
 SHOWS_TOOLS = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
 
 
@@ -32,6 +33,7 @@ def speakers(saved_speaker, shared):
         "plain": {"context": 512},
         "tools": {"context": 1024, "before": SHOWS_TOOLS},
         "long": {"context": 65536},
+        "thinks": {"context": 512, "before": SHOWS_EFFORT},
     }
 
     def load(name):

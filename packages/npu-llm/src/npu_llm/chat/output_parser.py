@@ -57,8 +57,8 @@ class ParsedOutput:
         elif delta.kind == "call":
             self.calls.append(Call(delta.id, delta.text, ""))
         else:
-            call = self.calls[delta.index]
-            self.calls[delta.index] = replace(call, arguments=call.arguments + delta.text)
+            call = self.calls[-1]
+            self.calls[-1] = replace(call, arguments=call.arguments + delta.text)
 
 
 class OutputParser:

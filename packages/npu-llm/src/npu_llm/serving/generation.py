@@ -7,21 +7,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from npu_llm.chat.tool_calls import (
-    Call,
-    CallReader,
-    CallStyle,
-    call_schema,
-    read_calls,
-    style_of,
-)
+from npu_llm.chat.output_parser import Delta as Part
+from npu_llm.chat.output_parser import OutputParser
+from npu_llm.chat.tool_calls import Call
 from npu_llm.engine.sampler import Token
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.sequence import Request
 from npu_llm.serving.answer import Answer, Piece, gather_pieces
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.request_error import RequestError
-from npu_llm.structured_output import Form
+from npu_llm.structured_output import Form, TokenConstraint
 from npu_llm.tokenizer.tokenizer import Message
 
 __all__ = [
@@ -51,14 +46,18 @@ class Conversation:
         tools: functions in OpenAI's form, {"type": "function", "function": {...}}; those that the
             answer may call.
         tool_choice: whether one of them must be called, and which.
+        is_parallel: whether the answer may call several.
         template_options: other options of the chat template.
+        thinking_budget: maximum number of tokens of reasoning; None for no limit.
         continues_last: whether the answer continues the last message instead of following it.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: ToolChoice = "auto"
+    is_parallel: bool = True
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    thinking_budget: int | None = None
     continues_last: bool = False
 
 
@@ -95,6 +94,7 @@ class TextRequest:
         ignores_ends: whether the model's end tokens do not end an answer.
         includes_stop: whether a stop string is part of the answer.
         skips_special_tokens: whether answers are without special tokens.
+        streams_calls: whether calls of tools may come before they are complete.
         make_form: returns the form of the answers; None for any.
         cache_salt: cached prefixes are shared with requests of the same salt only.
         uses_cache: whether cached prefixes may be used.
@@ -110,6 +110,7 @@ class TextRequest:
     ignores_ends: bool = False
     includes_stop: bool = False
     skips_special_tokens: bool = True
+    streams_calls: bool = False
     make_form: Callable[[], Form] | None = None
     cache_salt: str | None = None
     uses_cache: bool = True
@@ -121,16 +122,18 @@ class Delta:
 
     Attributes:
         index: of the answer.
+        reasoning: more of its reasoning.
         text: more of its content.
         tokens: those of the content.
-        calls: calls of tools.
+        parts: beginnings and arguments of tool calls.
         finish: why it ended: "stop" or "length"; None before the end.
     """
 
     index: int
     text: str = ""
     tokens: tuple[Token, ...] = ()
-    calls: tuple[Call, ...] = ()
+    reasoning: str = ""
+    parts: tuple[Part, ...] = ()
     finish: str | None = None
 
 
@@ -139,6 +142,7 @@ class Choice:
     """A whole answer; attributes as those of Delta.
 
     Attributes:
+        calls: its tool calls.
         prompt: tokens of its prompt.
         prompt_tokens: the same after the first with their log probabilities, if requested.
         stop: the stop string or the token that ended it.
@@ -146,6 +150,7 @@ class Choice:
 
     prompt: Sequence[int]
     text: str = ""
+    reasoning: str = ""
     tokens: list[Token] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     finish: str = ""
@@ -189,6 +194,7 @@ class Generation:
         self.prompts = prompts
         self.answers = answers
         self._per_prompt = len(answers) // len(prompts)
+        self._parsers = [self._parser(index) for index in range(len(answers))]
 
     @classmethod
     async def start(cls, served: ServedModel, request: TextRequest) -> Generation:
@@ -201,19 +207,20 @@ class Generation:
         per_prompt = request.candidates or request.count
         served.engine.check_count(per_prompt * len(request.prompts))
         _check_tokens(served, "logit_bias", request.sampling.get("logit_bias", ()))
-        readers = [_reading(served, prompt) for prompt in request.prompts]
+        for given in request.prompts:
+            _check_tools(served, request, given)
         prompts = [await encode_prompt(served, prompt) for prompt in request.prompts]
         asked: list[Request] = []
         answers: list[Answer] = []
-        for prompt, given, reading in zip(prompts, request.prompts, readers, strict=True):
-            make = _form(request, given, reading)
+        for prompt, given in zip(prompts, request.prompts, strict=True):
+            is_raw = not isinstance(given, Conversation) or not request.skips_special_tokens
             for index in range(per_prompt):
                 params = _params(served, request, len(prompt), index)
                 answer = Answer(
                     params,
-                    served.tokenizer,
+                    served.tokenizer if is_raw else served.output_format.decoder,
                     includes_stop=request.includes_stop,
-                    skips_special_tokens=request.skips_special_tokens and reading is None,
+                    skips_special_tokens=request.skips_special_tokens,
                 )
                 answers.append(answer)
                 asked.append(
@@ -222,7 +229,7 @@ class Generation:
                         params=params,
                         on_event=answer.listen,
                         on_prompt=answer.listen_to_prompt,
-                        constraint=None if make is None else await served.constraint(make),
+                        constraint=await _constraint(served, request, given, prompt),
                         cache_salt=request.cache_salt if request.uses_cache else uuid.uuid4().hex,
                     )
                 )
@@ -237,15 +244,12 @@ class Generation:
             ServerError: [server-stopping] if the server ends first.
             Exception: the failure of a step.
         """
-        readers = [
-            _Reader(_reading(self.served, self.request.prompts[index // self._per_prompt]))
-            for index in range(len(self.answers))
-        ]
+        readers = [_Reader(parser) for parser in self._parsers]
         async for index, piece in gather_pieces(self.answers):
             delta = readers[index].delta(index, piece, self.answers[index].finish)
             if self.request.max_tokens == 0:  # the one that was generated is not wanted
                 delta = Delta(index, finish=delta.finish)
-            if delta.text or delta.calls or delta.finish:
+            if delta.text or delta.reasoning or delta.parts or delta.finish:
                 yield delta
 
     async def choices(self) -> list[Choice]:
@@ -256,11 +260,12 @@ class Generation:
         async for delta in self.deltas():
             choice = found[delta.index]
             choice.text += delta.text
+            choice.reasoning += delta.reasoning
             choice.tokens += delta.tokens
-            choice.calls += delta.calls
             choice.finish = delta.finish or choice.finish
-        for choice, answer in zip(found, self.answers, strict=True):
+        for choice, answer, parser in zip(found, self.answers, self._parsers, strict=True):
             choice.prompt_tokens, choice.stop = answer.prompt_tokens, answer.stop
+            choice.calls = [] if parser is None else parser.parsed.calls
         return self._best(found)
 
     def usage(self) -> Usage:
@@ -274,6 +279,19 @@ class Generation:
         """Ends the answers; those that have ended stay as they are."""
         for answer in self.answers:
             answer.close()
+
+    def _parser(self, index: int) -> OutputParser | None:
+        """Returns what separates reasoning, text and calls of an answer; None for a plain text."""
+        place = index // self._per_prompt
+        given = self.request.prompts[place]
+        if not isinstance(given, Conversation):
+            return None
+        return self.served.output_format.parser(
+            self.prompts[place],
+            [tool["function"] for tool in given.tools],
+            is_parallel=given.is_parallel,
+            is_stream=self.request.streams_calls,
+        )
 
     def _best(self, found: list[Choice]) -> list[Choice]:
         """Returns `count` answers to each prompt, the most likely ones."""
@@ -298,7 +316,7 @@ async def encode_prompt(served: ServedModel, prompt: Prompt) -> Sequence[int]:
         return await served.encode_chat(
             prompt.messages,
             tools=list(prompt.tools) or None,
-            template_options=prompt.template_options,
+            template_options=_template_options(prompt),
             continues_last=prompt.continues_last,
         )
     _check_tokens(served, "prompt", prompt)
@@ -342,79 +360,78 @@ def _params(
     )
 
 
-# Calls of tools in answers
+def _template_options(prompt: Conversation) -> dict[str, Any]:
+    """Returns the options of the chat template; some templates have another name for one."""
+    options = dict(prompt.template_options)
+    if "enable_thinking" in options:
+        options.setdefault("thinking", options["enable_thinking"])
+    return options
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """How calls in an answer are written."""
-
-    style: CallStyle
-    names: tuple[str, ...]
-    must_call: bool
+# Reasoning, calls and forms of answers
 
 
-def _reading(served: ServedModel, prompt: Prompt) -> _Reading | None:
-    """Returns how calls are written; None for answers that may not call."""
+def _check_tools(served: ServedModel, request: TextRequest, prompt: Prompt) -> None:
+    """Raises RequestError for tools that the model does not know, or a form besides a call."""
     if not isinstance(prompt, Conversation) or not prompt.tools:
-        return None
-    style = style_of(served.tokenizer.chat_template)
-    if style is None:
+        return
+    if served.output_format.calls is None:
         raise RequestError(
             "tools: must be sent to a model whose chat template describes them; got "
             f"{served.name}. Omit them.",
             code="request-unsupported",
             parameter="tools",
         )
-    names = tuple(tool["function"]["name"] for tool in prompt.tools)
-    must_call = prompt.tool_choice != "auto"
-    return _Reading(style, names, must_call)
-
-
-def _form(
-    request: TextRequest, prompt: Prompt, reading: _Reading | None
-) -> Callable[[], Form] | None:
-    """Returns what makes the form of an answer; None for any."""
-    if reading is None or not reading.must_call or not isinstance(prompt, Conversation):
-        return request.make_form
-    if request.make_form is not None:
+    if prompt.tool_choice != "auto" and request.make_form is not None:
         raise RequestError(
             "response_format: must be omitted where a tool must be called; got both. Omit one.",
             code="request-field",
             parameter="response_format",
         )
-    chosen = prompt.tool_choice if prompt.tool_choice in reading.names else None
-    functions = [tool["function"] for tool in prompt.tools]
-    schema = call_schema(functions, reading.style, name=chosen)
-    return lambda: Form.of_schema(schema)
+
+
+async def _constraint(
+    served: ServedModel, request: TextRequest, given: Prompt, prompt: Sequence[int]
+) -> TokenConstraint | None:
+    """Returns the constraint of an answer; None if every token may come."""
+    make: Callable[[], Form | tuple[Form, Form]] | None = request.make_form
+    if not isinstance(given, Conversation):
+        return await served.constraint(make)
+    if given.tools and given.tool_choice != "auto":
+        functions = [tool["function"] for tool in given.tools]
+        is_any = given.tool_choice == "required"
+
+        def make_call() -> tuple[Form, Form]:
+            return served.output_format.call_forms(
+                functions,
+                name=None if is_any else given.tool_choice,
+                is_parallel=is_any and given.is_parallel,
+            )
+
+        make = make_call
+    return await served.constraint(make, conversation=prompt, budget=given.thinking_budget)
 
 
 class _Reader:
-    """Separates content and calls of an answer."""
+    """Turns the pieces of an answer into deltas."""
 
-    def __init__(self, reading: _Reading | None) -> None:
-        self._reading = reading
-        self._text = ""
-        self._calls: CallReader | None = None
-        if reading is not None:
-            style: CallStyle = "bare" if reading.must_call else reading.style
-            self._calls = CallReader(style, reading.names)
+    def __init__(self, parser: OutputParser | None) -> None:
+        self._parser = parser
         self._held: list[Token] = []
 
     def delta(self, index: int, piece: Piece, finish: str | None) -> Delta:
         """Returns what a piece adds."""
         self._held += piece.tokens
-        text, calls = piece.text, []
-        if self._reading is not None and self._calls is not None:
-            self._text += piece.text
-            text = self._calls.take(piece.text)
-            if finish is not None and self._reading.must_call:
-                calls = read_calls(self._text, "bare", self._reading.names)
-                text = "" if calls else self._text
-            elif finish is not None:
-                rest, calls = self._calls.end()
-                text += rest
+        parts = [Part("content", piece.text)]
+        if self._parser is not None:
+            parts = self._parser.take(piece.text)
+            parts += self._parser.end() if finish is not None else []
+        text = "".join(part.text for part in parts if part.kind == "content")
+        reasoning = "".join(part.text for part in parts if part.kind == "reasoning")
+        calls = tuple(part for part in parts if part.kind in ("call", "arguments"))
         tokens: tuple[Token, ...] = ()
         if text or finish is not None:
             tokens, self._held = tuple(self._held), []
-        return Delta(index, text, tokens, tuple(calls), finish)
+        elif reasoning or calls:
+            self._held = []
+        return Delta(index, text, tokens, reasoning, calls, finish)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npu_llm.chat.tool_calls import style_of
+from npu_llm.chat.output_format import OutputFormat
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
-from npu_llm.errors import ContextError, ServerError, check_text
+from npu_llm.errors import ContextError, OptionError, ServerError, check_text
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
 from npu_llm.tokenizer.token_bytes import TokenBytes, longest_token
 from npu_llm.tokenizer.tokenizer import Message
@@ -24,6 +24,7 @@ __all__ = ["ServedModel"]
 _Result = TypeVar("_Result")
 
 _LONG = 32 << 10  # characters, which take about 30 ms
+_MAX_MAKING_S = 10.0  # real forms take milliseconds
 _MAX_LONG = 8  # texts of that length that wait
 _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -36,6 +37,7 @@ class ServedModel:
         engine: runs its steps.
         tokenizer: for decoding, in the event loop only.
         token_bytes: the bytes of its tokens.
+        output_format: the form of its answers to conversations.
         sampling: what a request that names nothing gets: the settings of the model's generation
             config if it draws tokens; else temperature 1.0 and no bounds.
         ends: the tokens that end an answer.
@@ -57,6 +59,7 @@ class ServedModel:
         self._num_long = 0
         self.tokenizer = copy.deepcopy(self._encoder)
         self.token_bytes = TokenBytes(self.tokenizer)
+        self.output_format = OutputFormat(self.tokenizer)
         self._longest_token = longest_token(self.tokenizer)
         self.sampling, self.ends = _recommended(model), model.end_tokens
         self.engine = Engine(model, options).start()
@@ -64,8 +67,8 @@ class ServedModel:
             self._encoder, vocabulary=model.vocabulary, ends=sorted(self.ends)
         )
         self._short, self._long, self._making = (
-            ThreadPoolExecutor(1, thread_name_prefix=f"npu-llm {name}")
-            for name in ("tokens", "long texts", "forms")
+            ThreadPoolExecutor(count, thread_name_prefix=f"npu-llm {name}")
+            for name, count in (("tokens", 1), ("long texts", 1), ("forms", 2))
         )
 
     @property
@@ -76,8 +79,8 @@ class ServedModel:
     @property
     def capabilities(self) -> list[str]:
         """What the model can do, in Ollama's words."""
-        has_tools = style_of(self.tokenizer.chat_template) is not None
-        return ["completion", *(["tools"] if has_tools else [])]
+        found = {"tools": self.output_format.calls, "thinking": self.output_format.thinking}
+        return ["completion", *(name for name, style in found.items() if style is not None)]
 
     def find_token(self, names: Sequence[str]) -> int | None:
         """Returns the token of one of several names; None if the vocabulary has none."""
@@ -121,16 +124,44 @@ class ServedModel:
 
         return await self._encode(sum(_length(message) for message in messages), work)
 
-    async def constraint(self, make: Callable[[], Form]) -> TokenConstraint:
-        """Returns what holds one answer to a form; building it may take a second.
+    async def constraint(
+        self,
+        make: Callable[[], Form | tuple[Form, Form]] | None,
+        *,
+        conversation: Sequence[int] | None = None,
+        budget: int | None = None,
+    ) -> TokenConstraint | None:
+        """Returns the constraint of one answer; None if every token may come.
 
         Args:
-            make: returns the form.
+            make: returns the form, or the forms without and after reasoning; None for any.
+            conversation: tokens of the prompt, if the answer may reason first.
+            budget: maximum number of tokens of reasoning; None for no limit.
 
         Raises:
-            OptionError: [answer-form], [missing-llguidance], see npu_llm.structured_output.
+            OptionError: [answer-form], also where it takes too long; [missing-llguidance].
         """
-        return await _in_thread(self._making, lambda: self._forms.make(make()))
+        if make is None and budget is None:
+            return None
+
+        def work() -> TokenConstraint | None:
+            forms = None if make is None else make()
+            if conversation is not None:
+                return self.output_format.constraint(
+                    self._forms, conversation, forms, ends=sorted(self.ends), budget=budget
+                )
+            form = forms[0] if isinstance(forms, tuple) else forms
+            return None if form is None else self._forms.make(form)
+
+        made = _in_thread(self._making, work)
+        try:
+            return await asyncio.wait_for(made, _MAX_MAKING_S)
+        except TimeoutError as failure:
+            raise OptionError(
+                f"form: must be one that is compiled within {_MAX_MAKING_S:.0f} s; got one that is "
+                "not, or others before it. Simplify it, or ask again later.",
+                code="answer-form",
+            ) from failure
 
     def close(self, *, grace_s: float = 0.0) -> None:
         """Ends the engine; see Engine.close."""

@@ -14,12 +14,18 @@ from npu_llm.chat.tool_calls import Call
 from npu_llm.serving.generation import (
     Choice,
     Conversation,
+    Delta,
     Generation,
     TextRequest,
     Usage,
     encode_prompt,
 )
-from npu_llm.serving.http.endpoints.fields import call_of, content_of, schema_forms
+from npu_llm.serving.http.endpoints.fields import (
+    call_of,
+    content_of,
+    schema_forms,
+    thinking_options,
+)
 from npu_llm.serving.http.schemas.anthropic import (
     AnthropicCall,
     AnthropicCountBody,
@@ -51,6 +57,7 @@ async def messages(request: Request) -> Response:
         | {"stop": tuple(stop for stop in body.stop_sequences or () if stop)},
         max_tokens=body.max_tokens,
         make_form=_form(body),
+        streams_calls=body.stream,
     )
     work = _Messages()
     return await service.answer(
@@ -105,7 +112,8 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
     last = found[-1]
     is_begun = bool(last["content"]) and "tool_calls" not in last
     continues = body.messages[-1].role == "assistant" and is_begun
-    options: dict[str, Any] = {}
+    effort = None if body.output_config is None else body.output_config.effort
+    options = thinking_options(effort)
     if body.thinking is not None:
         options["enable_thinking"] = body.thinking.type != "disabled"
     choices = {"any": "required", "tool": name}
@@ -113,7 +121,9 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
         messages=found,
         tools=tools,
         tool_choice=choices.get(kind, "auto"),
+        is_parallel=choice is None or not choice.disable_parallel_tool_use,
         template_options=options,
+        thinking_budget=None if body.thinking is None else body.thinking.budget_tokens,
         continues_last=continues,
     )
 
@@ -149,7 +159,9 @@ class _Messages:
         """Returns the message."""
         (choice,) = choices
         content: list[dict[str, Any]] = []
-        if choice.text or not choice.calls:
+        if choice.reasoning:
+            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+        if choice.text or not (choice.calls or choice.reasoning):
             content.append({"type": "text", "text": choice.text})
         content += [_call_block(call) for call in choice.calls]
         reason, stop = _reason(choice.finish, choice.stop, calls=bool(choice.calls))
@@ -171,28 +183,11 @@ class _Messages:
         usage = {**_usage(generation.usage()), "output_tokens": 0}
         begun |= {"stop_sequence": None, "usage": usage}
         yield emit("message_start", message=begun)
-        block: dict[str, Any]
-        index, is_open, has_calls, finish = 0, False, False, ""
+        blocks = _Blocks()
         async for delta in generation.deltas():
-            finish = delta.finish or finish
-            if delta.text:
-                if not is_open:
-                    is_open, block = True, {"type": "text", "text": ""}
-                    yield emit("content_block_start", index=index, content_block=block)
-                text = {"type": "text_delta", "text": delta.text}
-                yield emit("content_block_delta", index=index, delta=text)
-            if is_open and (delta.calls or finish):
-                is_open = False
-                yield emit("content_block_stop", index=index)
-                index += 1
-            for call in delta.calls:
-                has_calls = True
-                block = {**_call_block(call), "input": {}}
-                yield emit("content_block_start", index=index, content_block=block)
-                part = {"type": "input_json_delta", "partial_json": call.arguments}
-                yield emit("content_block_delta", index=index, delta=part)
-                yield emit("content_block_stop", index=index)
-                index += 1
+            for kind, content in blocks.add(delta):
+                yield emit(kind, **content)
+        finish, has_calls = blocks.finish, blocks.has_calls
         reason, stop = _reason(finish, generation.answers[0].stop, calls=has_calls)
         ended = {"stop_reason": reason, "stop_sequence": stop}
         yield emit("message_delta", delta=ended, usage=_usage(generation.usage()))
@@ -201,6 +196,58 @@ class _Messages:
     def _head(self, generation: Generation) -> dict[str, Any]:
         model = generation.served.name
         return {"id": self._id, "type": "message", "role": "assistant", "model": model}
+
+
+class _Blocks:
+    """Turns deltas into the events of blocks, one of which is open at a time.
+
+    Attributes:
+        finish: why the answer ended; "" before.
+        has_calls: whether a call has begun.
+    """
+
+    def __init__(self) -> None:
+        self.finish = ""
+        self.has_calls = False
+        self._index = -1
+        self._kind = ""  # of the open block
+
+    def add(self, delta: Delta) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the kinds and contents of the events that a delta adds."""
+        if delta.reasoning:
+            yield from self._open("thinking", {"thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+        if delta.text:
+            yield from self._open("text", {"text": ""})
+            yield self._delta({"type": "text_delta", "text": delta.text})
+        for part in delta.parts:
+            if part.kind == "call":
+                self.has_calls = True
+                begun = {"id": part.id, "name": part.text, "input": {}}
+                yield from self._open("tool_use", begun, is_new=True)
+            else:
+                yield self._delta({"type": "input_json_delta", "partial_json": part.text})
+        if delta.finish is not None:
+            self.finish = delta.finish
+            yield from self._close()
+
+    def _open(
+        self, kind: str, content: dict[str, Any], *, is_new: bool = False
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        if self._kind == kind and not is_new:
+            return
+        yield from self._close()
+        self._index, self._kind = self._index + 1, kind
+        block = {"type": kind, **content}
+        yield "content_block_start", {"index": self._index, "content_block": block}
+
+    def _close(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        if self._kind:
+            self._kind = ""
+            yield "content_block_stop", {"index": self._index}
+
+    def _delta(self, content: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "content_block_delta", {"index": self._index, "delta": content}
 
 
 def _call_block(call: Call) -> dict[str, Any]:

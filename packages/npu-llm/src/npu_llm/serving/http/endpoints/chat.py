@@ -10,9 +10,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from npu_llm.chat.output_parser import Delta as Part
 from npu_llm.engine.sampler import Token
 from npu_llm.serving.generation import Choice, Conversation, Generation, TextRequest, Usage
-from npu_llm.serving.http.endpoints.fields import form_of, messages_of, request_of
+from npu_llm.serving.http.endpoints.fields import (
+    form_of,
+    messages_of,
+    request_of,
+    thinking_options,
+)
 from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
 from npu_llm.serving.http.schemas.openai import ChatBody, ChosenTool
 from npu_llm.serving.http.service import service_of
@@ -72,7 +78,9 @@ class _Chat:
             messages=messages_of(body.messages),
             tools=[tool.model_dump(exclude_none=True) for tool in tools],
             tool_choice=choice.function.name if isinstance(choice, ChosenTool) else choice,
-            template_options=body.chat_template_kwargs or {},
+            is_parallel=body.parallel_tool_calls,
+            template_options=thinking_options(body.effort) | (body.chat_template_kwargs or {}),
+            thinking_budget=body.budget,
             continues_last=body.continue_final_message,
         )
         return request_of(
@@ -80,6 +88,7 @@ class _Chat:
             [conversation],
             max_tokens=body.max_completion_tokens or body.max_tokens,
             make_form=form_of(body, body.response_format),
+            streams_calls=body.stream,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         )
 
@@ -88,6 +97,8 @@ class _Chat:
         found = []
         for index, choice in enumerate(choices):
             message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+            if choice.reasoning:
+                message["reasoning_content"] = choice.reasoning
             if choice.calls:
                 message["content"] = choice.text or None
                 message["tool_calls"] = [call.content() for call in choice.calls]
@@ -121,16 +132,14 @@ class _Chat:
         calls = [0] * len(generation.answers)
         async for delta in generation.deltas():
             index = delta.index
+            if delta.reasoning:
+                yield chunk(index, {"reasoning_content": delta.reasoning})
             if delta.text or (delta.tokens and self._body.logprobs):
                 logprobs = self._logprobs(generation.served, delta.tokens)
                 yield chunk(index, {"content": delta.text}, logprobs=logprobs)
-            if delta.calls:
-                parts = [
-                    {"index": calls[index] + place, **call.content()}
-                    for place, call in enumerate(delta.calls)
-                ]
-                calls[index] += len(parts)
-                yield chunk(index, {"tool_calls": parts})
+            if delta.parts:
+                calls[index] += sum(part.kind == "call" for part in delta.parts)
+                yield chunk(index, {"tool_calls": [_call_part(part) for part in delta.parts]})
             if delta.finish is not None:
                 reason = _reason(delta.finish, calls=calls[index] > 0)
                 yield chunk(index, {}, finish_reason=reason)
@@ -145,6 +154,13 @@ class _Chat:
         if not self._body.logprobs:
             return None
         return chat_logprobs(served, tokens, top=self._body.top_logprobs or 0)
+
+
+def _call_part(part: Part) -> dict[str, Any]:
+    if part.kind == "arguments":
+        return {"index": part.index, "function": {"arguments": part.text}}
+    function = {"name": part.text, "arguments": ""}
+    return {"index": part.index, "id": part.id, "type": "function", "function": function}
 
 
 def _reason(finish: str, *, calls: bool) -> str:

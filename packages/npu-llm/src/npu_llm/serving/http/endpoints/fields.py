@@ -22,6 +22,7 @@ __all__ = [
     "request_of",
     "schema_forms",
     "stops_of",
+    "thinking_options",
 ]
 
 _FIELDS = (
@@ -69,6 +70,19 @@ def stops_of(stop: str | Sequence[str] | None) -> list[str]:
     if stop is None:
         return []
     return [stop] if isinstance(stop, str) else list(stop)
+
+
+def thinking_options(effort: str | bool | None) -> dict[str, Any]:
+    """Returns the options of a chat template for how much a model reasons.
+
+    Args:
+        effort: "none", a degree such as "low", or whether at all; None for the template's own.
+    """
+    if effort is None or isinstance(effort, bool):
+        return {} if effort is None else {"enable_thinking": effort}
+    if effort == "none":
+        return {"enable_thinking": False}
+    return {"enable_thinking": True, "reasoning_effort": effort}
 
 
 def messages_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

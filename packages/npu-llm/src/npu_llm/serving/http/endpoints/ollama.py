@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from npu_llm.chat.output_parser import ParsedOutput
 from npu_llm.chat.tool_calls import Call
 from npu_llm.engine.sampler import Token
 from npu_llm.serving.generation import (
@@ -21,7 +22,12 @@ from npu_llm.serving.generation import (
     Text,
     TextRequest,
 )
-from npu_llm.serving.http.endpoints.fields import call_of, schema_forms, stops_of
+from npu_llm.serving.http.endpoints.fields import (
+    call_of,
+    schema_forms,
+    stops_of,
+    thinking_options,
+)
 from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
 from npu_llm.serving.http.endpoints.tasks import embed
 from npu_llm.serving.http.schemas.ollama import (
@@ -52,7 +58,7 @@ async def chat(request: Request) -> Response:
     conversation = Conversation(
         messages=[_message(one) for one in body.messages],
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
-        template_options=_template_options(body.think),
+        template_options=thinking_options(body.think),
     )
     return await _answer(service, request, body, conversation, bool(body.messages))
 
@@ -74,7 +80,7 @@ async def generate(request: Request) -> Response:
         user = {"role": "user", "content": _content(body.prompt, body.images)}
         system = {"role": "system", "content": body.system}
         messages: list[dict[str, Any]] = [*([system] if body.system else []), user]
-        options = _template_options(body.think)
+        options = thinking_options(body.think)
         prompt = Conversation(messages=messages, template_options=options)
     return await _answer(service, request, body, prompt, bool(body.prompt or body.images))
 
@@ -198,10 +204,6 @@ def _content(text: str, images: Sequence[str] | None) -> str | list[dict[str, An
     return [*parts, {"type": "text", "text": text}]
 
 
-def _template_options(think: bool | str | None) -> dict[str, Any]:
-    return {} if think is None else {"enable_thinking": bool(think)}
-
-
 async def _answer(
     service: Service,
     request: Request,
@@ -258,12 +260,13 @@ class _Answering:
         self._is_chat = isinstance(body, OllamaChatBody)
         self._started = time.perf_counter_ns()
 
-    def part(self, text: str, calls: Sequence[Call] = ()) -> dict[str, Any]:
+    def part(self, text: str, calls: Sequence[Call] = (), *, reasoning: str = "") -> dict[str, Any]:
         """Returns an object with a part of the answer."""
         head = {"model": self._body.model, "created_at": _time(time.time())}
+        thinking = {"thinking": reasoning} if reasoning else {}
         if not self._is_chat:
-            return {**head, "response": text}
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+            return {**head, "response": text, **thinking}
+        message: dict[str, Any] = {"role": "assistant", "content": text, **thinking}
         if calls:
             message["tool_calls"] = [_call(call, index) for index, call in enumerate(calls)]
         return {**head, "message": message}
@@ -273,7 +276,7 @@ class _Answering:
         (choice,) = choices
         logprobs = self._logprobs(generation.served, choice.tokens)
         return {
-            **self.part(choice.text, choice.calls),
+            **self.part(choice.text, choice.calls, reasoning=choice.reasoning),
             **logprobs,
             **self._end(generation, choice.finish),
         }
@@ -283,9 +286,14 @@ class _Answering:
         finish = ""
         async for delta in generation.deltas():
             finish = delta.finish or finish
-            if delta.text or delta.calls:
+            output = ParsedOutput()
+            for part in delta.parts:  # calls come whole
+                output.add(part)
+            calls = output.calls
+            if delta.text or delta.reasoning or calls:
                 logprobs = self._logprobs(generation.served, delta.tokens)
-                yield _line({**self.part(delta.text, delta.calls), **logprobs, "done": False})
+                told = self.part(delta.text, calls, reasoning=delta.reasoning)
+                yield _line({**told, **logprobs, "done": False})
         yield _line({**self.part(""), **self._end(generation, finish)})
 
     def _end(self, generation: Generation, finish: str) -> dict[str, Any]:

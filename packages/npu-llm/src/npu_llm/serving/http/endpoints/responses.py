@@ -11,9 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npu_llm.chat.tool_calls import Call
-from npu_llm.serving.generation import Choice, Conversation, Generation, TextRequest
-from npu_llm.serving.http.endpoints.fields import call_of, content_of, schema_forms
+from npu_llm.serving.generation import Choice, Conversation, Delta, Generation, TextRequest
+from npu_llm.serving.http.endpoints.fields import (
+    call_of,
+    content_of,
+    schema_forms,
+    thinking_options,
+)
 from npu_llm.serving.http.schemas.openai import (
+    Reasoning,
     ResponsesBody,
     ResponsesCall,
     ResponsesMessage,
@@ -59,7 +65,7 @@ class _Responding:
     def asked(self) -> TextRequest:
         """Returns the request without its protocol."""
         body = self._body
-        choice = body.tool_choice or "auto"
+        choice, reasoning = body.tool_choice or "auto", body.reasoning or Reasoning.model_validate({})
         tools = [] if choice == "none" else [
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
             for tool in body.tools or ()
@@ -68,6 +74,9 @@ class _Responding:
             messages=self._messages(),
             tools=tools,
             tool_choice=choice if isinstance(choice, str) else choice.name,
+            is_parallel=body.parallel_tool_calls,
+            template_options=thinking_options(reasoning.effort),
+            thinking_budget=reasoning.max_tokens,
         )
         format_ = None if body.text is None else body.text.format
         forms = []
@@ -79,13 +88,16 @@ class _Responding:
             sampling={name: value for name, value in sampling.items() if value is not None},
             max_tokens=body.max_output_tokens,
             make_form=forms[0] if forms else None,
+            streams_calls=body.stream,
         )
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
         """Returns the response."""
         (choice,) = choices
         state = _state(choice.finish)
-        items = [self._message(choice.text, state)] if choice.text or not choice.calls else []
+        items = [_thought_item(choice.reasoning)] if choice.reasoning else []
+        if choice.text or not choice.calls:
+            items.append(_message(choice.text, state))
         items += [_call_item(call) for call in choice.calls]
         return self._response(generation, items, choice.finish)
 
@@ -100,33 +112,13 @@ class _Responding:
 
         yield emit("response.created", response=self._response(generation, [], None))
         yield emit("response.in_progress", response=self._response(generation, [], None))
-        message = self._message("", "in_progress")
-        place = {"item_id": message["id"], "output_index": 0, "content_index": 0}
-        text, items, finish, is_open = "", list[dict[str, Any]](), "", False
+        items = _Items()
+        finish = ""
         async for delta in generation.deltas():
             finish = delta.finish or finish
-            is_empty = finish and not delta.calls and not items
-            if not is_open and not items and (delta.text or is_empty):
-                is_open = True
-                item = {**message, "content": []}
-                yield emit("response.output_item.added", output_index=0, item=item)
-                part = message["content"][0]
-                yield emit("response.content_part.added", **place, part=part)
-            if delta.text:
-                text += delta.text
-                yield emit("response.output_text.delta", **place, delta=delta.text, logprobs=[])
-            if is_open and (delta.calls or finish):
-                is_open = False
-                items.append({**self._message(text, _state(finish or "stop")), "id": message["id"]})
-                part = items[0]["content"][0]
-                yield emit("response.output_text.done", **place, text=text, logprobs=[])
-                yield emit("response.content_part.done", **place, part=part)
-                yield emit("response.output_item.done", output_index=0, item=items[0])
-            for call in delta.calls:
-                items.append(_call_item(call))
-                for kind, content in _call_events(items[-1], len(items) - 1):
-                    yield emit(kind, **content)
-        response = self._response(generation, items, finish)
+            for kind, content in items.add(delta):
+                yield emit(kind, **content)
+        response = self._response(generation, items.complete, finish)
         yield emit(f"response.{response['status']}", response=response)
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -190,15 +182,108 @@ class _Responding:
             },
         }  # fmt: skip
 
-    def _message(self, text: str, state: str) -> dict[str, Any]:
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        return {
-            "id": f"msg_{uuid.uuid4().hex}",
-            "type": "message",
-            "role": "assistant",
-            "status": state,
-            "content": [part],
-        }
+
+_Events = Iterator[tuple[str, dict[str, Any]]]
+
+
+class _Items:
+    """Turns deltas into the events of items, one of which is open at a time.
+
+    Attributes:
+        complete: the items that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.complete: list[dict[str, Any]] = []
+        self._kind = ""  # of the open item
+        self._item: dict[str, Any] = {}
+        self._text = ""
+
+    def add(self, delta: Delta) -> _Events:
+        """Yields the kinds and contents of the events that a delta adds."""
+        if delta.reasoning:
+            if self._kind != "reasoning":
+                yield from self._open("reasoning", _thought_item(""))
+            yield self._more("response.reasoning_text.delta", delta.reasoning, content_index=0)
+        is_empty = delta.finish is not None and not self.complete and not delta.parts
+        if delta.text or (is_empty and self._kind in ("", "reasoning")):
+            if self._kind != "message":
+                yield from self._open("message", _message("", "in_progress"))
+            if delta.text:
+                more = {"content_index": 0, "logprobs": list[Any]()}
+                yield self._more("response.output_text.delta", delta.text, **more)
+        for part in delta.parts:
+            if part.kind == "call":
+                yield from self._open("call", _call_item(Call(part.id, part.text, "")))
+            else:
+                yield self._more("response.function_call_arguments.delta", part.text)
+        if delta.finish is not None:
+            yield from self._close(_state(delta.finish))
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._item["id"], "output_index": len(self.complete)}
+
+    def _more(self, kind: str, text: str, **content: Any) -> tuple[str, dict[str, Any]]:
+        self._text += text
+        return kind, {**self._place, "delta": text, **content}
+
+    def _open(self, kind: str, item: dict[str, Any]) -> _Events:
+        yield from self._close("completed")
+        self._kind, self._item, self._text = kind, item, ""
+        begun = {**item, "status": "in_progress"}
+        if kind != "call":
+            begun["content"] = []
+        index = len(self.complete)
+        yield "response.output_item.added", {"output_index": index, "item": begun}
+        if kind == "message":
+            part = item["content"][0]
+            content = {**self._place, "content_index": 0, "part": part}
+            yield "response.content_part.added", content
+
+    def _close(self, state: str) -> _Events:
+        if not self._kind:
+            return
+        place, text = self._place, self._text
+        item = self._item = {**self._item, "status": state}
+        if self._kind == "call":
+            item["arguments"] = text
+            done = {**place, "name": item["name"], "arguments": text}
+            yield "response.function_call_arguments.done", done
+        else:
+            (part,) = item["content"]
+            item["content"] = [{**part, "text": text}]
+            place["content_index"] = 0
+            if self._kind == "message":
+                yield "response.output_text.done", {**place, "text": text, "logprobs": []}
+                yield "response.content_part.done", {**place, "part": item["content"][0]}
+            else:
+                yield "response.reasoning_text.done", {**place, "text": text}
+        index = len(self.complete)
+        yield "response.output_item.done", {"output_index": index, "item": item}
+        self.complete.append(item)
+        self._kind = ""
+
+
+def _message(text: str, state: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "status": state,
+        "content": [part],
+    }
+
+
+def _thought_item(text: str) -> dict[str, Any]:
+    return {
+        "id": f"rs_{uuid.uuid4().hex}",
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}],
+        "status": "completed",
+    }
 
 
 def _state(finish: str | None) -> str:
@@ -214,14 +299,3 @@ def _call_item(call: Call) -> dict[str, Any]:
         "arguments": call.arguments,
         "status": "completed",
     }
-
-
-def _call_events(item: dict[str, Any], index: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    place = {"item_id": item["id"], "output_index": index}
-    begun = {**item, "arguments": "", "status": "in_progress"}
-    whole = item["arguments"]
-    yield "response.output_item.added", {"output_index": index, "item": begun}
-    yield "response.function_call_arguments.delta", {**place, "delta": whole}
-    done = {**place, "name": item["name"], "arguments": whole}
-    yield "response.function_call_arguments.done", done
-    yield "response.output_item.done", {"output_index": index, "item": item}

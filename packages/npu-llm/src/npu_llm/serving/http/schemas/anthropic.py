@@ -112,7 +112,7 @@ class AnthropicTool(Body):
 class _Choice(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = Field(None, max_length=128)
-    without_effect = {"disable_parallel_tool_use": None}
+    disable_parallel_tool_use: bool = False
 
 
 class _Thinking(Body):

@@ -18,6 +18,7 @@ __all__ = [
     "EmbeddingsBody",
     "FunctionTool",
     "ImagePart",
+    "Reasoning",
     "RerankBody",
     "ResponsesBody",
     "ResponsesCall",
@@ -55,6 +56,9 @@ class StructuredOutputs(Body):
     regex: str | None = Field(None, max_length=1 << 16)
     choice: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
     grammar: str | None = Field(None, max_length=1 << 20)
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class SamplingBody(Body):
@@ -195,6 +199,15 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
+class Reasoning(Body):
+    """How much a model reasons before it answers."""
+
+    effort: Effort | None = None
+    max_tokens: int | None = Field(None, ge=0)
+    enabled: bool | None = None
+    without_effect = {"summary": None, "generate_summary": None, "exclude": (False,)}
+
+
 class ChatBody(SamplingBody):
     """The body of /v1/chat/completions."""
 
@@ -207,6 +220,9 @@ class ChatBody(SamplingBody):
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+    reasoning_effort: Effort | None = None
+    reasoning: Reasoning | None = None
+    thinking_budget: int | None = Field(None, ge=0)
     continue_final_message: bool = False
     add_generation_prompt: bool = True
     without_effect = {
@@ -222,6 +238,20 @@ class ChatBody(SamplingBody):
         "service_tier": ("auto", "default"),
         "functions": ([],),
     }
+
+    @property
+    def effort(self) -> str | bool | None:
+        """How much to reason, from the field that names it."""
+        if self.reasoning_effort is not None or self.reasoning is None:
+            return self.reasoning_effort
+        return self.reasoning.enabled if self.reasoning.effort is None else self.reasoning.effort
+
+    @property
+    def budget(self) -> int | None:
+        """Maximum number of tokens of reasoning, from the field that names it."""
+        if self.thinking_budget is not None or self.reasoning is None:
+            return self.thinking_budget
+        return self.reasoning.max_tokens
 
 
 class CompletionBody(SamplingBody):
@@ -326,6 +356,7 @@ class ResponsesBody(Body):
     tools: list[ResponsesTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | _ChosenFunction | None = None
     parallel_tool_calls: bool = True
+    reasoning: Reasoning | None = None
     text: _TextOptions | None = None
     stream: bool = False
     without_effect = {
