@@ -65,7 +65,8 @@ class _Responding:
     def asked(self) -> TextRequest:
         """Returns the request without its protocol."""
         body = self._body
-        choice, reasoning = body.tool_choice or "auto", body.reasoning or Reasoning.model_validate({})
+        choice = body.tool_choice or "auto"
+        reasoning = body.reasoning or Reasoning.model_validate({})
         tools = [] if choice == "none" else [
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
             for tool in body.tools or ()
