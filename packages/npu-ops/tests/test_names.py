@@ -1,6 +1,7 @@
 import pytest
 
-from npu_ops.names import dotted_name, first_match
+from npu_ops.errors import OperatorInputError
+from npu_ops.names import check_patterns, dotted_name, first_match
 
 
 def test_both_spellings_name_the_same_op() -> None:
@@ -22,3 +23,14 @@ def test_a_pattern_fits_whole_names_only(pattern: str) -> None:
 def test_a_name_without_a_namespace_means_aten() -> None:
     assert first_match("npu::rms_norm", ["rms_norm"]) is None
     assert first_match("npu::rms_norm", ["npu.rms_norm"]) == "npu.rms_norm"
+
+
+@pytest.mark.parametrize("pattern", ["mm", "aten::add.Tensor", "aten.*norm*", "npu.*"])
+def test_patterns_of_operators_pass(pattern):
+    check_patterns("host_ops", [pattern])
+
+
+def test_a_pattern_that_fits_no_operator_is_an_error_with_the_nearest_name():
+    with pytest.raises(OperatorInputError, match=r"'cumsun', which fits none.*'aten.cumsum'") as e:
+        check_patterns("host_ops", ["mm", "cumsun"])
+    assert e.value.code == "unknown-op"

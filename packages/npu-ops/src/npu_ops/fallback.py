@@ -17,7 +17,7 @@ import torch
 
 from npu_ops import _C
 from npu_ops.config import Settings, read_host_ops, read_settings
-from npu_ops.names import dotted_name, first_match
+from npu_ops.names import check_patterns, dotted_name, first_match
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
@@ -83,6 +83,10 @@ def set_fallback_policy(
             it as it is.
         host_ops: patterns of ops that run on the host in any case, strict or not
             (`NPU_FALLBACK_OPS`): `aten.mm`, `mm`, `aten.*norm*`. None leaves them.
+
+    Raises:
+        KindError: [argument-kind] for patterns that are no texts.
+        OperatorInputError: [unknown-op] for a pattern that fits no operator.
     """
     patterns = None if host_ops is None else tuple(host_ops)
     if patterns is not None and not all(isinstance(one, str) for one in patterns):
@@ -91,6 +95,7 @@ def set_fallback_policy(
             f"{ascii(patterns)[:80]}. Write them as texts: ['aten.mm'].",
             code="argument-kind",
         )
+    check_patterns("npu_ops.set_fallback_policy: host_ops", patterns or ())
     if strict is not None:
         _policy.change(strict=bool(strict))
     if patterns is not None:

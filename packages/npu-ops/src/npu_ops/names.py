@@ -6,9 +6,14 @@ torch's dispatcher says `aten::add.Tensor`, its Python side `aten.add.Tensor`; b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-__all__ = ["dotted_name", "first_match"]
+import torch
+
+from npu_ops.errors import OperatorInputError
+
+__all__ = ["check_patterns", "dotted_name", "first_match"]
 
 
 def dotted_name(name: str) -> str:
@@ -32,3 +37,29 @@ def first_match(name: str, patterns: Iterable[str]) -> str | None:
         if any(fnmatchcase(n, form) for n in (full, without_overload) for form in forms):
             return pattern
     return None
+
+
+def check_patterns(option: str, patterns: Iterable[str]) -> None:
+    """Checks that each pattern fits an operator that is registered.
+
+    Args:
+        option: what the patterns were given as.
+        patterns: as first_match takes them.
+
+    Raises:
+        OperatorInputError: [unknown-op] with the nearest name.
+    """
+    known = [dotted_name(name) for name in torch._C._dispatch_get_all_op_names()]
+    for pattern in patterns:
+        if any(first_match(name, [pattern]) for name in known):
+            continue
+        names = {".".join(name.split(".")[:2]) for name in known}
+        wanted = dotted_name(pattern)
+        full = wanted if "." in wanted else f"aten.{wanted}"
+        close = get_close_matches(full, sorted(names), n=1, cutoff=0.6)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise OperatorInputError(
+            f"{option}: must name operators; got {pattern!r}, which fits none. {hint}Import the "
+            "module that defines a custom operator first.",
+            code="unknown-op",
+        )

@@ -30,7 +30,7 @@ from npu_ops.config import read_tool_lists
 from npu_ops.debugging.report import Report
 from npu_ops.errors import OperatorInputError, OpsError
 from npu_ops.fallback import calling_line
-from npu_ops.names import first_match
+from npu_ops.names import check_patterns, first_match
 
 __all__ = ["Call", "OpTool", "Selection", "aside", "describe", "describe_tensor"]
 
@@ -157,7 +157,8 @@ class Selection:
             per_signature: how many calls of one signature at most; None for all.
 
         Raises:
-            OperatorInputError: [tool-option] for a number below 1, or one string for a list.
+            OperatorInputError: [tool-option] for a number below 1, or one string for a list;
+                [unknown-op] for a name that fits no operator.
         """
         for option, given in (("names", names), ("excluded", excluded)):
             if isinstance(given, str):
@@ -175,6 +176,8 @@ class Selection:
         lists = read_tool_lists(tool)
         self.names = lists.names if names is None else tuple(names)
         self.excluded = lists.excluded if excluded is None else tuple(excluded)
+        check_patterns(f"OP_{tool}_LIST" if names is None else "names", self.names)
+        check_patterns(f"OP_{tool}_DISABLE_LIST" if excluded is None else "excluded", self.excluded)
         self._every = every
         self._per_signature = per_signature
         self._lock = threading.Lock()
