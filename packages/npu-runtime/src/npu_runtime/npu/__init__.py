@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import AcceleratorError, OutOfMemoryError
 
-from npu_runtime.npu import amp, fallback, graphs, memory, nvtx, random, streams, tensors
+from npu_runtime.npu import amp, ascend, fallback, graphs, memory, nvtx, random, streams, tensors
 from npu_runtime.npu.absent import ABSENT
 from npu_runtime.npu.amp import (
+    autocast,
     get_amp_supported_dtype,
     get_autocast_dtype,
     is_autocast_enabled,
@@ -15,6 +16,7 @@ from npu_runtime.npu.amp import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
+from npu_runtime.npu.ascend import *  # noqa: F403
 from npu_runtime.npu.device import (
     DeviceProperties,
     can_device_access_peer,
@@ -61,6 +63,7 @@ __all__ = [
     "NPUGraph",
     "OutOfMemoryError",
     "amp",
+    "autocast",
     "can_device_access_peer",
     "clock_rate",
     "current_device",
@@ -88,6 +91,7 @@ __all__ = [
     "is_tf32_supported",
     "make_graphed_callables",
     "memory",
+    "mstx",
     "nvtx",
     "random",
     "set_autocast_dtype",
@@ -97,6 +101,7 @@ __all__ = [
     "synchronize",
     "utilization",
 ]
+__all__ += ascend.__all__
 __all__ += fallback.__all__
 __all__ += memory.__all__
 __all__ += random.__all__
@@ -104,6 +109,7 @@ __all__ += streams.__all__
 __all__ += tensors.__all__
 
 has_half = True
+mstx = nvtx  # as torch_npu calls it
 
 
 def __getattr__(name: str) -> Any:

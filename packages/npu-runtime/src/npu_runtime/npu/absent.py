@@ -1,6 +1,6 @@
-"""Names of ``torch.cuda`` that ``torch.npu`` does not have, each with reason and way around.
+"""Names of ``torch.cuda`` and ``torch_npu`` that ``torch.npu`` does not have, each with a reason.
 
-A test compares the two modules: every public name of torch.cuda is a name here or there.
+Tests compare the modules: every public name of theirs is a name here or there.
 """
 
 __all__ = ["ABSENT"]
@@ -16,6 +16,10 @@ _SENSORS = (
 )
 _BUILD = "it describes the kernels that a CUDA build of torch contains; npu compiles at run time"
 _MEMORY = "a driver brings its own memory functions (include/npu/driver.h). Write a driver"
+
+_ASCEND = "it is part of Ascend's runtime, CANN"
+_TASKS = f"{_ASCEND}. Change a captured graph's inputs in place, then replay it"
+_CORES = "an NPU's cores cannot be shared out among streams here. Use a stream with a priority"
 
 ABSENT: dict[str, str] = {
     "BFloat16Storage": _TYPED_STORAGE,
@@ -60,4 +64,37 @@ ABSENT: dict[str, str] = {
         "processor's, in /sys/class/thermal"
     ),
     "tunable": "kernels here are tuned by measurement, by npu-compiler",
+    "init_dump": f"{_ASCEND}. Dump calls with npu-ops capture",
+    "set_dump": f"{_ASCEND}. Dump calls with npu-ops capture",
+    "finalize_dump": f"{_ASCEND}. Dump calls with npu-ops capture",
+    "NPUPluggableAllocator": _MEMORY,
+    "CubeMathType": f"{_ASCEND}. Set the precision of programs with CompilerConfig(dtype=...)",
+    "set_aoe": f"{_ASCEND}. Use npu_compiler.tune",
+    "stress_detect": f"{_ASCEND}. Use npu-runtime doctor",
+    "stop_device": f"{_ASCEND}. A failed program leaves the device usable",
+    "restart_device": f"{_ASCEND}. A failed program leaves the device usable",
+    "check_uce_in_memory": f"{_ASCEND}. NPUs here compute in the machine's memory",
+    "SyncLaunchStream": "its launches are those of any stream. Call synchronize() after one",
+    "ExternalEvent": f"{_ASCEND}. Use torch.npu.Event",
+    "graph_task_group_begin": _TASKS,
+    "graph_task_group_end": _TASKS,
+    "graph_task_update_begin": _TASKS,
+    "graph_task_update_end": _TASKS,
+    "NpuGraphOpHandler": _TASKS,
+    "register_npu_graph_handler": _TASKS,
+    "set_device_limit": _CORES,
+    "get_device_limit": _CORES,
+    "set_stream_limit": _CORES,
+    "reset_stream_limit": _CORES,
+    "get_stream_limit": _CORES,
+    "obfuscation_initialize": _ASCEND,
+    "obfuscation_calculate": _ASCEND,
+    "obfuscation_finalize": _ASCEND,
+    "set_op_timeout_ms": f"{_ASCEND}. A driver says how long a program may take",
+    "host_empty_cache": "pinned memory is given back when its tensor goes. Delete the tensor",
+    "use_compatible_impl": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
+    "are_compatible_impl_enabled": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
+    "super_kernel_scope_begin": f"{_ASCEND}. torch.compile fuses by itself",
+    "super_kernel_scope_end": f"{_ASCEND}. torch.compile fuses by itself",
+    "npurt": f"{_ASCEND}. See npu_runtime.device_info",
 }
