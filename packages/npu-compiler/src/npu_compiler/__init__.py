@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ExportError,
         GraphError,
         LoweringError,
+        ModelInputError,
         OptionError,
         RegistryError,
     )
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from npu_compiler.half_precision import HalfPrecision, check_half
     from npu_compiler.lowering import custom_op, define_op, register_fx_node_converter
     from npu_compiler.nn import quantize_model
-    from npu_compiler.options import CompilerConfig, SparseAttention
+    from npu_compiler.options import CompilerConfig, SparseAttention, int4, int8
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
@@ -46,6 +47,7 @@ __all__ = [
     "HalfPrecision",
     "LoadedModel",
     "LoweringError",
+    "ModelInputError",
     "OptionError",
     "Readiness",
     "RegistryError",
@@ -63,6 +65,8 @@ __all__ = [
     "estimate",
     "explain",
     "export",
+    "int4",
+    "int8",
     "load",
     "quantize_model",
     "quantize_tensor",
@@ -72,7 +76,8 @@ __all__ = [
 ]
 
 _NAMES = {
-    "errors": "CompilerError ExportError GraphError LoweringError OptionError RegistryError",
+    "errors": "CompilerError ExportError GraphError LoweringError ModelInputError OptionError "
+    "RegistryError",
     "explanations.explain": "Explanation explain",
     "exported.load": "LoadedModel load",
     "exported.write": "export",
@@ -81,7 +86,7 @@ _NAMES = {
     "half_precision": "HalfPrecision check_half",
     "lowering": "custom_op define_op register_fx_node_converter",
     "nn": "quantize_model",
-    "options": "CompilerConfig SparseAttention",
+    "options": "CompilerConfig SparseAttention int4 int8",
     "quantize": "compress_to_i4 quantize_tensor",
     "readiness": "Readiness check",
     "roofline": "TimeBound TimeEstimate estimate",

@@ -12,6 +12,7 @@ __all__ = [
     "GraphError",
     "IndexRangeError",
     "LoweringError",
+    "ModelInputError",
     "OptionError",
     "PassError",
     "QualityError",
@@ -52,6 +53,10 @@ class OptionError(CompilerError, ValueError):
 
 class ExportError(CompilerError, ValueError):
     """A model cannot be exported, an exported one cannot be loaded, or its inputs do not fit."""
+
+
+class ModelInputError(CompilerError, RuntimeError):
+    """A model was given inputs that its own operators refuse."""
 
 
 class GraphError(CompilerError, ValueError):

@@ -35,6 +35,8 @@ _NOT_FOR_BACKENDS = {
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
+int8, int4 = "int8", "int4"  # values of dtype, by the names of intel-npu-acceleration-library
+
 _SWITCHES = ("strict", "freeze", "use_to", "check_indices", "check_weights")
 _THREE_WAY = ("training", "dynamic")
 _NAMES = {"fallback_ops": "aten.gelu.default", "keep_float32": "layers.0.norm"}
@@ -112,8 +114,9 @@ class CompilerConfig:
             this is for. What npu_compiler.compile and torch.compile make holds none, and they
             refuse it.
         cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
-        use_to: also move the module to the npu device, before it is compiled; torch.compile
-            (options=...) does not take it.
+        use_to: also move the module to the npu device, before it is compiled. A call may have its
+            inputs on the CPU, and its results are then there as well. torch.compile(options=...)
+            does not take it.
 
     Raises:
         OptionError: [option-value] for a value of the wrong type or outside its list,

@@ -197,6 +197,32 @@ def test_graph_breaks_are_survived():
     assert relative_error(result, expected) < 1e-6
 
 
+def test_use_to_takes_inputs_of_the_cpu_and_answers_there():
+    layer = nn.Linear(8, 4)
+    x = torch.randn(2, 8)
+    expected = layer(x).detach()
+    npu_compiler.compile(layer, npu_compiler.CompilerConfig(use_to=True))
+    assert layer(x).device.type == "cpu"
+    torch.testing.assert_close(layer(x), expected)
+    assert layer(x.to("npu")).device.type == "npu"
+
+
+@pytest.mark.parametrize("dtype", [npu_compiler.int8, npu_compiler.int4])
+def test_dtypes_have_the_old_librarys_names(dtype):
+    assert npu_compiler.CompilerConfig(dtype=dtype).compression == dtype
+
+
+def test_inputs_that_the_model_refuses_are_named_without_a_trace(caplog):
+    layer = npu_compiler.compile(nn.Linear(8, 4))
+    layer(torch.ones(2, 8))
+    with pytest.raises(npu_compiler.ModelInputError, match="Linear: an operator refuses") as caught:
+        layer(torch.ones(2, 9))
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.__cause__ is None
+    assert not caplog.records
+    assert layer(torch.ones(3, 8)).shape == (3, 4)
+
+
 def test_use_to_moves_the_module():
     layer = npu_compiler.compile(nn.Linear(8, 4), use_to=True)
     assert layer.weight.device.type == "npu"

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch.utils import _pytree
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import OptionError
 from npu_compiler.option_names import check_device_options, nearest
 from npu_compiler.options import AUTO, CompilerConfig, backend_options, resolve_config
 from npu_compiler.torch_compile.graph_cache import GraphMemory
+from npu_compiler.torch_compile.model_inputs import moved, refusals_named
 from npu_compiler.tuning.run import current_run
 from npu_runtime import FrozenTensors
 from npu_runtime.refusal import check_environment
@@ -283,12 +285,22 @@ def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., A
         plain_call(module), backend=npu, dynamic=config.dynamic, options=options_of(config)
     )
 
+    name = type(module).__name__
+
+    def compute(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with refusals_named(name):
+            if config.training is not False:
+                return fast(*args, **kwargs)
+            with torch.no_grad():
+                return fast(*args, **kwargs)
+
     @functools.wraps(module.forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if config.training is not False:
-            return fast(*args, **kwargs)
-        with torch.no_grad():
-            return fast(*args, **kwargs)
+        if not config.use_to:
+            return compute(args, kwargs)
+        given = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        result = compute(*moved((args, kwargs), "npu"))
+        return moved(result, "cpu") if given and all(x.is_cpu for x in given) else result
 
     call.npu_config = config  # type: ignore[attr-defined]
     return call

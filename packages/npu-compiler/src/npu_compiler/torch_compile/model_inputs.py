@@ -1,0 +1,59 @@
+"""Inputs of a module that was compiled in place: of another device, or refused by the model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchRuntimeError
+from torch.utils import _pytree
+
+from npu_compiler.errors import ModelInputError
+
+__all__ = ["moved", "refusals_named"]
+
+_in_call = threading.local()
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Whether torch may log it: what a call's ModelInputError says is left out."""
+    return not getattr(_in_call, "depth", 0) or record.exc_info is None
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
+
+
+@contextmanager
+def refusals_named(model: str) -> Iterator[None]:
+    """Raises a ModelInputError where an operator of the model refuses what it is given.
+
+    Args:
+        model: the name of its class.
+
+    Raises:
+        ModelInputError: [refused-input] with the operator's reason.
+    """
+    _in_call.depth = getattr(_in_call, "depth", 0) + 1
+    try:
+        yield
+    except TorchRuntimeError as failure:
+        reason: BaseException = failure
+        while reason.__cause__ is not None or reason.__context__ is not None:
+            reason = reason.__cause__ or reason.__context__  # type: ignore[assignment]
+        said = str(reason).strip().splitlines()
+        raise ModelInputError(
+            f"{model}: an operator refuses these inputs: {(said or ['no reason given'])[0][:300]} "
+            "Pass inputs of shapes and dtypes that the model takes.",
+            code="refused-input",
+        ) from None
+    finally:
+        _in_call.depth -= 1
+
+
+def moved(arguments: Any, device: str) -> Any:
+    """Returns nested arguments with their tensors on a device."""
+    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), arguments)
