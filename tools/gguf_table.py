@@ -48,7 +48,7 @@ def page() -> str:
         kind = CONFIG_MAPPING[row.model_type].__name__.removesuffix("Config")
         made_for = "vectors" if name in ENCODERS else "text"
         verdict = "equal" if plain in seen else "read; llama.cpp runs no such file to compare with"
-        rows.append((name, f"| {shown} | {kind} | {made_for} | {verdict} |"))
+        rows.append((name, f"| {shown} | `{kind}` | {made_for} | {verdict} |"))
     for name, reason in REFUSED.items():
         rows.append((name, f"| `{name}` | | | refused: {reason} |"))
     return HEADING + "\n".join(line for _, line in sorted(rows)) + "\n"

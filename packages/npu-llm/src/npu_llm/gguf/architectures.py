@@ -30,7 +30,6 @@ REFUSED: Mapping[str, str] = {
     "glm-dsa": "its indexer has no row in the table",
     "jina-bert-v2": "transformers has no class for it",
     "kimi-linear": "its linear attention has no row in the table",
-    "mimo2": "its keys and values of different widths have no row in the table",
     "minimax-01": "its linear attention has no row in the table",
     "mistral4": "transformers has it only as a part of a model that reads images",
     "neo-bert": "transformers has no class for it",

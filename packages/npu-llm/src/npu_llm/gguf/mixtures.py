@@ -331,6 +331,46 @@ def _ropes_of_laguna(keys: Keys) -> Mapping[str, Rope]:
     return {"full_attention_": full, "sliding_attention_": windowed}
 
 
+def _kv_heads_of_mimo(keys: Keys) -> int:
+    """Returns the key heads of layers that look at everything; others have twice as many."""
+    counts = keys.by_layer("attention.head_count_kv")
+    times = {"full_attention": 1, "sliding_attention": 2}
+    types = layer_types(0)(keys)
+    found = {count / times[one] for count, one in zip(counts, types, strict=True)}
+    if len(found) != 1 or not found <= set(range(1, keys.heads + 1)):
+        raise keys.refuse(
+            "must have twice as many key heads in layers with a window as in others, got "
+            f"attention.head_count_kv {counts!r:.60}"
+        )
+    return int(found.pop())
+
+
+def _part_of_mimo(part: str) -> Any:
+    """Returns queries, keys or values, whose heads differ in width, of one tensor or of three."""
+
+    def find(at: At) -> Weight:
+        if at.has(f"blk.*.attn_{part}"):
+            return at.weight(f"blk.*.attn_{part}")
+        whole = at.weight("blk.*.attn_qkv")
+        size = at.keys.number("attention.key_length")
+        kv_heads = at.by_layer("attention.head_count_kv", None)
+        q, k = at.keys.heads * size, kv_heads * size
+        v = kv_heads * at.keys.number("attention.value_length")
+        first, last = {"q": (0, q), "k": (q, q + k), "v": (q + k, q + k + v)}[part]
+        return whole.rows(first, last) if whole.shape[0] == q + k + v else whole
+
+    return find
+
+
+def _ropes_of_mimo(keys: Keys) -> Mapping[str, Rope]:
+    size = keys.number("rope.dimension_count")
+    base = keys.real("rope.freq_base_swa", 10_000.0)
+    return {
+        "full_attention_": read_rope(keys, rotated=size),
+        "sliding_attention_": read_rope(keys, rotated=size, base=base, is_scaled=False),
+    }
+
+
 def _gate_of_laguna(keys: Keys) -> str:
     rows = keys.size("blk.*.attn_gate.weight", 0, "")
     return "per-head" if rows == keys.by_layer("attention.head_count")[0] else "per-element"
@@ -688,6 +728,39 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         ropes=_ropes_of_laguna,
         without_effect=("leading_dense_block_count",),
+    ),
+    "mimo2": Architecture(
+        "mimo_v2_flash",
+        {
+            **LLAMA,
+            "model.layers.*.self_attn.q_proj": _part_of_mimo("q"),
+            "model.layers.*.self_attn.k_proj": _part_of_mimo("k"),
+            "model.layers.*.self_attn.v_proj": _part_of_mimo("v"),
+            "model.layers.*.self_attn.sinks": "blk.*.attn_sinks.weight",
+            **experts(_MLP, bias="gate.e_score_correction_bias"),
+        },
+        {
+            **{name: of for name, of in DECODER.items() if name != "head_dim"},
+            "num_key_value_heads": _kv_heads_of_mimo,
+            "head_dim": lambda keys: keys.number("attention.key_length"),
+            "v_head_dim": lambda keys: keys.number("attention.value_length"),
+            "partial_rotary_factor": lambda keys: (
+                keys.number("rope.dimension_count") / keys.number("attention.key_length")
+            ),
+            "attention_value_scale": lambda keys: keys.real("attention.value_scale", 0.0) or 1.0,
+            "n_routed_experts": expert_count,
+            "num_experts_per_tok": _used,
+            "moe_intermediate_size": expert_width,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": _scale,
+            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "mlp_layer_types": _mlp_types,
+            "sliding_window": lambda keys: keys.number("attention.sliding_window"),
+            "layer_types": layer_types(0),
+        },
+        ropes=_ropes_of_mimo,
+        optional=("exp_probs_b.bias",),
+        without_effect=("expert_weights_norm",),
     ),
     "mellum": Architecture(
         "mellum",
