@@ -70,7 +70,7 @@ def test_each_worker_tells_what_it_worked_and_waited(heard, monkeypatch):
     monkeypatch.setattr(_C, "worker_threads", lambda: [77])
     program = SimpleNamespace(instructions=PROGRAM.instructions[:2], modules=())
     layers = StageLayers(program, [(0, 0), (1, 1)], WEIGHTS, kernel_set="avx2")
-    layers.emit([5000, 2000], 100, rows=1, kept=1, work_ns=[[5000, 2000], [4000, 0]])
+    layers.emit([5000, 2000], 100, [[5000, 2000], [4000, 0]], rows=1, kept=1)
     workers = [event for event in heard if event.category == "worker"]
     main = threading.get_native_id()
     told = [(one.name, one.thread_id, one.start_ns, one.duration_ns) for one in workers]

@@ -26,6 +26,7 @@ __all__ = [
     "remove_listener",
     "span",
     "span_between",
+    "span_of_thread",
     "span_since",
 ]
 
@@ -141,21 +142,16 @@ def span_since(category: str, name: str, start_ns: int, **args: object) -> None:
     _emit_span(category, name, start_ns, args)
 
 
-def span_between(
-    category: str,
-    name: str,
-    start_ns: int,
-    end_ns: int,
-    *,
-    of_thread: int | None = None,
-    **args: object,
-) -> None:
-    """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``.
+def span_between(category: str, name: str, start_ns: int, end_ns: int, **args: object) -> None:
+    """Emits a span that ran from start_ns to end_ns, times of ``time.time_ns``."""
+    span_of_thread(threading.get_native_id(), category, name, start_ns, end_ns, **args)
 
-    `of_thread` is the system's id of the thread that it ran on; by default this one.
-    """
+
+def span_of_thread(
+    thread_id: int, category: str, name: str, start_ns: int, end_ns: int, **args: object
+) -> None:
+    """Emits a span of another thread, by the system's id of it; see span_between."""
     if _listeners:
-        thread_id = threading.get_native_id() if of_thread is None else of_thread
         _deliver([Event("span", category, name, start_ns, end_ns - start_ns, thread_id, 0.0, args)])
 
 

@@ -88,10 +88,11 @@ class StageLayers:
         self,
         times_ns: Sequence[int],
         start_ns: int,
+        work_ns: Sequence[Sequence[int]] = (),
+        /,
         *,
         rows: int,
         kept: int,
-        work_ns: Sequence[Sequence[int]] = (),
         **place: int,
     ) -> None:
         """Emits the spans of a run's layers, which ran one after the other, and of threads' work.
@@ -99,9 +100,9 @@ class StageLayers:
         Args:
             times_ns: nanoseconds of each stage.
             start_ns: when the first began.
+            work_ns: of each worker, those that it worked in each stage; the rest it waited.
             rows: how many the run had.
             kept: how many there were after the program's Keep.
-            work_ns: of each worker, those that it worked in each stage; the rest it waited.
             place: device and stream.
         """
         threads = [threading.get_native_id(), *_C.worker_threads()]
@@ -118,10 +119,10 @@ class StageLayers:
             for thread, of_worker in zip(threads, work_ns, strict=False):
                 work = min(of_worker[index], duration_ns)
                 if thread and work:
-                    observe.span_between(
-                        "worker", stage.name, start_ns, start_ns + work,
-                        of_thread=thread, wait_us=(duration_ns - work) / 1e3,
-                    )  # fmt: skip
+                    wait_us = (duration_ns - work) / 1e3
+                    observe.span_of_thread(
+                        thread, "worker", stage.name, start_ns, start_ns + work, wait_us=wait_us
+                    )
             start_ns = end_ns
 
 
@@ -301,8 +302,8 @@ class Execution:
         observe.span_between("program", self._name, start_ns, time.time_ns(), **place)
         of_stages, *of_workers = times.tolist()
         self._layers.emit(
-            of_stages, start_ns,
-            rows=len(rows.tokens), kept=len(rows.kept), work_ns=of_workers, **place,
+            of_stages, start_ns, of_workers,
+            rows=len(rows.tokens), kept=len(rows.kept), **place,
         )  # fmt: skip
         return logits
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from npu_runtime.errors import InputError
+from npu_runtime.npu import memory
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -106,7 +107,7 @@ def set_deterministic_level(level: int) -> None:
 
 def empty_virt_addr_cache() -> None:
     """Does what torch.npu.empty_cache does."""
-    torch.npu.empty_cache()
+    memory.empty_cache()
 
 
 def clear_npu_overflow_flag() -> None:
