@@ -50,8 +50,8 @@ _PLAIN = {
 }  # fmt: skip
 # Types of numbers that no block scales.
 PLAIN_TYPES = frozenset({*_PLAIN, "BF16"})
-# Blocks that are dequantized at a time.
-_CHUNK = 1 << 16
+# Blocks that are dequantized at a time: their values stay in a core's cache.
+_CHUNK = 1 << 11
 _PART = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MOST_NAMED = 3
 

@@ -48,7 +48,7 @@ def plain_logits(
         parameters: its parameters; each is read once, in the order of their use.
         ids: (tokens,) int64.
         rows: which tokens' logits are wanted.
-        rounding: what is done to weights, products and sums in the second result.
+        rounding: what is done to products, sums, and weights or their rows in the second result.
         on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
 
     Returns:
@@ -150,9 +150,12 @@ class _Runs:
 
     def _times(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         how = self._rounding
+        if how.activation_group:
+            # Kernels multiply integers: what rounds is the rows' scale, not the weight.
+            both = torch.stack([rows[0], how.quantize(rows[1])])
+            return self._rounded(functional.linear(both, weight))
         exact = functional.linear(rows[0], weight)
-        rounded = functional.linear(how.quantize(rows[1]), how.round(weight))
-        return torch.stack([exact, how.round(rounded)])
+        return torch.stack([exact, how.round(functional.linear(rows[1], how.round(weight)))])
 
     def _norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
         size = rows.square().mean(-1, keepdim=True) + self._decoder.eps
