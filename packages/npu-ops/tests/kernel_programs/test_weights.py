@@ -82,13 +82,13 @@ def test_shapes_that_no_kernel_has():
         assert caught.value.code == "weight-shape"
 
 
-@pytest.fixture
-def written(tmp_path, generator):
+@pytest.fixture(params=[0, 6], ids=["header written last", "header with room"])
+def written(request, tmp_path, generator):
     """A file of weights of all kinds, and what is in it."""
     weight = torch.randn(40, 96, generator=generator)
     items = {kind: rounded(weight, kind, 32) for kind in ("float32", "bfloat16", "int8", "int4")}
     items |= {"table": torch.arange(7, dtype=torch.int32), "empty": torch.zeros(0, 3)}
-    write_weights(tmp_path / "weights", items.items())
+    write_weights(tmp_path / "weights", items.items(), count=request.param)
     return tmp_path / "weights", items
 
 

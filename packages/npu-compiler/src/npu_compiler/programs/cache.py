@@ -322,7 +322,7 @@ def store_kernels(
     """Keeps a program; a directory that cannot be written costs a log line."""
 
     def write(place: Path) -> None:
-        write_weights(place / _WEIGHTS, weights.items())
+        write_weights(place / _WEIGHTS, weights.items(), count=len(weights))
 
     cache.store_files(key, write, name=name, facts={"kernels": form.as_json()})
 

@@ -108,7 +108,8 @@ def save_kernel_step(
             losses=losses,
         )
         count = len(lowered.program.weights)
-        write_weights(folder / STEP_WEIGHTS, _counted(packed, count, progress.advance))
+        counted = _counted(packed, count, progress.advance)
+        write_weights(folder / STEP_WEIGHTS, counted, count=count)
     with progress.stage("reference"):
         reference = step.compute(folder / STEP_WEIGHTS, progress.advance)
         reference.write(folder / REFERENCE)

@@ -347,6 +347,8 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _TENSORS = ("data", "scales", "zeros")
+# Of a file's header for each weight, at least; most need a third of it.
+_HEADER_BYTES = 400
 
 
 def _described(item: PackedLinear) -> list[Any]:
@@ -407,20 +409,26 @@ class _Writer:
         self.offset = end + padding
 
 
-def write_weights(path: Path, items: Iterable[tuple[str, PackedLinear | torch.Tensor]]) -> None:
+def write_weights(
+    path: Path, items: Iterable[tuple[str, PackedLinear | torch.Tensor]], *, count: int = 0
+) -> None:
     """Writes weights one by one, so that only one of them need be in memory.
 
     Args:
-        path: the file; a second one beside it holds the tensors until the header is known.
+        path: the file; the tensors are in a second one beside it until the header is known.
         items: names and weights.
+        count: how many there will be, for which the header gets room. A file whose header needs
+            more is written twice.
 
     Raises:
         OSError: there is no room for it.
     """
     packed: dict[str, Any] = {}
     draft = path.with_name(f"{path.name}.tensors")
+    room = _aligned(count * _HEADER_BYTES)
     try:
         with draft.open("wb") as file:
+            file.seek(room)
             writer = _Writer(file, {})
             for name, item in items:
                 if isinstance(item, torch.Tensor):
@@ -432,17 +440,29 @@ def write_weights(path: Path, items: Iterable[tuple[str, PackedLinear | torch.Te
                         tensor = getattr(part, field)
                         if tensor is not None:
                             writer.write(f"{key}.{field}", tensor)
-        metadata = {"version": str(_VERSION), "layout": _LAYOUT, "packed": json.dumps(packed)}
-        header = json.dumps({"__metadata__": metadata, **writer.header}).encode()
-        header += b" " * (-(len(header) + 8) % _ALIGNMENT)
-        _prepend(len(header).to_bytes(8, "little") + header, draft, path)
+            metadata = {"version": str(_VERSION), "layout": _LAYOUT, "packed": json.dumps(packed)}
+            header = json.dumps({"__metadata__": metadata, **writer.header}).encode()
+            size = max(room, _aligned(len(header) + 8))
+            header = (size - 8).to_bytes(8, "little") + header.ljust(size - 8)
+            if size == room:
+                file.seek(0)
+                file.write(header)
+        if size == room:
+            draft.replace(path)
+        else:
+            _prepend(header, draft, room, path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _prepend(header: bytes, draft: Path, path: Path) -> None:
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _prepend(header: bytes, draft: Path, start: int, path: Path) -> None:
     with path.open("wb") as file, draft.open("rb") as tensors:
         file.write(header)
+        tensors.seek(start)
         while chunk := tensors.read(1 << 24):
             file.write(chunk)
 
