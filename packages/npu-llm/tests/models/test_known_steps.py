@@ -67,6 +67,9 @@ class Held:
     def rows(self, name, indices):
         return self._parameters[name][indices]
 
+    def parts(self, name):
+        return self._parameters[name].split(50)
+
 
 def renamed(lowered):
     """A program as text, with weights and sources numbered in the order of their use."""
