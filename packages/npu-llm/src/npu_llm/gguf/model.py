@@ -72,11 +72,13 @@ def _class_for(described: Description, auto: Any) -> Any:
         is_possible = keys.has_tensor(_SCORES)
     if is_possible:
         return auto
-    made_for = "vectors of texts" if row.auto != "AutoModelForCausalLM" else "continuing texts"
+    made_for, command = ("vectors of texts", "embed")
+    if row.auto == "AutoModelForCausalLM":
+        made_for, command = ("continuing texts", "generate")
     raise ModelError(
         f"{keys.file.path}: its architecture must be of a model for "
         f"{auto.__name__.removeprefix('AutoModelFor')}; got {keys.file.architecture!r}, which is "
-        f"for {made_for}. Load it with NPUAutoModel.",
+        f"for {made_for}. Load it with NPUAutoModel, or run npu-llm {command}.",
         code="unknown-architecture",
     )
 
