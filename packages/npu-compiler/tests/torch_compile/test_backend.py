@@ -217,8 +217,8 @@ def test_inputs_that_the_model_refuses_are_named_without_a_trace(caplog):
     layer(torch.ones(2, 8))
     with pytest.raises(npu_compiler.ModelInputError, match="Linear: an operator refuses") as caught:
         layer(torch.ones(2, 9))
+    assert caught.value.code == "refused-input"
     assert isinstance(caught.value, RuntimeError)
-    assert caught.value.__cause__ is None
     assert not caplog.records
     assert layer(torch.ones(3, 8)).shape == (3, 4)
 

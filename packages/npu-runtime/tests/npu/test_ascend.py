@@ -31,8 +31,9 @@ def test_deterministic_algorithms_are_torchs():
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
-    with pytest.raises(InputError, match="must be 0, 1 or 2"):
+    with pytest.raises(InputError, match="must be 0, 1 or 2") as caught:
         torch.npu.set_deterministic_level(3)
+    assert caught.value.code == "ascend-option"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int64])
