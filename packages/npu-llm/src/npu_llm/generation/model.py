@@ -114,8 +114,10 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         Args:
             pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
                 folder that `npu_llm.export` wrote, or a name on the hub.
-            dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
-                bfloat16, on an NPU int8, or the precision of an exported folder.
+            dtype: "file" for weights as the model's files have them, "float32", "bfloat16",
+                "float16", "int8", "int4", or a torch dtype; by default "file" for GGUF files and
+                quantized checkpoints, bfloat16 for others, on an NPU int8, or the precision of an
+                exported folder.
             max_context: how many tokens prompt and answer may have together; by default as many as
                 the model was made for. Fewer need less memory.
             pipeline: "kernels" for our own kernels on the host's cores, "dynamic" for one program
