@@ -75,7 +75,7 @@ def verified(
             [found[output] for output in outputs if output is not None],
             [results[index] for index in served],
             precision=manifest.precision,
-            noisy=lambda: [[sample[index] for index in served] for sample in reference.noisy()],
+            noisy=lambda: ([sample[index] for index in served] for sample in reference.noisy()),
         )
 
     plain = dataclasses.replace(manifest, verified="yes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +143,7 @@ class _Original:
         found = Reference(self._module, given, precision=self._precision).results()
         return [*found, *(given[position] for position in self._written)]
 
-    def noisy(self) -> list[list[Any]]:
+    def noisy(self) -> Iterator[list[Any]]:
         if not self._written:
             return Reference(self._module, self._given, precision=self._precision).noisy()
         # What is written stands in the inputs that each sample makes for itself.

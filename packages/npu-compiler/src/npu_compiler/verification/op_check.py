@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,14 +99,12 @@ def judge_op(call: OpCall, program: OpProgram, *, dtype: torch.dtype) -> Verdict
         return Verdict("unchecked", refusal_text(failure))
     served = [index for index, output in enumerate(program.results) if output >= 0]
 
-    def noisy() -> list[list[Any]]:
-        samples = []
+    def noisy() -> Iterator[list[Any]]:
         for seed in range(SAMPLES):
             rounding = Rounding(ROUNDING[precision], seed)
             with torch.no_grad():
                 results = _flat(call.invoke([rounding(value) for value in arguments]))
-            samples.append([rounding(results[index]) for index in served])
-        return samples
+            yield [rounding(results[index]) for index in served]
 
     difference = compare(
         [found[program.results[index]] for index in served],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,8 +48,13 @@ _PRODUCTS = frozenset(
 # What torch's kernels raise where there is none of the host for a dtype, or values do not fit.
 REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
-# How often a graph is computed with rounding errors to see how it spreads them.
+# How often a graph is computed with rounding errors, at most, to see how it spreads them.
 SAMPLES = 3
+
+# Errors are drawn once per sample and used again, since drawing them takes longer than the graph
+# does. The count is a prime, so that rows of a tensor get different ones.
+_FACTORS = 1_048_573
+_HEAD = 64
 
 
 class Reference:
@@ -73,12 +78,13 @@ class Reference:
         """Returns the elements of the graph's output, flattened, on the host."""
         return self._run(None)
 
-    def noisy(self, *, also_inputs: Sequence[int] = ()) -> list[list[Any]]:
-        """Returns the results several times, each with other rounding errors.
+    def noisy(self, *, also_inputs: Sequence[int] = ()) -> Iterator[list[Any]]:
+        """Yields the results several times, each with other rounding errors.
 
         Each has its own inputs at the positions `also_inputs`, and gives them after its results.
         """
-        return [self._run(seed, also_inputs) for seed in range(SAMPLES)]
+        for seed in range(SAMPLES):
+            yield self._run(seed, also_inputs)
 
     def values(self) -> dict[str, Any]:
         """Returns what each node computes, by its name."""
@@ -117,20 +123,36 @@ class Rounding:
     """Puts an error of one rounding on each number of a tensor."""
 
     def __init__(self, size: float, seed: int) -> None:
-        self._size = size
-        self._generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
+        self._factors = torch.empty(_FACTORS).uniform_(1 - size, 1 + size, generator=generator)
+        self._place = 0  # of the factor that is used next
 
     def __call__(self, value: Any) -> Any:
         """Returns a new tensor; what is whole numbers throughout, as positions are, as it is."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        if value.numel() == 0 or bool((value == value.round()).all()):
+        if value.numel() == 0 or _is_whole(value):
             return value
-        wide = value.float() if value.dtype != torch.float64 else value
-        errors = torch.empty(wide.shape, dtype=wide.dtype).uniform_(
-            -self._size, self._size, generator=self._generator
-        )
-        return (wide * (1 + errors)).to(value.dtype)
+        # Dense, so that its elements are one run of memory in whatever order.
+        wide = torch.empty_like(value, dtype=_wider(value.dtype)).copy_(value)
+        flat = wide.as_strided((wide.numel(),), (1,))
+        done = 0
+        while done < flat.numel():
+            count = min(flat.numel() - done, _FACTORS - self._place)
+            flat[done : done + count] *= self._factors[self._place : self._place + count]
+            done += count
+            self._place = (self._place + count) % _FACTORS
+        return wide.to(value.dtype)
+
+
+def _wider(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    """Whether all elements are whole numbers; a few of them settle it most often."""
+    head = value[(0,) * (value.dim() - 1)][:_HEAD] if value.dim() else value
+    return bool((head == head.round()).all()) and bool((value == value.round()).all())
 
 
 class _Walk(fx.Interpreter):
