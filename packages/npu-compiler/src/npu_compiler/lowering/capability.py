@@ -63,7 +63,8 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     for meta in _tensors(node):
         if (reason := _tensor_refusal(meta, takes_narrow=is_narrow)) is not None:
             return reason
-    if row.host_is_better and not takes_from_host(config):
+    better = row.host_is_better
+    if (better if isinstance(better, bool) else better(node)) and not takes_from_host(config):
         return HOST_IS_BETTER
     if row.rule is not None:
         return row.rule(node, **bind_arguments(node))

@@ -87,7 +87,8 @@ class Converter:
         compute: whether the op does work worth a program; views, casts and creation do not.
         quantized: whether int8 and uint8 tensors stand for stored values here and not for torch's
             arithmetic, which a program does not share.
-        host_is_better: whether the op's own kernel is better on the host's cores than a program.
+        host_is_better: whether the op's own kernel is better on the host's cores than a program;
+            called as `host_is_better(node)` if that depends on the call.
         place: file and line of the function, for messages.
     """
 
@@ -96,7 +97,7 @@ class Converter:
     rule: Rule | None
     compute: bool
     quantized: bool
-    host_is_better: bool
+    host_is_better: bool | Callable[[fx.Node], bool]
     place: str
 
 
@@ -113,7 +114,7 @@ def converter(
     rule: Rule | None = None,
     compute: bool = True,
     quantized: bool = False,
-    host_is_better: bool = False,
+    host_is_better: bool | Callable[[fx.Node], bool] = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the converter of one or more ops.
 
@@ -142,7 +143,8 @@ def converter(
         compute: whether the op does work worth a program; views, casts and creation do not.
         quantized: whether the op takes or gives int8 and uint8 tensors as stored values.
         host_is_better: whether the op's own kernel is better than a program where the device's
-            arithmetic is the host's cores; it is converted there for `target="openvino"` alone.
+            arithmetic is the host's cores; it is converted there for `target="openvino"` alone. A
+            function of the node if that depends on the call.
 
     Raises:
         RegistryError: [duplicate-converter] when a key has a converter already, naming both places;

@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.lowering.capability import HOST_IS_BETTER
+
 aten = torch.ops.aten
 
 PADS = {
@@ -125,3 +128,17 @@ def test_positions_of_maxima_are_not_asked_of_the_device(lowers):
     ]
     assert pools
     assert not any(len(node.output(1).get_target_inputs()) for node in pools)
+
+
+def test_positions_of_maxima_are_the_hosts_where_sizes_vary(monkeypatch, on_npu):
+    """The CPU plugin would run the whole pooling as reference code."""
+    monkeypatch.delenv("NPU_COMPILE_TARGET", raising=False)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.MaxPool2d(2))
+    with collecting() as records:
+        fast = torch.compile(model, backend="npu", dynamic=True)
+        for rows in (2, 3):
+            x = torch.randn(rows, 3, 8, 8)
+            torch.testing.assert_close(fast(x), model(x))
+    eager = {node.op: node.reason for record in records for node in record.eager}
+    is_left_out = eager.get("aten.max_pool2d_with_indices.default") == HOST_IS_BETTER
+    assert is_left_out is not on_npu
