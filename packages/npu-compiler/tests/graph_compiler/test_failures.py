@@ -39,13 +39,18 @@ def fail_in_converter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys.modules["npu_compiler.lowering.lower"], "find_converter", find)
 
 
+def fail_in_trace(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tracing, "trace_calls", lambda *_: None)
+    patch.setattr(tracing, "aot_autograd", fail)
+
+
 FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "converter": fail_in_converter,
     "kernels": lambda patch: patch.setattr(assembly, "build_kernel_program", fail),
     "OpenVINO": lambda patch: patch.setattr(assembly, "build_program", fail),
     "passes": lambda patch: patch.setattr(compiled_graph, "run_passes", fail),
     "plan": lambda patch: patch.setattr(compiled_graph, "make_plan", fail),
-    "trace": lambda patch: patch.setattr(tracing, "aot_autograd", fail),
+    "trace": fail_in_trace,
 }
 _RAISED = (CompilerError, BackendCompilerFailed)
 

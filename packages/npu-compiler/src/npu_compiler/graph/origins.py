@@ -28,6 +28,7 @@ __all__ = [
     "module_path",
     "node_origins",
     "node_place",
+    "note_source_names",
     "python_line",
     "source_line",
     "source_names",
@@ -167,6 +168,12 @@ def keep_source_names(graph: fx.Graph, names: Sequence[str]) -> None:
         index = getattr(node.meta.get("desc"), "idx", None)
         if node.op == "placeholder" and isinstance(index, int) and index < len(names):
             node.meta[_KEY] = names[index]
+
+
+def note_source_names(graph: fx.Graph, names: Sequence[str]) -> None:
+    """Notes the names at the inputs of a graph that has the same ones as dynamo's."""
+    for node, name in zip(graph.find_nodes(op="placeholder"), names, strict=True):
+        node.meta[_KEY] = name
 
 
 def kept_source_name(placeholder: fx.Node) -> str:

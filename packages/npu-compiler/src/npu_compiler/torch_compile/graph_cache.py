@@ -353,11 +353,13 @@ class GraphMemory:
         self._is_plain = False
         self._key: str | None = None
         settings = read_settings()
-        if settings.cache_size_bytes and settings.debug_dir is None and current_run() is None:
-            with observe.span("compile", "identity"):
-                identity = graph_identity(graph_module, inputs, config)
-            if identity is not None:
-                self._key = content_key({"dynamo": identity})
+        with observe.span("compile", "identity"):
+            identity = graph_identity(graph_module, inputs, config)
+        # Whether all calls and inputs of the graph are ones that this module can name.
+        self.is_named = identity is not None
+        is_kept = settings.cache_size_bytes and settings.debug_dir is None
+        if is_kept and identity is not None and current_run() is None:
+            self._key = content_key({"dynamo": identity})
 
     def recall(
         self,
@@ -476,6 +478,10 @@ class GraphMemory:
         # With other weights it is another program, perhaps left before its first run.
         verdict = Verdict.from_json(cache.verdict(key))
         return verdict is not None and verdict.status != "wrong"
+
+    def settle(self, *, is_plain: bool) -> None:
+        """Notes whether the graph's call is a plain one, without AOTAutograd's wrappers."""
+        self._is_plain = is_plain
 
     def traced(self, graph: fx.Graph) -> None:
         """Told by AOTAutograd's compiler of inference graphs, while torch's facts are at hand."""

@@ -17,12 +17,18 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from npu_compiler.buckets import BucketedGraph, wants_static_programs
 from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
-from npu_compiler.graph.origins import keep_name, keep_source_names, source_names
+from npu_compiler.graph.origins import (
+    keep_name,
+    keep_source_names,
+    note_source_names,
+    source_names,
+)
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.option_names import check_modules
 from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.programs.execution import run_shortcut
+from npu_compiler.torch_compile.call_tracing import trace_calls
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.tuning.candidates import configured
 from npu_compiler.tuning.measuring import MeasuredGraph
@@ -53,11 +59,33 @@ def trace(
     `is_tuning`: measure the ways to compile it, unless that was done before.
     """
     names = source_names(graph_module)
-    made: list[Any] = []
     reason = getattr(graph_module, "compile_subgraph_reason", None)
     is_part = bool(reason is not None and reason.graph_break)
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
+    how: dict[str, Any] = {
+        "names": names,
+        "memory": memory,
+        "rebuilds": rebuilds,
+        "is_tuning": is_tuning,
+        "is_part": is_part,
+    }
+    found = _trace_calls(graph_module, config, **how)
+    return found or _trace_by_autograd(graph_module, inputs, config, **how)
+
+
+def _trace_by_autograd(
+    graph_module: fx.GraphModule,
+    inputs: Sequence[Any],
+    config: CompilerConfig,
+    *,
+    names: Sequence[str],
+    memory: GraphMemory | None,
+    rebuilds: int,
+    is_tuning: bool,
+    is_part: bool,
+) -> Callable[..., Any]:
+    made: list[Any] = []
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -125,6 +153,44 @@ def trace(
     if is_plain and isinstance(made[0], CompiledGraph):
         return _PlainGraph(made[0], traced)
     return traced
+
+
+def _trace_calls(
+    graph_module: fx.GraphModule,
+    config: CompilerConfig,
+    *,
+    names: Sequence[str],
+    memory: GraphMemory | None,
+    rebuilds: int,
+    is_tuning: bool,
+    is_part: bool,
+) -> Callable[..., Any] | None:
+    """Returns what runs an inference graph that needs nothing of AOTAutograd, or None."""
+    if memory is None or not memory.is_named:
+        return None
+    with observe.span("compile", "capture"):
+        traced = trace_calls(graph_module, decompositions())
+    if traced is None:
+        return None
+    graph = traced.module.graph
+    if config.keep_float32 != AUTO:
+        _check_kept(graph, tuple(config.keep_float32), is_part=is_part)
+    note_source_names(graph, names)
+    memory.settle(is_plain=True)
+    made = _make_graph(
+        traced.module,
+        kind="inference",
+        static_positions=traced.static_positions,
+        config=config,
+        memory=memory,
+        rebuilds=rebuilds,
+        is_tuning=is_tuning,
+    )
+
+    def run(*inputs: Any) -> Any:
+        return made([*inputs])
+
+    return _PlainGraph(made, run) if isinstance(made, CompiledGraph) else run
 
 
 def _make_graph(
