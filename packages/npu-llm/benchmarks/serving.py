@@ -69,7 +69,7 @@ def command(name: str, file: Path, port: int, options: Any) -> list[str]:
     if name == "npu-llm":
         return [
             sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model", str(file),
-            "--dtype", options.dtype, "--port", str(port), *options.serve_option,
+            "--port", str(port), *options.serve_option,
         ]  # fmt: skip
     places = max(options.clients)
     if name == "llama-server":
@@ -147,7 +147,6 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, action="append", required=True)
     parser.add_argument("--llama", help="the interpreter with xllamacpp")
     parser.add_argument("--genai", help="the interpreter with openvino-genai")
-    parser.add_argument("--dtype", default="int8", help="of npu-llm's arithmetic")
     parser.add_argument(
         "--clients",
         type=lambda text: [int(part) for part in text.split(",")],

@@ -23,6 +23,7 @@ TEMPLATES = {
     "{{ tools }} Action: ```json\n tool_name": "command-r",
     "{{ tools }} <|start_of_role|> <|tool_call|>": "granite-3",
     "{{ message['tools'] }} <|tool|> <|/tool|>": "phi-4",
+    "{{ tools }} 'role': 'function call' <|role_sep|> <|message_sep|>": "gigachat-3",
     "{{ tools }} <|python_tag|> ipython": "llama-3",
     "{{ tools }}": "llama-3",
 }  # fmt: skip

@@ -136,7 +136,10 @@ ANSWERS = {
         f"<tool_calls>[\n{FIND}, {ADD}\n]</tool_calls>",
         f"<tool_calls>\n{FIND}\n{ADD}\n</tool_calls>",
     ),
-    "gigachat-3": (f"Hi\n\nfunction call{FIND}\nfunction call{ADD}",),
+    "gigachat-3": (
+        f"Hi<|message_sep|>\n\nfunction call<|role_sep|>\n{FIND}<|message_sep|>\n\n"
+        f"function call<|role_sep|>\n{ADD}",
+    ),
     "firefunction": (f" functools[{FIND}, {ADD}]",),
     "lfm-2": ('<|tool_call_start|>[find(a="x\\"}", n=3), add()]<|tool_call_end|>',),
     "olmo-3": ('<function_calls>\nfind(a="x\\"}", n=3)\nadd()\n</function_calls>',),

@@ -253,8 +253,9 @@ CALL_STYLES: tuple[CallStyle, ...] = (
         closers=("</tool_calls>",), is_list=True,
     ),
     CallStyle(
-        name="gigachat-3", kind="json", signs=(("function call{",), ("<|function_call|>",)),
-        openers=("<|function_call|>", "function call"),
+        name="gigachat-3", kind="json", signs=(("function call", "<|role_sep|>"),),
+        openers=("function call<|role_sep|>", "<|message_sep|>\n\nfunction call<|role_sep|>"),
+        frame=("", "function call<|role_sep|>\n", "", ""),
     ),
     CallStyle(
         name="lfm-2", kind="python", signs=(("<|tool_call_start|>",),),
