@@ -1,5 +1,6 @@
 """Grammars of answers that have to call: whatever they allow is read as calls that are valid."""
 
+import contextlib
 import json
 import random
 
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from npu_llm.chat.call_grammar import call_grammar
 from npu_llm.chat.call_styles import CALL_STYLES
 from npu_llm.chat.output_parser import OutputParser
+from npu_llm.errors import OptionError
 from npu_llm.structured_output import ConstraintMaker, Form
 
 STYLES = {style.name: style for style in CALL_STYLES}
@@ -106,3 +108,21 @@ def test_a_named_function_is_the_only_one(maker, tokenizer):
     text = drawn(maker, tokenizer, Form.of_grammar(grammar), random.Random(1))
     parts = text.split()
     assert parts[:4] == ["<tool_call>", '{"name":', '"stop",', '"arguments":']
+
+
+WRONG = [
+    {"properties": "x"},
+    {"properties": {"a": 3}, "required": "a"},
+    {"properties": {"a": {"enum": 5}}},
+]
+
+
+@pytest.mark.parametrize("parameters", WRONG)
+@pytest.mark.parametrize("style", ["hermes", "qwen3-coder", "llama-4", "gemma-4"])
+def test_schemas_that_are_none_are_refused_or_read_as_any(style, parameters):
+    functions = [{"name": "f", "parameters": parameters}]
+    with contextlib.suppress(OptionError):
+        Form.of_grammar(call_grammar(STYLES[style], functions, {}))
+    parser = OutputParser(None, STYLES[style], functions)
+    parser.take("<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>")
+    parser.end()

@@ -22,7 +22,6 @@ __all__ = [
 _SHORT_ID = string.ascii_letters + string.digits
 _PYTHON_NAMES = {"true": True, "false": False, "null": None, "none": None}
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
-_ANY: Mapping[str, Any] = {}
 
 
 class Tools:
@@ -34,22 +33,23 @@ class Tools:
         Args:
             functions: each with a name and, maybe, a JSON schema as `parameters`.
         """
-        self._parameters = {
-            str(function["name"]): function.get("parameters") or _ANY for function in functions
-        }
+        self._parameters = {str(one["name"]): _mapping(one.get("parameters")) for one in functions}
 
     def __contains__(self, name: object) -> bool:
         return name in self._parameters
 
     def arguments(self, name: str) -> list[str]:
         """Returns the names of a function's arguments."""
-        return list(self._parameters[name].get("properties") or ())
+        return list(self.properties(name))
+
+    def properties(self, name: str) -> Mapping[str, Any]:
+        """Returns the schemas of a function's arguments."""
+        return _mapping(self._parameters[name].get("properties"))
 
     def kinds(self, name: str, argument: str) -> set[str]:
         """Returns the JSON types of an argument; empty if any will do."""
-        root = self._parameters[name]
-        found = (root.get("properties") or _ANY).get(argument)
-        return _kinds(found, root, depth=8)
+        found = self.properties(name).get(argument)
+        return _kinds(found, self._parameters[name], depth=8)
 
 
 def new_id(form: Literal["random", "short", "indexed"], name: str, index: int) -> str:
@@ -124,6 +124,11 @@ def from_braces(text: str, quote: str) -> str | None:
         return joined if isinstance(json.loads(joined), dict) else None
     except (ValueError, RecursionError):
         return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a part of a schema that has to be an object; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _refuse(name: str) -> None:

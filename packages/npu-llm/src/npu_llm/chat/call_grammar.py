@@ -199,26 +199,37 @@ class _Grammar:
     def _choices(self, schema: Any) -> str:
         """Returns the strings that a schema lists; "" if it does not."""
         choices = schema.get("enum") if isinstance(schema, Mapping) else None
-        if not choices or not all(isinstance(one, str) and one for one in choices):
+        if not isinstance(choices, list) or not choices:
+            return ""
+        if not all(isinstance(one, str) and one for one in choices):
             return ""
         return f"({' | '.join(map(self._text, choices))})"
 
     def _properties(self, function: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
-        root: Mapping[str, Any] = function.get("parameters") or _NO_ARGUMENTS
-        needed = root.get("required") or ()
-        return [(key, one, key in needed) for key, one in (root.get("properties") or {}).items()]
+        root = self._root(function)
+        needed = root.get("required")
+        found = self._tools.properties(function["name"])
+        return [
+            (key, schema, isinstance(needed, list) and key in needed)
+            for key, schema in found.items()
+        ]
+
+    def _root(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the schema of a function's arguments."""
+        found = function.get("parameters")
+        return found if isinstance(found, Mapping) and found else _NO_ARGUMENTS
 
     def _is_text(self, name: str, key: str) -> bool:
         kinds = self._tools.kinds(name, key)
         return not kinds or "string" in kinds
 
     def _arguments(self, function: Mapping[str, Any]) -> str:
-        schema = function.get("parameters") or _NO_ARGUMENTS
+        schema = self._root(function)
         return self._schema(schema if "type" in schema else {"type": "object", **schema})
 
     def _value(self, function: Mapping[str, Any], schema: Any) -> str:
         """Returns the rule of a value, which may refer to the function's definitions."""
-        root = function.get("parameters") or {}
+        root = self._root(function)
         if not isinstance(schema, Mapping):
             schema = {}
         shared = {name: root[name] for name in _DEFINITIONS if name in root}

@@ -409,6 +409,8 @@ class ChatSession:
         budget = plain.pop("thinking_budget", None)
         params = to_params({**self._model.generation_defaults, **plain})
         decoder = self._format.decoder
+        if params is None and budget is not None:
+            raise _own_option("thinking_budget with arguments that only transformers supports")
         if params is None:
             return self._by_transformers(prompt, options), Detokenizer(decoder)
         if params.seed is None and params.temperature:

@@ -32,7 +32,9 @@ class OutputFormat:
         template = tokenizer.chat_template
         self.thinking: ThinkingStyle | None = thinking_style(template, self._special)
         self.calls: CallStyle | None = call_style(template, self._special)
-        self.decoder = _MarkDecoder(tokenizer, self._hidden())
+        hidden = self._hidden()
+        self._marks = {text: token for text, token in self._special.items() if token not in hidden}
+        self.decoder = _MarkDecoder(tokenizer, hidden)
 
     def is_thinking(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt, (tokens,), has opened the reasoning of its answer."""
@@ -90,7 +92,7 @@ class OutputFormat:
         forms = [
             Form.of_grammar(
                 call_grammar(
-                    self.calls, functions, self._special, name=name, is_parallel=is_parallel,
+                    self.calls, functions, self._marks, name=name, is_parallel=is_parallel,
                     before=before,
                 )
             )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from npu_command.errors import NpuError
 from npu_command.output import aligned
 from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
 from npu_llm.cli.terminal import Display, LineReader, can_render, text_writer, unechoed
 from npu_llm.errors import OptionError
-
-if TYPE_CHECKING:
-    from npu_llm.chat.output_parser import Delta
 
 __all__ = ["Chat", "Models", "show_deltas", "status_of"]
 
@@ -69,12 +66,12 @@ def show_deltas(stream: Any, write: Callable[[str], object], display: Display) -
     """Shows an answer as it comes: its text, and its reasoning and tool calls beside it.
 
     Args:
-        stream: a ReplyStream, or another iterable of the pieces of a text.
+        stream: a ReplyStream, or another object with `deltas`.
         write: called with the pieces of the text.
         display: for everything else.
     """
     last = ""
-    for delta in stream.deltas() if hasattr(stream, "deltas") else _as_deltas(stream):
+    for delta in stream.deltas():
         if last and delta.kind != last and last != "content":
             display.thought("\n\n" if delta.kind == "content" else "\n")
         if delta.kind == "content":
@@ -84,13 +81,6 @@ def show_deltas(stream: Any, write: Callable[[str], object], display: Display) -
         last = delta.kind if delta.kind != "call" else "content"
     if last not in ("", "content"):
         display.thought("\n")
-
-
-def _as_deltas(pieces: Iterable[str]) -> Iterator[Delta]:
-    from npu_llm.chat.output_parser import Delta
-
-    for piece in pieces:
-        yield Delta("content", piece)
 
 
 class Models(Protocol):

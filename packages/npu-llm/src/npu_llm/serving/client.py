@@ -14,8 +14,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
+from npu_llm.chat.output_parser import Delta
 from npu_llm.errors import OptionError, ServerError
 
 __all__ = [
@@ -30,13 +31,20 @@ __all__ = [
     "measure",
 ]
 
+# Kinds of pieces, and the fields of a chunk that have them.
+_PIECES: tuple[tuple[Literal["reasoning", "content"], str], ...] = (
+    ("reasoning", "reasoning_content"),
+    ("content", "content"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteAnswer:
     """An answer of a server, and when it came.
 
     Attributes:
-        text: all of it.
+        text: all of it, without reasoning.
+        reasoning: its reasoning.
         prompt_tokens, cached_tokens, answer_tokens: as the server counts them; 0 if it does not.
         finish: why it ended; "cancelled" if it was stopped.
         started_s, first_s, ended_s: by time.perf_counter; first_s is None if nothing came.
@@ -52,6 +60,7 @@ class RemoteAnswer:
     first_s: float | None
     ended_s: float
     gaps_s: tuple[float, ...] = ()
+    reasoning: str = ""
 
     @property
     def time_to_first_token_s(self) -> float | None:
@@ -137,14 +146,15 @@ class Connection:
         """
         answers: list[RemoteAnswer] = []
         with suppress(KeyboardInterrupt):
-            for text in self.stream(messages, answers, **fields):
-                on_text(text)
+            for delta in self.stream(messages, answers, **fields):
+                if delta.kind == "content":
+                    on_text(delta.text)
         return answers[0]
 
     def stream(
         self, messages: Sequence[Mapping[str, str]], answers: list[RemoteAnswer], **fields: Any
-    ) -> Generator[str, None, None]:
-        """Yields the pieces of an answer, and adds the whole one to `answers` at its end.
+    ) -> Generator[Delta, None, None]:
+        """Yields the pieces of an answer and its reasoning; adds the whole one to `answers`.
 
         Closing the iterator stops the answer. Takes and raises what `chat` does.
         """
@@ -154,7 +164,7 @@ class Connection:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        pieces: list[str] = []
+        pieces: dict[str, list[str]] = {"reasoning": [], "content": []}
         usage: Mapping[str, Any] = {}
         finish, times = "cancelled", list[float]()
         started_s = time.perf_counter()
@@ -162,11 +172,11 @@ class Connection:
             with self._request("POST", "/v1/chat/completions", body) as response:
                 for event in _events(response):
                     choice = (event.get("choices") or [{}])[0]
-                    text = choice.get("delta", {}).get("content")
-                    if text:
-                        times.append(time.perf_counter())
-                        pieces.append(text)
-                        yield text
+                    for kind, name in _PIECES:
+                        if text := choice.get("delta", {}).get(name):
+                            times.append(time.perf_counter())
+                            pieces[kind].append(text)
+                            yield Delta(kind, text)
                     finish = choice.get("finish_reason") or finish
                     usage = event.get("usage") or usage
         except (KeyboardInterrupt, GeneratorExit):
@@ -176,10 +186,11 @@ class Connection:
             details = usage.get("prompt_tokens_details") or {}
             answers.append(
                 RemoteAnswer(
-                    text="".join(pieces),
+                    text="".join(pieces["content"]),
+                    reasoning="".join(pieces["reasoning"]),
                     prompt_tokens=int(usage.get("prompt_tokens", 0)),
                     cached_tokens=int(details.get("cached_tokens") or 0),
-                    answer_tokens=int(usage.get("completion_tokens", len(pieces))),
+                    answer_tokens=int(usage.get("completion_tokens", len(times))),
                     finish=finish,
                     started_s=started_s,
                     first_s=times[0] if times else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from npu_llm.chat.output_parser import Delta
 from npu_llm.errors import OptionError
 from npu_llm.serving.client import Connection, RemoteAnswer
 
@@ -71,7 +72,7 @@ class RemoteSession:
 
     def _pieces(
         self, text: str, settings: Mapping[str, Any], answers: list[RemoteAnswer]
-    ) -> Generator[str, None, None]:
+    ) -> Generator[Delta, None, None]:
         question = {"role": "user", "content": text}
         given = {**self._settings, **settings}
         if given.pop("do_sample", True) is False:
@@ -90,7 +91,7 @@ class RemoteSession:
 class RemoteStream:
     """An iterator over the pieces of an answer; see npu_llm.chat.reply.ReplyStream."""
 
-    def __init__(self, pieces: Generator[str, None, None], answers: list[RemoteAnswer]) -> None:
+    def __init__(self, pieces: Generator[Delta, None, None], answers: list[RemoteAnswer]) -> None:
         self._pieces = pieces
         self._answers = answers
 
@@ -100,6 +101,10 @@ class RemoteStream:
         return self._answers[0] if self._answers else None
 
     def __iter__(self) -> Iterator[str]:
+        return (delta.text for delta in self._pieces if delta.kind == "content")
+
+    def deltas(self) -> Iterator[Delta]:
+        """Returns an iterator over the pieces of reasoning and text."""
         return self._pieces
 
     def close(self) -> None:
