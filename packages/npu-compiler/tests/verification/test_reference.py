@@ -28,3 +28,13 @@ def test_sums_of_float16_products_are_rounded_once(
     (result,) = Reference(module, inputs, precision="float16").results()
     assert result.dtype is torch.float16
     assert torch.equal(result, call(*(value.float() for value in inputs)).half())
+
+
+def test_a_view_takes_a_value_whose_strides_are_not_those_that_were_traced() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    turned = graph.call_function(torch.ops.aten.transpose.int, (x, 1, 2))
+    graph.output(graph.call_function(torch.ops.aten.view.default, (turned, [2, -1])))
+    values = torch.randn(2, 3, 4)
+    (result,) = Reference(fx.GraphModule(torch.nn.Module(), graph), [values]).results()
+    assert torch.equal(result, values.transpose(1, 2).reshape(2, -1))
