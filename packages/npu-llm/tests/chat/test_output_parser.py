@@ -92,6 +92,9 @@ ANSWERS = {
     "seed-oss": (
         '<seed:tool_call>\n<function=find>\n<parameter=a>x"}</parameter>\n'
         "<parameter=n>3</parameter>\n</function>\n<function=add>\n</function>\n</seed:tool_call>",
+        '<seed:tool_call>\n<function=find>\n<parameter=a>\nx"}\n</parameter>\n'
+        "<parameter=n>\n3\n</parameter>\n</function>\n</seed:tool_call>"
+        "<seed:tool_call>\n<function=add>\n</function>\n</seed:tool_call>",
     ),
     "glm-4.5": (
         "\n<tool_call>find\n<arg_key>a</arg_key>\n<arg_value>x\"}</arg_value>\n"
@@ -141,7 +144,10 @@ ANSWERS = {
         f"function call<|role_sep|>\n{ADD}",
     ),
     "firefunction": (f" functools[{FIND}, {ADD}]",),
-    "lfm-2": ('<|tool_call_start|>[find(a="x\\"}", n=3), add()]<|tool_call_end|>',),
+    "lfm-2": (
+        '<|tool_call_start|>[find(a="x\\"}", n=3), add()]<|tool_call_end|>',
+        f"<|tool_call_start|>[{FIND}, {ADD}]<|tool_call_end|>",
+    ),
     "olmo-3": ('<function_calls>\nfind(a="x\\"}", n=3)\nadd()\n</function_calls>',),
     "llama-4": (
         '<|python_start|>[find(a="x\\"}", n=3), add()]<|python_end|>',

@@ -182,6 +182,7 @@ CALL_STYLES: tuple[CallStyle, ...] = (
         name="seed-oss", kind="tags", signs=(("<seed:tool_call>",),),
         openers=("<seed:tool_call>",), closers=("</seed:tool_call>",), name_mark="<function=",
         separator=">", key_mark="<parameter=", value_end="</parameter>", call_end="</function>",
+        is_padded=True,
     ),
     CallStyle(
         name="glm-4.5", kind="tags", signs=(("<arg_key>",),), openers=("<tool_call>",),
@@ -258,7 +259,7 @@ CALL_STYLES: tuple[CallStyle, ...] = (
         frame=("", "function call<|role_sep|>\n", "", ""),
     ),
     CallStyle(
-        name="lfm-2", kind="python", signs=(("<|tool_call_start|>",),),
+        name="lfm-2", kind="python", signs=(("<|tool_call_start|>",), ("<|tool_list_start|>",)),
         openers=("<|tool_call_start|>",), closers=("<|tool_call_end|>",), is_list=True,
     ),
     CallStyle(
