@@ -46,6 +46,7 @@ class Answer:
         prompt_tokens: the prompt's, with their log probabilities, if those were requested.
         finish: "stop" or "length"; None before the end.
         stop: the stop string or the token that ended it; None for none of these.
+        end: that token with its log probability, which is not part of the text.
         text: all of it so far.
         arrived_s, first_s, last_s: by time.perf_counter: when it was asked for, and when the first
             and the latest token came; None before.
@@ -72,6 +73,7 @@ class Answer:
         self.prompt_tokens: tuple[Token, ...] = ()
         self.finish: str | None = None
         self.stop: str | int | None = None
+        self.end: Token | None = None
         self.text = ""
         self.arrived_s = time.perf_counter()
         self.first_s: float | None = None
@@ -156,7 +158,7 @@ class Answer:
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
         if token.id in self._ends:
-            self.stop = token.id
+            self.stop, self.end = token.id, token
             return
         self._held.append((token, self._detokenizer.num_decoded))
         self.text += self._detokenizer.put([token.id])

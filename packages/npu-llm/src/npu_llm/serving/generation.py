@@ -146,6 +146,7 @@ class Choice:
         prompt: tokens of its prompt.
         prompt_tokens: the same after the first with their log probabilities, if requested.
         stop: the stop string or the token that ended it.
+        end: that token with its log probability.
     """
 
     prompt: Sequence[int]
@@ -156,6 +157,7 @@ class Choice:
     finish: str = ""
     prompt_tokens: Sequence[Token] = ()
     stop: str | int | None = None
+    end: Token | None = None
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,8 @@ class Generation:
             choice.tokens += delta.tokens
             choice.finish = delta.finish or choice.finish
         for choice, answer, parser in zip(found, self.answers, self._parsers, strict=True):
-            choice.prompt_tokens, choice.stop = answer.prompt_tokens, answer.stop
+            choice.prompt_tokens = answer.prompt_tokens
+            choice.stop, choice.end = answer.stop, answer.end
             choice.calls = [] if parser is None else parser.parsed.calls
         return self._best(found)
 

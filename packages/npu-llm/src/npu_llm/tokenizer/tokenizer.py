@@ -114,6 +114,14 @@ class Tokenizer:
         return dict(zip(names, ids, strict=True))
 
     @property
+    def named_tokens(self) -> dict[str, str]:
+        """The special tokens that have a role, such as eos_token, by its name."""
+        if self._wrapped is None:
+            return dict(self._special)
+        found = {name: getattr(self._wrapped, name, None) for name in _SPECIAL}
+        return {name: str(text) for name, text in found.items() if text is not None}
+
+    @property
     def pad_token_id(self) -> int | None:
         """The token that fills rows; None if there is none."""
         if self._wrapped is not None:

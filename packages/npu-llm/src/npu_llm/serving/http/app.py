@@ -42,6 +42,7 @@ _GET: Mapping[str, Endpoint] = {
     "/metrics": models.metrics,
     "/openapi.json": models.openapi,
     "/props": llama_cpp.props,
+    "/tokenizer_info": models.tokenizer_info,
     "/v1/models": models.models,
     "/v1/models/{name:path}": models.model,
     "/version": models.version,

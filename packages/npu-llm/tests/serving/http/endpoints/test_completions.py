@@ -78,6 +78,19 @@ def test_an_echoed_prompt_has_the_logprobs_of_the_model(client, server, speakers
     assert found.text_offset[-1] == len("the quick brown fox jumps")
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_token_that_ends_an_answer_has_its_logprob(client, server, echo):
+    tokens = server.model().tokenizer.encode("the fox")
+    answer = client.completions.create(
+        **{**GREEDY, "prompt": tokens}, max_tokens=1, logprobs=0, echo=echo,
+        logit_bias={"2": 100},
+    )  # fmt: skip
+    assert answer.choices[0].finish_reason == "stop"
+    found = answer.choices[0].logprobs
+    assert found.tokens[-1] == "</s>"
+    assert len(found.token_logprobs) == 1 + echo * len(tokens)
+
+
 def test_the_most_likely_of_several_is_returned(client):
     asked = {**GREEDY, "temperature": 1.5, "seed": 3, "max_tokens": 8, "logprobs": 0}
     many = client.completions.create(**asked, n=6)

@@ -80,5 +80,7 @@ def test_tokens_and_properties(post, server):
     assert bytes(one["piece"][0] for one in part).decode() == "ℵ"
     about = httpx.get(f"{server.url}/props").json()
     assert about["default_generation_settings"]["n_ctx"] == 512
+    about = httpx.get(f"{server.url}/tokenizer_info").json()
+    assert (about["eos_token"], about["pad_token"]) == ("</s>", "<pad>")
     assert httpx.get(f"{server.url}/version").json()["version"]
     assert post("/detokenize", tokens=[99_999]).json()["error"]["code"] == "token-range"

@@ -71,9 +71,12 @@ class _Completion:
         found = []
         for index, choice in enumerate(choices):
             echo = self._echo(generation, index)
-            logprobs = self._logprobs(generation.served, choice.tokens, len(echo))
+            tokens = [*choice.tokens, *_ends(choice.end)]
+            logprobs = self._logprobs(generation.served, tokens, len(echo))
             if self._body.echo and logprobs is not None:
-                logprobs = self._prompt_logprobs(generation.served, choice)
+                tokens = [] if self._body.max_tokens == 0 else tokens
+                tokens = [*choice.prompt_tokens, *tokens]
+                logprobs = self._prompt_logprobs(generation.served, choice.prompt[0], tokens)
             found.append(
                 {
                     "index": index,
@@ -107,8 +110,10 @@ class _Completion:
         offsets = [len(echo) for echo in echoes]
         async for delta in generation.deltas():
             index = delta.index
-            if delta.text or (delta.tokens and self._body.logprobs is not None):
-                logprobs = self._logprobs(generation.served, delta.tokens, offsets[index])
+            end = None if delta.finish is None else generation.answers[index].end
+            tokens = [*delta.tokens, *_ends(end)]
+            if delta.text or (tokens and self._body.logprobs is not None):
+                logprobs = self._logprobs(generation.served, tokens, offsets[index])
                 offsets[index] += len(delta.text)
                 yield chunk(index, delta.text, logprobs=logprobs)
             if delta.finish is not None:
@@ -131,15 +136,12 @@ class _Completion:
         given = self._given[place]
         return given if isinstance(given, str) else generation.served.tokenizer.decode(given)
 
-    def _prompt_logprobs(self, served: ServedModel, choice: Choice) -> dict[str, Any]:
+    def _prompt_logprobs(
+        self, served: ServedModel, first: int, tokens: Sequence[Token]
+    ) -> dict[str, Any]:
         """Returns the log probabilities of an echoed prompt and of its answer."""
-        return completion_logprobs(
-            served,
-            [*choice.prompt_tokens, *choice.tokens],
-            top=self._body.logprobs or 0,
-            offset=0,
-            first=choice.prompt[0],
-        )
+        top = self._body.logprobs or 0
+        return completion_logprobs(served, tokens, top=top, offset=0, first=first)
 
     def _logprobs(
         self, served: ServedModel, tokens: Sequence[Token], offset: int
@@ -147,6 +149,11 @@ class _Completion:
         if self._body.logprobs is None:
             return None
         return completion_logprobs(served, tokens, top=self._body.logprobs, offset=offset)
+
+
+def _ends(token: Token | None) -> list[Token]:
+    """Returns the token that ended an answer, which is counted: lm-eval relies on it."""
+    return [] if token is None else [token]
 
 
 def _check(body: CompletionBody) -> None:

@@ -17,7 +17,17 @@ from npu_llm.serving.http.service import Service, service_of
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.request_error import RequestError
 
-__all__ = ["health", "metrics", "model", "models", "openapi", "page", "tokenize", "version"]
+__all__ = [
+    "health",
+    "metrics",
+    "model",
+    "models",
+    "openapi",
+    "page",
+    "tokenize",
+    "tokenizer_info",
+    "version",
+]
 
 # What the page may do: nothing but talk to its own server.
 _POLICY = (
@@ -87,6 +97,16 @@ async def tokenize(request: Request) -> Response:
         if body.with_pieces:
             found["tokens"] = [{"id": token, "piece": _piece(served, token)} for token in tokens]
         return JSONResponse(found)
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """Describes the tokenizer of the first model that writes, as vLLM does."""
+    async with service_of(request).registry.use(None, ServedModel) as served:
+        names = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
+        about = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        about |= served.tokenizer.named_tokens
+        about["chat_template"] = served.tokenizer.chat_template
+        return JSONResponse(about | {"model_max_length": served.context_length})
 
 
 async def version(_: Request) -> Response:

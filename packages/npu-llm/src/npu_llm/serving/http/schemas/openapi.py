@@ -49,6 +49,7 @@ _FACTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "/metrics": ("Figures for Prometheus.", ("text/plain",)),
     "/openapi.json": ("This description.", ("application/json",)),
     "/props": ("The first model and its settings, as llama.cpp.", ("application/json",)),
+    "/tokenizer_info": ("The first model's tokenizer, as vLLM.", ("application/json",)),
     "/v1/models": ("The models.", ("application/json",)),
     "/v1/models/{name}": ("One model.", ("application/json",)),
     "/version": ("The version.", ("application/json",)),
