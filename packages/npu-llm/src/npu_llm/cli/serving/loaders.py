@@ -77,7 +77,7 @@ def make_registry(
     loaders: dict[str, Callable[[], Served]] = {}
     for name, one in each.items():
         if name in bases:
-            loaders[name] = partial(_load_text, name, bases[name], engine)
+            loaders[name] = partial(_load_text, name, one, bases[name], engine, display)
         else:
             loaders[name] = partial(_LOADERS[kinds[name]], name, one, display)
     parent = _parent(bases, each) if options.adapter else ""
@@ -167,8 +167,17 @@ def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) 
     return name
 
 
-def _load_text(name: str, base: _Base, engine: EngineOptions) -> ServedModel:
-    return ServedModel(name, base.get(), engine)
+def _load_text(
+    name: str, options: argparse.Namespace, base: _Base, engine: EngineOptions, display: Display
+) -> ServedModel:
+    from npu_llm.cli.tasks.describe import reads_images, start_image_model
+
+    if options.model is None or not reads_images(options.model):
+        return ServedModel(name, base.get(), engine)
+    from npu_llm.serving.models.vision_model import ServedVisionModel
+
+    model, processor = start_image_model(options, display)
+    return ServedVisionModel(name, model, processor, engine)
 
 
 def _load_adapted(

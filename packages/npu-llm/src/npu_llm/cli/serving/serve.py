@@ -95,6 +95,11 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "header X-Ignored-Fields of the response)",
     )
     group.add_argument(
+        "--allow-media-urls",
+        action="store_true",
+        help="fetch images and sounds from addresses in requests (default: data URLs only)",
+    )
+    group.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
@@ -211,6 +216,7 @@ def _serve(options: argparse.Namespace) -> int:
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         refuses_unknown_fields=options.strict_fields,
+        fetches_media=options.allow_media_urls,
         is_open=options.no_api_key,
         grace_s=options.grace,
         max_body_bytes=options.max_body << 20,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -13,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from npu_llm.serving.answer import Answer
-from npu_llm.serving.generation import Choice, Generation, TextRequest
+from npu_llm.serving.generation import Choice, Conversation, Generation, TextRequest
 from npu_llm.serving.http.errors import error_event, protocol_of, status_of
 from npu_llm.serving.http.middleware import LOG, log_fields
 from npu_llm.serving.http.request_body import read_body, read_form
 from npu_llm.serving.http.schemas.body import Body, FormBody
 from npu_llm.serving.http.settings import Settings
 from npu_llm.serving.http.streaming import ClientLeftError, EventStream, until_disconnect
+from npu_llm.serving.media import with_media
 from npu_llm.serving.models.registry import ModelRegistry
 from npu_llm.serving.models.served_model import ServedModel
 
@@ -76,7 +78,8 @@ class Service:
         stack = AsyncExitStack()
         try:
             served = await stack.enter_async_context(self.registry.use(model, ServedModel))
-            generation = await until_disconnect(request, Generation.start(served, asked))
+            start = self._start(served, asked)
+            generation = await until_disconnect(request, start)
         except ClientLeftError:
             await stack.aclose()
             return Response(status_code=499)  # the client has left
@@ -99,6 +102,17 @@ class Service:
             return Response(status_code=499)
         finally:
             await close()
+
+    async def _start(self, served: ServedModel, asked: TextRequest) -> Generation:
+        """Submits a request once its images and sounds are there."""
+        may_fetch = self.settings.fetches_media
+        prompts = [
+            replace(one, messages=await with_media(one.messages, may_fetch=may_fetch))
+            if isinstance(one, Conversation)
+            else one
+            for one in asked.prompts
+        ]
+        return await Generation.start(served, replace(asked, prompts=prompts))
 
     def _note(self, request: Request, generation: Generation) -> None:
         name, answers, usage = generation.served.name, generation.answers, generation.usage()

@@ -12,6 +12,7 @@ from npu_llm.chat.output_format import OutputFormat
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.errors import ContextError, OptionError, ServerError, check_text
+from npu_llm.serving.request_error import RequestError
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
 from npu_llm.tokenizer.token_bytes import TokenBytes, longest_token
 from npu_llm.tokenizer.tokenizer import Message
@@ -44,8 +45,16 @@ class ServedModel:
         context_length: how many tokens prompt and answer have at most; None for no bound.
     """
 
-    def __init__(self, name: str, model: LanguageModel, options: EngineOptions) -> None:
+    def __init__(
+        self, name: str, model: LanguageModel | Any, options: EngineOptions, *, engine: Any = None
+    ) -> None:
         """Starts the engine.
+
+        Args:
+            name: what clients call it.
+            model: a language model, or what has the same properties.
+            options: of the engine.
+            engine: one that runs already; None for an Engine of the model.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
@@ -62,7 +71,7 @@ class ServedModel:
         self.output_format = OutputFormat(self.tokenizer)
         self._longest_token = longest_token(self.tokenizer)
         self.sampling, self.ends = _recommended(model), model.end_tokens
-        self.engine = Engine(model, options).start()
+        self.engine: Engine = Engine(model, options).start() if engine is None else engine
         self._forms = ConstraintMaker(
             self._encoder, vocabulary=model.vocabulary, ends=sorted(self.ends)
         )
@@ -111,7 +120,18 @@ class ServedModel:
         template_options: Mapping[str, Any] | None = None,
         continues_last: bool = False,
     ) -> list[int]:
-        """Returns the tokens of a conversation; takes and raises what encode_chat does too."""
+        """Returns the tokens of a conversation; takes and raises what encode_chat does too.
+
+        Raises:
+            RequestError: [request-unsupported] for images and sounds.
+        """
+        if any(isinstance(message.get("content"), list) for message in messages):
+            raise RequestError(
+                f"messages: must be texts for {self.name}; got an image or a sound. Name a model "
+                "that reads those.",
+                code="request-unsupported",
+                parameter="messages",
+            )
 
         def work(encoder: Any) -> list[int]:
             found: list[int] = encoder.encode_chat(
