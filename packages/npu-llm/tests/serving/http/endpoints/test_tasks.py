@@ -18,10 +18,11 @@ from npu_llm.encoder_decoders.caches import SessionCrossCache, StaticCrossCache
 from npu_llm.encoder_decoders.models import NPUModelForSpeechSeq2Seq
 from npu_llm.engine.engine import EngineOptions
 from npu_llm.serving.models.served_model import ServedModel
-from npu_llm.serving.models.task_models import ServedSpeech
+from npu_llm.serving.models.task_models import ServedReranker, ServedSpeech
 from npu_llm.speech.transcriber import Transcriber
 from npu_llm.speech.transcript import TranscriptOptions
 from npu_llm.speech.wave_file import read_samples
+from npu_llm.tasks.models import Ranked
 
 TEXTS = ["the cat sat", "where is the dog", "mat", "the dog sat where the cat is"]
 
@@ -295,3 +296,52 @@ def test_a_client_that_leaves_ends_its_transcript(hearing, monkeypatch):
     assert tokens[-1] < left + 1
     monkeypatch.undo()
     assert json.loads(post(hearing, files={"file": sound(1)}).text).keys() == {"text"}
+
+
+class Judge:
+    """Stands for a cross-encoder: the score is the share of the query's words in a document."""
+
+    context_length = 40
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def rerank(self, query, documents):
+        words = query.split()
+        scores = [sum(word in one for word in words) / len(words) for one in documents]
+        best = sorted(range(len(documents)), key=lambda index: -scores[index])
+        return [Ranked(index, scores[index], documents[index]) for index in best]
+
+
+@pytest.fixture(scope="module")
+def judging(encoder, serve_loaders):
+    load = lambda: ServedReranker("judge", Judge(encoder.tokenizer))  # noqa: E731
+    with serve_loaders({"judge": load}, kinds={"judge": ServedReranker}) as running:
+        yield running
+
+
+def test_documents_are_ordered_by_a_cross_encoder(judging):
+    body = {"query": "the dog", "documents": [*TEXTS, {"text": "cat"}][:4], "top_n": 2}
+    found = httpx.post(f"{judging.url}/v1/rerank", json=body).json()
+    assert [one["index"] for one in found["results"]] == [1, 3]
+    assert found["results"][0]["relevance_score"] == 1.0
+    assert found["results"][0]["document"] == {"text": TEXTS[1]}
+    assert found["usage"]["total_tokens"] > 8
+    pairs = {"model": "judge", "text_1": "cat", "text_2": TEXTS[:3]}
+    found = httpx.post(f"{judging.url}/score", json=pairs).json()
+    assert [one["score"] for one in found["data"]] == [1.0, 0.0, 0.0]
+    refused = httpx.post(f"{judging.url}/score", json=pairs | {"text_1": ["a", "b"]})
+    assert refused.json()["error"]["param"] == "text_2"
+    assert judging.model("judge").waiting == 0
+
+
+def test_documents_are_ordered_by_vectors_too(mixed, encoder):
+    body = {"model": "vectors", "query": "the cat", "documents": TEXTS}
+    body["return_documents"] = False
+    found = httpx.post(f"{mixed.url}/rerank", json=body).json()
+    vectors = torch.nn.functional.normalize(encoder.encode(["the cat", *TEXTS]))
+    wanted = (vectors[1:] @ vectors[0]).tolist()
+    scores = {one["index"]: one["relevance_score"] for one in found["results"]}
+    assert [scores[index] for index in range(4)] == pytest.approx(wanted, abs=1e-5)
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    assert "document" not in found["results"][0]
