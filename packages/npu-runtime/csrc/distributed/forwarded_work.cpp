@@ -41,11 +41,20 @@ c10::TypePtr type_of(const TensorLists& results) {
 }  // namespace
 
 ForwardedWork::ForwardedWork(c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo,
-                             TensorLists results)
-    : Work(-1, type), gloo_(std::move(gloo)), results_(std::move(results)) {}
+                             TensorLists results, std::shared_ptr<OutputCopies> copies)
+    : Work(-1, type),
+      gloo_(std::move(gloo)),
+      results_(std::move(results)),
+      copies_(std::move(copies)) {}
+
+void ForwardedWork::write_back() const {
+  if (copies_) copies_->write_back();
+}
 
 bool ForwardedWork::isCompleted() {
-  return gloo_->isCompleted();
+  const bool is_done = gloo_->isCompleted();
+  if (is_done && gloo_->isSuccess()) write_back();
+  return is_done;
 }
 bool ForwardedWork::isSuccess() const {
   return gloo_->isSuccess();
@@ -58,9 +67,12 @@ int ForwardedWork::sourceRank() const {
 }
 void ForwardedWork::synchronize() {
   gloo_->synchronize();
+  if (gloo_->isCompleted() && gloo_->isSuccess()) write_back();
 }
 bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
-  return gloo_->wait(timeout);
+  const bool is_done = gloo_->wait(timeout);
+  if (is_done) write_back();
+  return is_done;
 }
 void ForwardedWork::abort() {
   gloo_->abort();
@@ -74,6 +86,7 @@ std::uint64_t ForwardedWork::getSequencenumber() const {
 
 Tensors ForwardedWork::result() {
   static_cast<void>(gloo_->result());  // refuses work that is not finished
+  write_back();
   return results_.empty() ? Tensors{} : results_.front();
 }
 
@@ -81,10 +94,11 @@ c10::intrusive_ptr<Future> ForwardedWork::getFuture() {
   const std::lock_guard lock(future_mutex_);
   if (!future_) {
     auto future = c10::make_intrusive<Future>(type_of(results_), devices_of(results_));
-    gloo_->getFuture()->addCallback([future, results = results_](Future& done) {
+    gloo_->getFuture()->addCallback([future, results = results_, copies = copies_](Future& done) {
       if (done.hasError()) {
         future->setError(done.exception_ptr());
       } else {
+        if (copies) copies->write_back();
         future->markCompleted(value_of(results));
       }
     });

@@ -1,6 +1,7 @@
 // The handle of a collective that Gloo carries out: Gloo's own handle, showing npu tensors.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -14,8 +15,10 @@ namespace npu::distributed {
 // future (a hook of DistributedDataParallel, say) goes on computing with them.
 class ForwardedWork final : public c10d::Work {
  public:
-  // `results` has the shape of Gloo's own: one list of tensors for most operations.
-  ForwardedWork(c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, TensorLists results);
+  // `results` has the shape of Gloo's own: one list of tensors for most operations. `copies` is
+  // null for operations without outputs.
+  ForwardedWork(c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, TensorLists results,
+                std::shared_ptr<OutputCopies> copies);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -31,8 +34,11 @@ class ForwardedWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override;
 
  private:
+  void write_back() const;
+
   const c10::intrusive_ptr<c10d::Work> gloo_;
   const TensorLists results_;
+  const std::shared_ptr<OutputCopies> copies_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -1,9 +1,11 @@
 // torch.distributed on npu: a c10d backend that hands every operation to Gloo.
 //
 // Device memory is memory that the host can read, so Gloo gets CPU tensors over the same bytes
-// (host_view.h) and nothing is copied. npu_runtime/torch_integration/distributed.py registers it.
+// (host_view.h), and copies only tensors that are not contiguous.
+// npu_runtime/torch_integration/distributed.py registers it.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -72,7 +74,9 @@ class GlooForwarder final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
-  WorkPtr forwarded(c10d::OpType type, WorkPtr work, TensorLists results);
+  // `copies` is null for operations without outputs.
+  WorkPtr forwarded(c10d::OpType type, WorkPtr work, TensorLists results,
+                    std::shared_ptr<OutputCopies> copies);
 
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   bool is_coalescing_ = false;

@@ -1,9 +1,10 @@
-// CPU tensors over npu memory, each holding the storage it looks at.
+// CPU tensors over npu memory, each holding the storage it looks at, and copies of scattered ones.
 #include "distributed/host_view.h"
 
 #include <memory>
 #include <utility>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Storage.h>
 
@@ -44,7 +45,9 @@ void check(const at::Tensor& tensor) {
   }
 }
 
-}  // namespace
+bool is_strided(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided;
+}
 
 at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
@@ -58,19 +61,67 @@ at::Tensor host_view(const at::Tensor& tensor) {
       at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU));
 }
 
-Tensors host_views(const Tensors& tensors) {
+}  // namespace
+
+at::Tensor OutputCopies::contiguous(const at::Tensor& view) {
+  if (at::has_internal_overlap(view) == at::MemOverlap::Yes) {
+    throw Error(ErrorKind::kInput, "collective-layout",
+                "torch.distributed: a collective on npu writes to tensors whose elements have "
+                "addresses of their own; got strides " +
+                    c10::str(view.strides()) + " for shape " + c10::str(view.sizes()) +
+                    ". Pass tensor.contiguous().");
+  }
+  at::Tensor copy = view.contiguous();
+  const std::lock_guard lock(mutex_);
+  views_and_copies_.emplace_back(view, copy);
+  return copy;
+}
+
+void OutputCopies::write_back() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [view, copy] : std::exchange(views_and_copies_, {}))
+    view.copy_(copy);
+}
+
+at::Tensor host_input(const at::Tensor& tensor) {
+  at::Tensor view = host_view(tensor);
+  return is_strided(view) ? view.contiguous() : view;
+}
+
+at::Tensor host_output(const at::Tensor& tensor, OutputCopies& copies) {
+  at::Tensor view = host_view(tensor);
+  return !is_strided(view) || view.is_contiguous() ? view : copies.contiguous(view);
+}
+
+Tensors host_inputs(const Tensors& tensors) {
   Tensors views;
   views.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors)
-    views.push_back(host_view(tensor));
+    views.push_back(host_input(tensor));
   return views;
 }
 
-TensorLists host_views(const TensorLists& lists) {
+TensorLists host_inputs(const TensorLists& lists) {
   TensorLists views;
   views.reserve(lists.size());
   for (const Tensors& tensors : lists)
-    views.push_back(host_views(tensors));
+    views.push_back(host_inputs(tensors));
+  return views;
+}
+
+Tensors host_outputs(const Tensors& tensors, OutputCopies& copies) {
+  Tensors views;
+  views.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors)
+    views.push_back(host_output(tensor, copies));
+  return views;
+}
+
+TensorLists host_outputs(const TensorLists& lists, OutputCopies& copies) {
+  TensorLists views;
+  views.reserve(lists.size());
+  for (const Tensors& tensors : lists)
+    views.push_back(host_outputs(tensors, copies));
   return views;
 }
 

@@ -187,6 +187,14 @@ def test_memory_that_gloo_cannot_read_is_refused():
 
 
 @pytest.mark.usefixtures("alone")
+def test_an_output_whose_elements_share_memory_is_refused():
+    repeated = torch.ones(3, device="npu").expand(2, 3)
+    with pytest.raises(InputError, match=r"got strides \[0, 1\] for shape \[2, 3\]") as caught:
+        dist.all_reduce(repeated)
+    assert caught.value.code == "collective-layout"
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_refused_collective_leaves_the_group_usable():
     tensor = torch.ones(3, device="npu")
     with pytest.raises(RuntimeError):

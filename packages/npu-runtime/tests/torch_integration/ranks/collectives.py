@@ -88,6 +88,91 @@ def all_reduce_of_a_transposed_tensor(device):
     return [tensor]
 
 
+def scattered(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with other strides on each rank; contiguous on the CPU, as Gloo needs it."""
+    if tensor.device.type == "cpu":
+        return tensor
+    if RANK % 2:
+        return tensor.t().contiguous().t()
+    wide = torch.full((tensor.shape[0], 2 * tensor.shape[1]), -2.0).to(tensor.device)
+    view = wide[:, ::2]
+    view.copy_(tensor)
+    return view
+
+
+def scattered_values(rows: int, columns: int, *, device: str) -> torch.Tensor:
+    return scattered(values(rows, columns, device=device))
+
+
+def scattered_empties(device: str) -> list[torch.Tensor]:
+    return [scattered(tensor) for tensor in empties(device, 2, 3)]
+
+
+@case
+def tensors_that_are_not_contiguous_in_place(device):
+    tensors = [scattered_values(2, 3, device=device) for _ in range(6)]
+    dist.broadcast(tensors[0], src=LAST)
+    dist.all_reduce(tensors[1])
+    dist.all_reduce_coalesced(tensors[2:4])
+    dist.reduce(tensors[4], dst=0)
+    later = dist.all_reduce(tensors[5], async_op=True)
+    summed = later.get_future().then(lambda done: done.value()[0] + 0).wait()
+    return [*tensors[:4], *tensors[4 : 4 + (RANK == 0)], tensors[5], summed]
+
+
+@case
+def elements_between_those_of_a_view_stay(device):
+    whole = values(4, 6, device=device)
+    if device == "cpu":
+        columns = whole[:, 1::2].contiguous()
+        dist.all_reduce(columns)
+        whole[:, 1::2] = columns
+    else:
+        dist.all_reduce(whole[:, 1::2])
+    return [whole]
+
+
+@case
+def inputs_and_outputs_that_are_not_contiguous(device):
+    gathered, exchanged = scattered_empties(device), scattered_empties(device)
+    part = scattered_values(2, 3, device=device)
+    dist.all_gather(gathered, part)
+    collected = scattered_empties(device) if RANK == LAST else None
+    dist.gather(part, collected, dst=LAST)
+    parts = [scattered_values(2, 3, device=device) + i for i in range(SIZE)]
+    dist.all_to_all(exchanged, parts)
+    outputs = [scattered(empty(2, 3, device=device)) for _ in range(2)]
+    dist.scatter(outputs[0], parts if RANK == 0 else None, src=0)
+    dist.reduce_scatter(outputs[1], parts)
+    return [*gathered, *(collected or []), *exchanged, *outputs]
+
+
+@case
+def single_tensors_that_are_not_contiguous(device):
+    gathered = scattered(empty(2 * SIZE, 3, device=device))
+    dist.all_gather_single(gathered, scattered_values(2, 3, device=device))
+    reduced = scattered(empty(2, 3, device=device))
+    whole = scattered_values(2 * SIZE, 3, device=device)
+    dist.reduce_scatter_single(reduced, whole)
+    exchanged = scattered(empty(2 * SIZE, 3, device=device))
+    dist.all_to_all_single(exchanged, whole)
+    return [gathered, reduced, exchanged]
+
+
+@case
+def sent_tensors_that_are_not_contiguous(device):
+    received = scattered(empty(2, 3, device=device))
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, scattered_values(2, 3, device=device), (RANK + 1) % SIZE),
+            dist.P2POp(dist.irecv, received, (RANK - 1) % SIZE),
+        ]
+    )
+    for work in works:
+        work.wait()
+    return [received]
+
+
 @case
 def all_reduce_of_nothing_and_of_a_scalar(device):
     nothing = torch.empty(0).to(device)
