@@ -20,6 +20,8 @@ from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.torch_compile.model_inputs import moved, refusals_named
 from npu_compiler.tuning.run import current_run
 from npu_runtime import FrozenTensors
+from npu_runtime.npu import is_current_stream_capturing
+from npu_runtime.npu.graphs import outside_capture
 from npu_runtime.refusal import check_environment
 
 __all__ = [
@@ -82,8 +84,61 @@ def _compiled(
         config = replace(config, target="NPU" if is_estimated else read_settings().target)
     is_inference = config.training is False or config.compression is not None
     if is_inference and torch.is_grad_enabled():
-        return _without_gradients(graph_module, example_inputs, config, is_tuning)
-    return _capture(graph_module, example_inputs, config, is_tuning)
+        run = _without_gradients(graph_module, example_inputs, config, is_tuning)
+    else:
+        run = _capture(graph_module, example_inputs, config, is_tuning)
+    if any(map(_has_symbols, example_inputs)):
+        return _static_in_captures(run, graph_module, config, is_inference=is_inference)
+    return run
+
+
+def _has_symbols(value: Any) -> bool:
+    sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _static_in_captures(
+    run: Callable[..., Any],
+    graph_module: fx.GraphModule,
+    config: CompilerConfig,
+    *,
+    is_inference: bool,
+) -> Callable[..., Any]:
+    """Returns what calls `run`, and in a captured step a graph compiled for the sizes of the call.
+
+    A captured program has fixed sizes, and dynamo varies those of a second module without request.
+    """
+    static: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def call(*inputs: Any) -> Any:
+        if not is_current_stream_capturing():
+            return run(*inputs)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        key = tuple(
+            (value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference):
+            if key not in static:
+                with outside_capture():
+                    static[key] = _trace(_with_numbers(graph_module, inputs), tensors, config)
+            return static[key](*tensors)
+
+    return call
+
+
+def _with_numbers(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    """Returns a copy of a graph without the inputs that are not tensors: it has their values."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, Any] = {}
+    values = iter(inputs)
+    for node in graph_module.graph.nodes:
+        value = next(values) if node.op == "placeholder" else None
+        if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+            copied[node] = value
+        else:
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+    return fx.GraphModule(graph_module, graph)
 
 
 def _is_tuning(mode: str | None) -> bool:
