@@ -243,6 +243,28 @@ def test_what_cannot_be_done_is_refused_by_name(ask, changes, code, parameter):
     assert (refused.value.code, refused.value.param) == (code, parameter)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_sound_in_a_chat_is_transcribed(hearing, transcriber, stream):
+    wanted = transcriber.run(read_samples("s", sound(3), rate=16000), TranscriptOptions()).text
+    data = {"data": base64.b64encode(sound(3)).decode(), "format": "wav"}
+    content = [{"type": "input_audio", "input_audio": data}]
+    answer = hearing.client().chat.completions.create(
+        model="ears", messages=[{"role": "user", "content": content}], stream=stream
+    )
+    if stream:
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+    else:
+        text = answer.choices[0].message.content
+    assert text == wanted.strip()
+
+
+def test_a_chat_without_a_sound_is_refused(hearing):
+    with pytest.raises(openai.BadRequestError, match="messages: must end with one sound"):
+        hearing.client().chat.completions.create(
+            model="ears", messages=[{"role": "user", "content": "the"}]
+        )
+
+
 def post(hearing, **more):
     return httpx.post(f"{hearing.url}/v1/audio/transcriptions", timeout=60, **more)
 

@@ -20,10 +20,12 @@ from npu_llm.serving.http.endpoints.fields import (
     thinking_options,
 )
 from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
+from npu_llm.serving.http.endpoints.speech_chat import transcribe_chat
 from npu_llm.serving.http.schemas.openai import ChatBody, ChosenTool
 from npu_llm.serving.http.service import service_of
 from npu_llm.serving.http.streaming import event
 from npu_llm.serving.models.served_model import ServedModel
+from npu_llm.serving.models.task_models import ServedSpeech
 from npu_llm.serving.request_error import RequestError
 
 __all__ = ["chat_completions", "usage_of"]
@@ -40,6 +42,8 @@ async def chat_completions(request: Request) -> Response:
     """Answers a conversation, whole or as events."""
     service = service_of(request)
     body = await service.read(request, ChatBody)
+    if body.model is not None and service.registry.has(body.model, ServedSpeech):
+        return await transcribe_chat(request, body)
     chat = _Chat(body)
     return await service.answer(
         request,
