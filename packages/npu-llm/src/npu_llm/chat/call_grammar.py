@@ -120,7 +120,7 @@ class _Grammar:
         if style.begins_in_header:
             line = "" if style.separator == "\n" else "\n"
             return f"{self._text(f'{name}{line}{style.separator}')} {self._arguments(function)}"
-        head = f"<|channel|>commentary to={style.prefix}{name} <|constrain|>json{style.separator}"
+        head = f"<|channel|>commentary to={style.prefix}{name} {style.fence[0]}{style.separator}"
         return f"{self._text(head)} {self._arguments(function)}"
 
     def _tags(self, function: Mapping[str, Any]) -> str:

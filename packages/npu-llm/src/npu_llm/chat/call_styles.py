@@ -33,7 +33,7 @@ class CallStyle:
         name_mark: mark before a name; "" if an opener precedes it.
         separator: mark after a name, before arguments.
         id_mark: mark between a name and an identifier.
-        fence: mark before and mark after arguments of "named", both optional.
+        fence: mark before and mark after arguments, both optional.
         key_mark, key_end: marks around the name of an argument in "tags".
         head_end: mark that ends a tag in which attributes may follow a name.
         value_mark, value_end: marks around the value of an argument.
@@ -112,6 +112,7 @@ CALL_STYLES: tuple[CallStyle, ...] = (
         name="harmony", kind="channels", signs=(("<|channel|>", "<|message|>"),),
         starts=("<|start|>", "<|channel|>"), separator="<|message|>",
         ends=("<|end|>", "<|call|>", "<|return|>"), prefix="functions.",
+        fence=("<|constrain|>json", ""),
     ),
     CallStyle(
         name="functionary-v3.2", kind="channels", signs=((">>>all", "tools"),), starts=(">>>",),

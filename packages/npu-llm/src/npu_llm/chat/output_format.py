@@ -127,6 +127,7 @@ class OutputFormat:
         if self.thinking is None:
             return None if direct is None else maker.make(direct)
         is_open = self.is_thinking(prompt)
+        answer = "" if isinstance(forms, tuple) or forms is None else self.thinking.answer
         return ThinkingGate(
             start=self._tokens(self.thinking.start),
             end=self._tokens(self.thinking.end),
@@ -135,6 +136,8 @@ class OutputFormat:
             budget=budget,
             direct=None if direct is None or is_open else maker.make(direct),
             after=None if after is None else maker.make(after),
+            bridge=self._tokens(answer),
+            must_think=bool(answer),
         )
 
     def _tokens(self, mark: str) -> list[int]:
@@ -151,7 +154,7 @@ class OutputFormat:
         """Returns the special tokens that mark neither reasoning nor calls."""
         styles = [style for style in (self.thinking, self.calls) if style is not None]
         marks = [mark for style in styles for mark in style.marks]
-        marks += [style.then for style in styles if isinstance(style, ThinkingStyle)]
+        marks += [style.answer for style in styles if isinstance(style, ThinkingStyle)]
         return frozenset(
             token
             for text, token in self._special.items()

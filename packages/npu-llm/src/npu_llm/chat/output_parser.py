@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -108,7 +108,7 @@ class OutputParser:
         self._is_after_mark = False  # white space after reasoning or a call is dropped
         self._thought_space: str | None = None  # None before the first word
         channels = calls is not None and calls.kind == "channels"
-        self._steps = self._messages() if channels else self._answer(is_thinking)
+        self._steps = (self._messages if channels else self._answer)(is_thinking)
 
     def take(self, piece: str) -> list[Delta]:
         """Takes the next piece of the answer; returns what it completes."""
@@ -260,11 +260,13 @@ class OutputParser:
 
     # Answers that are messages with headers
 
-    def _messages(self) -> Steps[None]:
+    def _messages(self, is_thinking: bool) -> Steps[None]:
         style, source = self._style, self._source
         assert style is not None, "it has channels"
         is_header = style.begins_in_header
-        if not is_header:  # a recipient may precede the first channel
+        if is_thinking:
+            yield from self._body(style, self._think)
+        elif not is_header:  # a recipient may precede the first channel
             mark = yield from source.take((" to=", "to="))
             source.at -= len(mark)
             is_header = bool(mark)
@@ -298,10 +300,13 @@ class OutputParser:
         if recipient and style.begins_in_header:
             self._say(source.text[start:body])  # it is not a header
         source.is_kept = False
-        sink = self._think if channel == "reasoning" else self._say
-        end = yield from source.until((*style.starts, *style.ends), sink)
-        source.at -= len(end)
-        if channel == "reasoning":
+        yield from self._body(style, self._think if channel == "reasoning" else self._say)
+
+    def _body(self, style: CallStyle, sink: Callable[[str], None]) -> Steps[None]:
+        """Passes the body of a message on."""
+        end = yield from self._source.until((*style.starts, *style.ends), sink)
+        self._source.at -= len(end)
+        if sink == self._think:
             self._end_thought()
 
     def _call_message(self, name: str, body: int) -> Steps[bool]:

@@ -18,6 +18,8 @@ class ThinkingStyle:
         signs: strings, one of which is in the chat template, or a token, of a model of the style.
         frames: marks around the rest of the answer, which are not part of it.
         then: what comes before a tool call once the reasoning has ended.
+        answer: what comes before the text of an answer once the reasoning has ended; such answers
+            always have reasoning, which may be empty.
     """
 
     start: str
@@ -25,6 +27,7 @@ class ThinkingStyle:
     signs: tuple[str, ...]
     frames: tuple[str, ...] = ()
     then: str = ""
+    answer: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class ThinkingStyle:
 THINKING_STYLES: tuple[ThinkingStyle, ...] = (
     ThinkingStyle(
         start="<|channel|>analysis<|message|>", end="<|end|>", signs=("<|channel|>analysis",),
-        then="<|start|>assistant",
+        then="<|start|>assistant", answer="<|start|>assistant<|channel|>final<|message|>",
     ),
     ThinkingStyle(
         start="<|channel>thought", end="<channel|>", signs=("<|channel>thought", "<|channel>"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -28,6 +28,8 @@ class ThinkingGate:
         budget: int | None = None,
         direct: FormConstraint | None = None,
         after: FormConstraint | None = None,
+        bridge: Sequence[int] = (),
+        must_think: bool = False,
     ) -> None:
         """Takes the marks of the reasoning.
 
@@ -39,6 +41,8 @@ class ThinkingGate:
             budget: tokens of reasoning after which the second is forced; None for no limit.
             direct: holds an answer without reasoning; None for no form.
             after: holds what follows the reasoning.
+            bridge: tokens that are forced between the second mark and what follows.
+            must_think: whether the first mark is forced where the prompt does not have it.
         """
         self._start = list(start)
         self._end = list(end)
@@ -50,9 +54,13 @@ class ThinkingGate:
         self._num_matched = 0  # tokens of the mark before the reasoning
         self._is_direct_possible = True  # whether a direct answer begins with these, too
         self._thought: list[int] = []
+        self._bridge = list(bridge)
         self._forced: list[int] = []
+        self._then: Callable[[], None] = self._open  # called when all of them have come
         if is_open:
             self._open()
+        elif must_think:
+            self._force(self._start, self._open)
 
     @property
     def is_over(self) -> bool:
@@ -88,7 +96,8 @@ class ThinkingGate:
         """Takes the token that was chosen; raises as FormConstraint.advance does."""
         if self._forced:
             self._forced.pop(0)
-            self._state = "thinking" if self._forced else "after"
+            if not self._forced:
+                self._then()
         elif self._state == "thinking":
             self._think(token)
         elif self._state == "start":
@@ -119,14 +128,22 @@ class ThinkingGate:
     def _think(self, token: int) -> None:
         self._thought.append(token)
         if self._thought[-len(self._end) :] == self._end:
-            self._state = "after"
+            self._end_thinking()
         else:
             self._bound()
 
     def _bound(self) -> None:
         """Forces the end mark where the budget is spent."""
         if self._budget is not None and len(self._thought) >= self._budget:
-            self._forced = list(self._end)
+            self._force(self._end, self._end_thinking)
+
+    def _end_thinking(self) -> None:
+        self._state = "after"
+        if self._bridge:
+            self._force(self._bridge, lambda: None)
+
+    def _force(self, tokens: Sequence[int], then: Callable[[], None]) -> None:
+        self._forced, self._then = list(tokens), then
 
 
 def _only(logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
