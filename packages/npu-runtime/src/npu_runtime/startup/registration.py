@@ -24,6 +24,7 @@ from npu_runtime.startup.memory_check import install_memory_check, install_oom_s
 from npu_runtime.torch_integration import distributed
 from npu_runtime.torch_integration.flex_attention import serve_flex_attention
 from npu_runtime.torch_integration.processes import register_reducers
+from npu_runtime.torch_integration.profiler_tables import name_npu_columns
 
 __all__: list[str] = []
 
@@ -81,6 +82,7 @@ def _register() -> None:
     distributed.register()
     _register_dlpack_device()
     register_reducers()
+    name_npu_columns()
     when_imported("torch._dynamo.device_interface", _register_with_dynamo)
     when_imported("torch.distributed.device_mesh", distributed.share_devices)
     when_imported("torch.nn.attention.flex_attention", serve_flex_attention)
