@@ -29,7 +29,9 @@ _NOT_CALLED = {
     r"npu_ops\.debugging\.OpTool(\.|$)": "a base, to be derived from",
     r"npu_ops\.op_conformance\.cases\.case\.(?!Case)": "a case makes its tensors with them",
     r"npu_ops\.arrays\.operator\.[a-z]": "the operators call them",
-    r"npu_profiler\.profile\.(prepare|start|stop)_trace$": "torch's profiler calls them",
+    r"npu_profiler\.(profile|NPUProfiler)\.(prepare|start|stop)_trace$": (
+        "torch's profiler calls them"
+    ),
     r"npu_profiler\.reading\.(?!load_trace)": "what load_trace makes",
     r"npu_compiler\.LoadedModel$": "load() makes it",
     r"npu_compiler\.GraphTensor(\.|$)": "GraphBuilder makes it",

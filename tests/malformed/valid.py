@@ -209,7 +209,7 @@ def _time_estimate() -> Any:
 def _profile() -> Any:
     import npu_profiler
 
-    return npu_profiler.profile()
+    return npu_profiler.NPUProfiler()
 
 
 def _fields(owner: type) -> Any:
@@ -267,6 +267,7 @@ _RECEIVERS: dict[str, Callable[[], Any]] = {
     "npu_compiler.nn.Linear": lambda: _layer("Linear"),
     "npu_compiler.nn.QuantizedLinear": lambda: _layer("QuantizedLinear"),
     "Context": _context,
+    "NPUProfiler": _profile,
     "profile": _profile,
     "Trace": _trace,
     "Explanation": lambda: importlib.import_module("npu_compiler").explain(

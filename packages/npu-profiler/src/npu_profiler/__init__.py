@@ -13,17 +13,26 @@ from npu_profiler.recording.recorder import mark_step as step
 from npu_profiler.recording.summary import OpTime, Summary
 
 if TYPE_CHECKING:
-    from npu_profiler.recording.torch_profile import profile
+    from npu_profiler import dynamic_profile
+    from npu_profiler.recording.torch_profile import NPUProfiler, profile
 
 __all__ = [
+    "NPUProfiler",
     "OpTime",
     "Recording",
     "Summary",
     "TraceError",
     "TraceOptions",
+    "dynamic_profile",
     "profile",
     "step",
     "trace",
 ]
 
-__getattr__ = lazy_names(__name__, {"profile": "recording.torch_profile"})
+_HOMES = {
+    "NPUProfiler": "recording.torch_profile",
+    "dynamic_profile": None,
+    "profile": "recording.torch_profile",
+}
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -170,3 +170,24 @@ for attempt in (profile.stop, lambda: profile.export_chrome_trace("{tmp_path}/tr
     else:
         raise AssertionError("no error")
 """)
+
+
+def test_npu_profiler_times_its_body_by_events_of_the_device(run):
+    early, is_profile, elapsed, table = run("""
+profiler = npu_profiler.NPUProfiler(record_shapes=True)
+try:
+    profiler.elapsed_time()
+except npu_profiler.TraceError as error:
+    print(error.code)
+import time
+with profiler as entered:
+    torch.ones(4, device="npu").cpu()
+    time.sleep(0.05)
+print(entered is profiler, isinstance(profiler, npu_profiler.profile))
+print(profiler.elapsed_time())
+print("Self NPU" in profiler.key_averages().table(sort_by="self_npu_time_total"))
+""")
+    assert early == "trace-state"
+    assert is_profile == "True True"
+    assert 50 <= float(elapsed) < 5000
+    assert table == "True"

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity
@@ -33,13 +33,13 @@ from npu_profiler.trace_format.trace_file import (
     new_flow_ids,
 )
 from npu_profiler.trace_format.tracks import DEVICE_PID, OWN_TIDS, Tracks
-from npu_runtime import layer_recording
+from npu_runtime import layer_recording, npu
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
     from npu_runtime.observe import Event
 
-__all__ = ["profile"]
+__all__ = ["NPUProfiler", "profile"]
 
 # In kineto's trace already, as rows of the device or calls on their threads.
 _TORCH_HAS = {"program", "copy", "launch", "sync", "fallback"}
@@ -229,6 +229,54 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
             dataclasses.replace(item, track=tracks.host(f"modules of {item.track.name}"))
             for item in modules
         ]
+
+
+class NPUProfiler(profile):
+    """`profile`, with the time of its body by two events of the device.
+
+        with npu_profiler.NPUProfiler() as profiler:
+            model(x)
+        print(profiler.elapsed_time(), "ms")
+        print(profiler.key_averages().table(sort_by="self_npu_time_total"))
+
+    Args:
+        options: those of `profile`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._ends: list[npu.Event] = []
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._ends = [_recorded_event()]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._ends.append(_recorded_event())
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def elapsed_time(self) -> float:
+        """Returns the milliseconds between the events on the current stream; waits for the second.
+
+        Raises:
+            TraceError: [trace-state] The body has not ended.
+        """
+        if len(self._ends) != 2:
+            raise TraceError(
+                "NPUProfiler.elapsed_time: the body must have ended, got one that has not. Call it "
+                "after the `with` statement.",
+                code="trace-state",
+            )
+        start, end = self._ends
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def _recorded_event() -> npu.Event:
+    event = npu.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def _open(path: Path) -> contextlib.AbstractContextManager[Any]:
