@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import openvino.opset15 as ops
 import pytest
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from npu_compiler.errors import CompilerError, CompilerFailureWarning, LoweringError
 from npu_compiler.graph_compiler import assembly, compiled_graph
-from npu_compiler.lowering import lower
+from npu_compiler.lowering import lower, registry
 from npu_compiler.lowering.registry import find_converter
 from npu_compiler.torch_compile import tracing
 
@@ -101,3 +102,34 @@ def test_a_converter_that_fails_is_a_refusal_of_its_call(monkeypatch):
     with pytest.raises(LoweringError, match=r"KeyError.*a defect") as caught:
         lower(traced)
     assert (caught.value.code, caught.value.node_name) == ("converter-failed", "tanh")
+
+
+@pytest.mark.parametrize("error", [KeyError, RuntimeError, NotImplementedError])
+def test_an_error_in_a_users_converter_is_shown_with_its_line(compiled, monkeypatch, error):
+    def convert(ctx: Any, **_: Any) -> Any:
+        raise error("a mistake")
+
+    tanh = torch.ops.aten.tanh.default
+    place = f"{__file__}:{convert.__code__.co_firstlineno}"
+    row = replace(find_converter(tanh), function=convert, place=place)
+    monkeypatch.setitem(registry._TABLE, tanh, row)
+    words = rf"{__file__}:{convert.__code__.co_firstlineno + 1} with {error.__name__}: .*a mistake"
+    x = torch.randn(3)
+    with torch.no_grad(), pytest.warns(CompilerFailureWarning, match=words) as caught:
+        compiled(lambda x: x.tanh() + 1, options={"target": "openvino"})(x)
+    assert "Fix the converter" in str(caught[0].message)
+    with torch.no_grad(), pytest.warns(CompilerFailureWarning), pytest.raises(_RAISED, match=words):
+        compiled(lambda x: x.tanh() + 2, options={"target": "openvino", "strict": True})(x)
+
+
+def test_what_openvino_rejects_in_a_users_converter_is_reported_as_that(monkeypatch):
+    def convert(ctx: Any, **arguments: Any) -> Any:
+        return ops.reshape(ctx.get(arguments["self"]), ctx.integers([7]), False)
+
+    tanh = torch.ops.aten.tanh.default
+    row = replace(find_converter(tanh), function=convert, place=f"{__file__}:1")
+    monkeypatch.setitem(registry._TABLE, tanh, row)
+    traced = make_fx(lambda x: x.tanh(), tracing_mode="fake")(torch.ones(3))
+    with pytest.raises(LoweringError, match="OpenVINO rejects it") as caught:
+        lower(traced)
+    assert caught.value.code == "cannot-lower"

@@ -21,7 +21,7 @@ from npu_compiler.graph_compiler.debug import dump_program
 from npu_compiler.graph_compiler.failures import report_failure
 from npu_compiler.graph_compiler.records import ProgramRecord, compression_report, show_model
 from npu_compiler.graph_compiler.targets import ProgramContent, is_for_npu, program_content
-from npu_compiler.lowering import LoweredModel, lower
+from npu_compiler.lowering import LoweredModel, is_foreign, lower
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.programs.execution import KernelCall, ProgramCall, plain_call
@@ -383,9 +383,16 @@ class _Building:
         except LoweringError as error:
             if not error.node_name:
                 raise
-            if error.code == "converter-failed":
-                report_failure(self._name, error, instead="the call runs eagerly", is_strict=False)
             named = [node for node in module.graph.nodes if node.name == error.node_name]
+            if error.code == "converter-failed":
+                is_foreign_row = any(is_foreign(node.target) for node in named)
+                report_failure(
+                    self._name,
+                    error,
+                    instead="the call runs eagerly",
+                    is_strict=False,
+                    advice="Fix the converter." if is_foreign_row else "Please report it.",
+                )
             raise RefusedNode(dict.fromkeys(named, error.reason)) from error
 
 

@@ -19,7 +19,14 @@ def is_failure(error: Exception) -> bool:
     return not isinstance(error, (NpuError, torch._dynamo.exc.TorchDynamoException))
 
 
-def report_failure(name: str, error: Exception, *, instead: str, is_strict: bool) -> None:
+def report_failure(
+    name: str,
+    error: Exception,
+    *,
+    instead: str,
+    is_strict: bool,
+    advice: str = "Please report it.",
+) -> None:
     """Warns about a failure of the compiler; [compiler-failure] under strict.
 
     `instead` says, after "so", how the graph, program or call runs now.
@@ -27,14 +34,14 @@ def report_failure(name: str, error: Exception, *, instead: str, is_strict: bool
     if is_strict and isinstance(error, NpuError):
         raise error
     lines = str(error).strip().splitlines() or ["without a message"]
-    text = f"{name}: compiling must not fail, got {type(error).__name__}: {lines[0][:300]}"
+    text = f"{name}: compiling must not fail, got {type(error).__name__}: {lines[0][:500]}"
     if is_strict:
         raise CompilerError(
             f"{text}. Compile without strict, and report it.", code="compiler-failure"
         ) from error
     # At the user's call: frames between are torch's and ours.
     warnings.warn(
-        f"{text}; so {instead}. Please report it. [compiler-failure]",
+        f"{text}; so {instead}. {advice} [compiler-failure]",
         CompilerFailureWarning,
         stacklevel=2,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,12 @@ from npu_compiler.lowering.context import Context, Refused, ov_type, saturate, s
 from npu_compiler.lowering.frontend import convert_by_frontend
 from npu_compiler.lowering.index_bounds import IndexChecks, IndexRecord
 from npu_compiler.lowering.integer_widths import WIDE, integer_widths
-from npu_compiler.lowering.registry import bind_arguments, find_converter, missing_converter
+from npu_compiler.lowering.registry import (
+    Converter,
+    bind_arguments,
+    find_converter,
+    missing_converter,
+)
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LoweredModel", "live_nodes", "lower"]
@@ -239,12 +245,13 @@ class _Lowering:
                 value = row.function(self.ctx, **arguments)
         except Refused as refusal:
             raise _error(node, str(refusal), "cannot-lower") from refusal
-        except RuntimeError as failure:
-            first = str(failure).strip().splitlines()
-            text = first[-1] if first else type(failure).__name__
-            raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
-        except Exception as failure:  # a converter's defect
-            text = f"its converter fails with {type(failure).__name__}: {failure}"
+        except Exception as failure:
+            if isinstance(failure, RuntimeError) and not _is_from_converter(failure, row):
+                first = str(failure).strip().splitlines()
+                text = first[-1] if first else type(failure).__name__
+                raise _error(node, f"OpenVINO rejects it: {text}", "cannot-lower") from failure
+            where = _line_of(failure, row)
+            text = f"its converter fails at {where} with {type(failure).__name__}: {failure}"
             raise _error(node, text, code="converter-failed") from failure
         for index, output in kept.items():
             self.ctx.bind(index, output)
@@ -354,6 +361,27 @@ def _ids(ctx: Context, node: fx.Node) -> list[str]:
     value = ctx.value(node)
     outputs = value if isinstance(value, tuple) else (value,)
     return [output.get_node().get_name() for output in outputs if output is not None]
+
+
+def _is_from_converter(failure: RuntimeError, row: Converter | None) -> bool:
+    """Whether another wheel's converter raised an error, and OpenVINO did not."""
+    if row is None or row.function.__module__.startswith("npu_compiler."):
+        return False
+    if any(mark in str(failure) for mark in ("Exception from src/", "failed at src/")):
+        return False
+    *_, (innermost, _) = traceback.walk_tb(failure.__traceback__)
+    return not str(innermost.f_globals.get("__name__")).startswith("openvino")
+
+
+def _line_of(failure: Exception, row: Converter | None) -> str:
+    """Returns file and line of the last call in the converter's file, or of the converter."""
+    calls = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(failure.__traceback__)
+    ]
+    if row is not None:
+        own = [call for call in calls if row.place.startswith(f"{call[0]}:")]
+        return f"{own[-1][0]}:{own[-1][1]}" if own else row.place
+    return f"{calls[-1][0]}:{calls[-1][1]}"
 
 
 def _error(node: fx.Node, reason: str, code: str) -> LoweringError:
