@@ -2,6 +2,9 @@
 
 import compileall
 import importlib.metadata
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -35,6 +38,25 @@ def test_cmake_keeps_its_own_variables(tmp_path):
     text = (place / "CMakeLists.txt").read_text()
     assert "${SKBUILD_PROJECT_VERSION}" in text
     assert "$ORIGIN/../npu_runtime/lib" in text
+
+
+def test_cmake_finds_npu_runtime_wherever_python_does(tmp_path):
+    """A layered environment has it in a folder that CMake does not search."""
+    place, _ = write_project("my_op", tmp_path / "new")
+    layer = tmp_path / "layer" / "npu_runtime"
+    (layer / "cmake").mkdir(parents=True)
+    (layer / "__init__.py").touch()
+    config = layer / "cmake" / "npu_runtimeConfig.cmake"
+    config.write_text("message(FATAL_ERROR)")
+    version = "set(PACKAGE_VERSION 0.1)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n"
+    (layer / "cmake" / "npu_runtimeConfigVersion.cmake").write_text(version)
+    configured = subprocess.run(
+        ["cmake", "-S", place, "-B", tmp_path / "build", "-DSKBUILD_PROJECT_VERSION=0.1.0",
+         f"-DPython_EXECUTABLE={sys.executable}"],
+        env=os.environ | {"PYTHONPATH": str(layer.parent)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"CMake Error at {config}" in configured.stderr
 
 
 def test_it_needs_the_versions_that_are_there(tmp_path):
