@@ -32,6 +32,19 @@ def test_compiled_training_on_digits_is_as_right_as_the_cpus(example):
     assert abs(compiled - eager) <= 0.01
 
 
+def test_digits_without_their_library_say_what_to_install(root):
+    program = (
+        "import runpy, sys; sys.modules['sklearn'] = None; sys.argv[1:] = []; "
+        "runpy.run_path('examples/digits/train_digits.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("Install it: pip install scikit-learn\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_conversation_reads_only_what_is_new(example):
     questions = ["What is the capital of France?", "And of Italy?"]
     text = "\n".join(example("chat/converse.py", *questions))

@@ -14,7 +14,6 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 
 import npu_compiler
@@ -43,6 +42,13 @@ class Net(nn.Module):
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     """Images (1797, 1, 8, 8) float32 in random order, and their labels (1797,) int64."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise SystemExit(
+            f"train_digits.py needs scikit-learn, which has the images: {error}. Install it: "
+            "pip install scikit-learn"
+        ) from None
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
     labels = torch.tensor(digits.target, dtype=torch.int64)
