@@ -146,6 +146,10 @@ def test_batch_of_none_is_refused(encoder):
     assert caught.value.code == "batch-size"
 
 
+def test_no_text_has_no_vector(encoder):
+    assert encoder.encode([]).shape == (0, encoder.encode(TEXTS).shape[1])
+
+
 def test_batches_hold_each_row_once_with_little_padding():
     lengths = [3, 90, 4, 88, 30, 31, 3]
     batches = list(_batches(lengths, 3))

@@ -71,7 +71,7 @@ class NPUModelForFeatureExtraction(TaskModel):
         """Returns the vectors of texts.
 
         Args:
-            texts: one or more.
+            texts: one, or a sequence, which may be empty.
             pooling: "mean", "cls", "max" or "last"; by default as the checkpoint records for
                 sentence-transformers, or else the mean.
             normalize: whether vectors have length 1, so that their dot product is the cosine; by
@@ -165,6 +165,8 @@ class NPUModelForFeatureExtraction(TaskModel):
 
     def tokens_of(self, texts: list[str], *, truncate: bool) -> list[list[int]]:
         """Returns the tokens of each text, cut to what the model takes or whole."""
+        if not texts:  # which transformers' tokenizers refuse
+            return []
         limit = self.max_seq_length if truncate else None
         found: Any = self.tokenizer(
             texts, truncation=limit is not None, max_length=limit,
