@@ -3,9 +3,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from npu_llm import NPUModelForCausalLM
 from npu_llm.checkpoint.loading import check_loadable, load_model
+from npu_llm.checkpoint.processors import copy_processors, load_beside
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ModelError
 
@@ -44,6 +48,36 @@ def own_code(llama):
     (llama / "config.json").write_text(json.dumps(about))
     (llama / "own.py").write_text(OWN_CODE)
     return llama
+
+
+@pytest.fixture
+def own_tokenizer(tmp_path):
+    """Writes a checkpoint's tokenizer whose class is code that comes with it."""
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    )
+    made.save_pretrained(tmp_path / "own")
+    path = tmp_path / "own/tokenizer_config.json"
+    about = json.loads(path.read_text()) | {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": [None, "words.OwnTokenizer"]},
+    }
+    path.write_text(json.dumps(about))
+    (tmp_path / "own/words.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\n"
+        "class OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    )
+    return tmp_path / "own"
+
+
+def test_tokenizer_that_is_code_runs_only_if_trusted(own_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on the terminal"))
+    (tmp_path / "entry").mkdir()
+    copy_processors(own_tokenizer, tmp_path / "entry")
+    with pytest.raises(ModelError, match=r"\[remote-code\]"):
+        load_beside(AutoTokenizer, tmp_path / "entry", "a tokenizer")
+    found = load_beside(AutoTokenizer, tmp_path / "entry", "a tokenizer", trust_remote_code=True)
+    assert type(found).__name__ == "OwnTokenizer"
 
 
 def test_weights_that_the_model_has_no_place_for_are_an_error(llama):

@@ -6,14 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from npu_llm.checkpoint.saved import untrusted
 from npu_llm.errors import ModelError
 
 __all__ = ["copy_processors", "load_beside", "missing_processor"]
 
-# Their files, and the ones that record how vectors are pooled.
+# Their files, their code, and the ones that record how vectors are pooled.
 _FILES = (
     "*token*", "*vocab*", "merges.txt", "*processor*", "*.spm", "spm.*", "*.model", "*.jinja",
-    "normalizer.json", "modules.json", "sentence_*.json", "config_sentence_transformers.json",
+    "*.py", "normalizer.json", "modules.json", "sentence_*.json",
+    "config_sentence_transformers.json",
 )  # fmt: skip
 _WEIGHTS = {".safetensors", ".bin", ".gguf"}
 
@@ -34,22 +36,31 @@ def copy_processors(source: Path, target: Path) -> None:
         shutil.copyfile(file, target / file.parent.name / file.name)
 
 
-def load_beside(loader: Any, path: str | Path, what: str) -> Any:
+def load_beside(
+    loader: Any, path: str | Path, what: str, *, trust_remote_code: bool = False
+) -> Any:
     """Loads a tokenizer, feature extractor or image processor.
 
     Args:
         loader: a class of transformers with from_pretrained.
         path: the model's folder or name.
         what: how the message names it, such as "a feature extractor".
+        trust_remote_code: whether code that came with the model may run.
 
     Raises:
-        ModelError: [missing-processor] if the model comes without.
+        ModelError: [missing-processor] if the model comes without, [remote-code] if it needs code
+            that is not trusted.
     """
     try:
-        found = loader.from_pretrained(str(Path(path).expanduser()))
+        # Without a decision transformers asks on the terminal.
+        found = loader.from_pretrained(
+            str(Path(path).expanduser()), trust_remote_code=trust_remote_code
+        )
     except MemoryError:
         raise
     except Exception as failure:  # of any class: of transformers, tokenizers, the hub
+        if "custom code" in str(failure):
+            raise untrusted(Path(path), what) from failure
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise missing_processor(path, what, lines[0].rstrip(".")) from failure
     # Where a model comes without, transformers may make a tokenizer of no words.

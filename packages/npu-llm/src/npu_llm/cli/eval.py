@@ -319,7 +319,12 @@ def _languages(options: argparse.Namespace, task: str) -> dict[str, Any]:
         return {}
     from transformers import AutoTokenizer
 
-    tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
+    tokenizer = load_beside(
+        AutoTokenizer,
+        options.model,
+        "a tokenizer",
+        trust_remote_code=options.trust_remote_code,
+    )
     return asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
 
 

@@ -195,9 +195,15 @@ class TaskModel(Pretrained):
         """The tokenizer that came with the model.
 
         Raises:
-            ModelError: [missing-processor] if there is none.
+            ModelError: [missing-processor] if there is none, [remote-code] if it is code that is
+                not trusted.
         """
-        return load_beside(transformers.AutoTokenizer, self._entry.folder, "a tokenizer")
+        return load_beside(
+            transformers.AutoTokenizer,
+            self._entry.folder,
+            "a tokenizer",
+            trust_remote_code=self._entry.trusts_code,
+        )
 
 
 def _start(entry: Entry, _: LoadOptions) -> tuple[Any, bool, Verdict]:

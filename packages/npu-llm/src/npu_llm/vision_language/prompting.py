@@ -11,18 +11,20 @@ from npu_llm.errors import ModelError
 __all__ = ["load_processor", "prompt_inputs"]
 
 
-def load_processor(path: str) -> Any:
+def load_processor(path: str, *, trust_remote_code: bool = False) -> Any:
     """Loads the processor of images and text of a model.
 
     Args:
         path: the model's folder or name.
+        trust_remote_code: whether code that came with the model may run.
 
     Raises:
-        ModelError: [missing-processor] if the model comes without one for images.
+        ModelError: [missing-processor] if the model comes without one for images, [remote-code]
+            if it is code that is not trusted.
     """
     from transformers import AutoProcessor
 
-    processor = load_beside(AutoProcessor, path, "a processor")
+    processor = load_beside(AutoProcessor, path, "a processor", trust_remote_code=trust_remote_code)
     # Without its files transformers returns the tokenizer alone.
     if not hasattr(processor, "image_processor"):
         raise missing_processor(path, "a processor", "none for images")

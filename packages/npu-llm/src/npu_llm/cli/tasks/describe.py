@@ -168,7 +168,7 @@ def start_image_model(options: argparse.Namespace, display: Display) -> tuple[An
     from npu_llm.vision_language.prompting import load_processor
 
     path = str(Path(options.model).expanduser())
-    processor = load_processor(path)
+    processor = load_processor(path, trust_remote_code=options.trust_remote_code)
     model = start_task("NPUModelForImageTextToText", options, display)
     if getattr(options, "seed", None) is not None:
         import torch

@@ -88,8 +88,9 @@ def start_transcriber(options: argparse.Namespace, display: Display) -> Transcri
 
     from npu_llm.speech.transcriber import Transcriber
 
+    trust = {"trust_remote_code": options.trust_remote_code}
     return Transcriber(
         model,
-        load_beside(AutoFeatureExtractor, options.model, "a feature extractor"),
-        load_beside(AutoTokenizer, options.model, "a tokenizer"),
+        load_beside(AutoFeatureExtractor, options.model, "a feature extractor", **trust),
+        load_beside(AutoTokenizer, options.model, "a tokenizer", **trust),
     )

@@ -43,7 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     model = start_task("NPUModelForSeq2SeqLM", options, Display())
     from transformers import AutoTokenizer
 
-    tokenizer = load_beside(AutoTokenizer, options.model, "a tokenizer")
+    tokenizer = load_beside(
+        AutoTokenizer,
+        options.model,
+        "a tokenizer",
+        trust_remote_code=options.trust_remote_code,
+    )
     asked = asked_languages(tokenizer, options) | {"max_new_tokens": options.max_new_tokens}
     if options.beams is not None:
         asked["num_beams"] = options.beams
