@@ -8,8 +8,6 @@ namespace {
 using fused::dtype_of;
 using fused::shape_of;
 
-constexpr std::int64_t kPageMultiple = 16, kLargestPage = 1024;
-
 void check_layouts(const Addressing& call) {
   TORCH_CHECK_VALUE(call.query_layout == "BSND" || call.query_layout == "TND", "npu.", call.op,
                     ": layout_query must be \"BSND\" or \"TND\"; got \"", call.query_layout,
@@ -21,10 +19,12 @@ void check_layouts(const Addressing& call) {
 }
 
 void check_element(const Addressing& call, const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
-                    "npu.", call.op, ": ", name, " must be float32 or bfloat16",
-                    call.takes_int8 ? ", or int8 with scales" : "", "; got ", dtype_of(tensor),
-                    ". Convert it with .to(). [op-dtype]");
+  const at::ScalarType dtype = tensor.scalar_type();
+  TORCH_CHECK_VALUE(
+      dtype == at::kFloat || dtype == at::kBFloat16 || (call.is_indexer && dtype == at::kHalf),
+      "npu.", call.op, ": ", name, " must be float32",
+      call.is_indexer ? ", float16 or bfloat16, or int8 with scales" : " or bfloat16", "; got ",
+      dtype_of(tensor), ". Convert it with .to(). [op-dtype]");
 }
 
 void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
@@ -57,12 +57,9 @@ void check_table_shape(const Addressing& call, const c10::SymInt& batch) {
                     call.op, ": block_table must be (sequences, pages); got ",
                     shape_of(*call.block_table), ", ", batch,
                     " sequences. Pass one row per sequence. [op-block-table]");
-  const c10::SymInt size = call.key.sym_size(1);
-  TORCH_CHECK_VALUE(size >= kPageMultiple && size <= kLargestPage && size % kPageMultiple == 0,
-                    "npu.", call.op,
-                    ": a page must have a multiple of 16 positions, at most 1024; "
-                    "got ",
-                    call.key_name, " ", shape_of(call.key),
+  TORCH_CHECK_VALUE(call.key.sym_size(1) >= 1, "npu.", call.op,
+                    ": a page must have at least one position; got ", call.key_name, " ",
+                    shape_of(call.key),
                     " (pages, positions, 1, width). Allocate other pages. [op-block-table]");
 }
 
@@ -140,7 +137,7 @@ bool is_ragged(const Addressing& call) {
 
 void check_addressing(const Addressing& call) {
   check_layouts(call);
-  if (!call.takes_int8 || call.query.scalar_type() != at::kChar)
+  if (!call.is_indexer || call.query.scalar_type() != at::kChar)
     check_element(call, "query", call.query);
   fused::check_same_dtype(call.op, call.key_name, call.key, "query", call.query);
   fused::check_rank(call.op, "query", call.query, is_ragged(call) ? 3 : 4,
@@ -224,6 +221,7 @@ at::Tensor with_dense_rows(const at::Tensor& tensor) {
 }
 
 Element element_of(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kHalf) return Element::kFloat16;
   return tensor.scalar_type() == at::kFloat ? Element::kFloat32 : Element::kBfloat16;
 }
 

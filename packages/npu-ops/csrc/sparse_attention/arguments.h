@@ -36,7 +36,7 @@ struct Addressing {
   const OptionalTensor& block_table;
   std::string_view query_layout, key_layout;
   std::int64_t sparse_mode;
-  bool takes_int8 = false;
+  bool is_indexer = false;  // which takes float16, and int8 with scales
 };
 
 // One sequence of a batch: its rows among all query rows, and its keys.

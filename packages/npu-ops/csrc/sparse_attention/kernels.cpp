@@ -25,6 +25,37 @@ std::uint16_t to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+// A float16; a plain std::uint16_t is the upper half of a float32, a bfloat16.
+struct Half {
+  std::uint16_t bits;
+};
+
+// Exact, and without float32's subnormal numbers, which may be flushed to zero.
+float to_float(Half half) {
+  const std::uint32_t sign = std::uint32_t(half.bits & 0x8000) << 16;
+  const std::uint32_t rest = std::uint32_t(half.bits & 0x7FFF) << 13;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>((half.bits & 0x3FF) * 0x1p-24F);
+  const std::uint32_t finite = (half.bits & 0x7C00) != 0 ? rest + (112U << 23) : subnormal;
+  const bool is_finite = (half.bits & 0x7C00) != 0x7C00;
+  return std::bit_cast<float>(sign | (is_finite ? finite : rest | 0x7F800000U));
+}
+
+float element_at(const Half* from, int i) {
+  return to_float(from[i]);
+}
+
+Floats elements_at(const Half* from) {
+  Floats found;
+  for (int lane = 0; lane < kLanes; ++lane)
+    found[lane] = to_float(from[lane]);
+  return found;
+}
+
+template <typename T>
+Floats elements_at(const T* from) {
+  return load(from);
+}
+
 float element_at(const float* from, int i) {
   return from[i];
 }
@@ -38,6 +69,8 @@ template <typename Use>
 void with_elements(const void* from, Element element, const Use& use) {
   if (element == Element::kFloat32) {
     use(static_cast<const float*>(from));
+  } else if (element == Element::kFloat16) {
+    use(static_cast<const Half*>(from));
   } else {
     use(static_cast<const std::uint16_t*>(from));
   }
@@ -54,7 +87,7 @@ void widen(const void* from, Element element, int width, float* to) {
   with_elements(from, element, [&](auto* row) {
     int i = 0;
     for (; i + kLanes <= width; i += kLanes)
-      store(to + i, load(row + i));
+      store(to + i, elements_at(row + i));
     for (; i < width; ++i)
       to[i] = element_at(row, i);
   });

@@ -14,7 +14,7 @@ namespace npu::ops::sparse_attention {
 inline constexpr int kBlock = 16;     // positions that are packed together
 inline constexpr int kMostRows = 32;  // positions whose scores share a largest value
 
-enum class Element { kFloat32, kBfloat16 };
+enum class Element { kFloat32, kBfloat16, kFloat16 };
 
 inline constexpr int rounded_up(int count) {
   return (count + kBlock - 1) / kBlock * kBlock;

@@ -54,10 +54,10 @@ void check_scale(const char* name, const OptionalTensor& scale, const char* like
 void check_indexer(const Indexer& call) {
   check_addressing(call.addressing);
   const at::Tensor& query = call.addressing.query;
-  TORCH_CHECK_VALUE(
-      call.weights.scalar_type() == at::kFloat || call.weights.scalar_type() == at::kBFloat16,
-      "npu.lightning_indexer: weights must be float32 or bfloat16; got ",
-      fused::dtype_of(call.weights), ". Convert it with .to(). [op-dtype]");
+  const at::ScalarType factors = call.weights.scalar_type();
+  TORCH_CHECK_VALUE(factors == at::kFloat || factors == at::kBFloat16 || factors == at::kHalf,
+                    "npu.lightning_indexer: weights must be float32, float16 or bfloat16; got ",
+                    fused::dtype_of(call.weights), ". Convert it with .to(). [op-dtype]");
   TORCH_CHECK_VALUE(call.weights.sym_sizes() == query.sym_sizes().slice(0, query.dim() - 1),
                     "npu.lightning_indexer: weights must have one number per head of query; got "
                     "weights ",
@@ -66,7 +66,7 @@ void check_indexer(const Indexer& call) {
   TORCH_CHECK_VALUE(query.scalar_type() != at::kChar || query.sym_size(-1) <= kMostInt8Width,
                     "npu.lightning_indexer: rows of int8 must have a width of at most ",
                     kMostInt8Width, "; got query ", fused::shape_of(query),
-                    ". Pass float32 or bfloat16. [op-shape]");
+                    ". Pass float32, float16 or bfloat16. [op-shape]");
   check_scale("query_dequant_scale", call.query_scale, "query", query);
   check_scale("key_dequant_scale", call.key_scale, "key", call.addressing.key);
   TORCH_CHECK_VALUE(call.count >= 1, "npu.lightning_indexer: sparse_count must be at least 1; got ",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from npu_ops.sparse_attention import lightning_indexer
 
 LAYOUTS = [("BSND", "BSND"), ("TND", "TND"), ("BSND", "PA_BSND"), ("TND", "PA_BSND")]
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 INT8 = torch.int8
 op = torch.ops.npu.lightning_indexer
 QUIET = settings(
@@ -23,7 +23,7 @@ DRAWN = {
     "layouts": st.sampled_from(LAYOUTS),
     "heads": st.sampled_from([1, 2, 5, 7, 13]),
     "width": st.sampled_from([1, 16, 37]),
-    "page_size": st.sampled_from([16, 48]),
+    "page_size": st.sampled_from([1, 7, 16, 48, 1500]),
     "count": st.sampled_from([1, 3, 16, 200]),
     "mode": st.sampled_from([0, 3]),
     "has_ties": st.booleans(),
@@ -37,7 +37,7 @@ LARGE = DRAWN | {
     ),
     "heads": st.integers(1, 128),
     "width": st.integers(16, 576),
-    "page_size": st.integers(1, 64).map(lambda count: 16 * count),
+    "page_size": st.integers(1, 2000),
     "count": st.integers(1, 6_000),
 }
 LONGEST = LARGE | {
@@ -100,7 +100,7 @@ def check(
     placement = place(queries, keys, layouts, page_size=page_size)
     q = sequences(queries, heads, width, dtype=dtype, has_ties=has_ties)
     w = sequences(
-        queries, heads, dtype=torch.bfloat16 if dtype is torch.bfloat16 else torch.float32,
+        queries, heads, dtype=torch.float32 if dtype is INT8 else dtype,
         has_ties=has_ties,
     )  # fmt: skip
     k = sequences(keys, width, dtype=dtype, has_ties=has_ties)
@@ -139,6 +139,15 @@ def assert_same_sets(expected, got):
     for a, b in zip(expected.flatten(0, -2), got.flatten(0, -2), strict=True):
         assert len(set(a.tolist()) - set(b.tolist())) <= 1
         assert a.eq(-1).sum() == b.eq(-1).sum()
+
+
+def test_each_float16_is_read_exactly():
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+    every = every[every.isfinite() & (every > 0)]
+    k = every.reshape(1, -1, 1, 1)
+    got = op(k.new_ones(1, 1, 1, 1), k, k.new_ones(1, 1, 1), sparse_count=1000)
+    expected = every.float().topk(1000).indices.sort().values
+    assert torch.equal(got.flatten().long(), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -198,7 +198,7 @@ REFUSED = [
     (other("actual_seq_lengths_kv", torch.tensor([21, 33])), "op-block-table", "of 33 keys"),
     (other("block_table", TABLE + 5), "op-block-table", "pages of the caches, 0 to 6; got 10"),
     (lambda given: given | {name: torch.zeros(14, 8, 1, given[name].shape[3]) for name in CACHES},
-     "op-block-table", "got idx_cache (14, 8, 1, 20)"),
+     "op-block-table", "got 2 pages of 8 for sequence 0 of 21 keys"),
     (other("actual_seq_lengths_kv", torch.tensor([21, -1])), "op-lengths", "lengths_kv must be"),
     (other("actual_seq_lengths_kv", torch.tensor([21])), "op-lengths", "lengths_kv must have"),
     (other("sparse_count", 0), "op-value", "got 0"),

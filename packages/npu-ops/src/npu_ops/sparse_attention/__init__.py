@@ -6,9 +6,9 @@ A module has the op's schema, its formula with the source, what it takes and rai
 Layouts, in both ops: "BSND" (batch, length, heads, width), lengths (batch,) or none; "TND" (tokens,
 heads, width), all sequences one after the other, lengths as running sums (batch,); "PA_BSND" for
 caches (pages, positions of a page, 1, width), where position j of sequence b is at
-`block_table[b, j // page]`, slot `j % page`, lengths (batch,). A page has a multiple of 16
-positions, at most 1,024. Lengths and tables are int32 or int64. Positions beyond a length are
-padding: nothing reads them.
+`block_table[b, j // page]`, slot `j % page`, lengths (batch,). A page has one position
+or more. Lengths and tables are int32 or int64. Positions beyond a length are padding: nothing reads
+them.
 
 sparse_mode 3 is causal, the last query sees all keys: query s of n sees the first
 `keys - (n - 1 - s)`. With 0 each sees all.
