@@ -89,8 +89,22 @@ def test_model_that_is_no_single_program_is_refused():
             return torch.linalg.qr(x)[0]
 
     found = npu_compiler.check(Broken(), (torch.randn(3, 3),))
-    assert verdicts(found) == {"one program": "refused"}
+    assert verdicts(found) == {"one program": "refused", "each call": "refused"}
     assert "qr" in found.findings[0].detail
+
+
+def test_each_call_of_a_refused_model_has_a_verdict():
+    class Unknown(torch.nn.Module):
+        def forward(self, x):
+            return torch.erfinv(x.sin()) + torch.special.i0(x)
+
+    found = npu_compiler.check(Unknown(), (torch.randn(3),))
+    whole, taken, *refused = found.findings
+    assert (whole.rule, whole.verdict) == ("one program", "refused")
+    assert taken.verdict == "accepted"
+    assert "1 aten.sin.default" in taken.detail
+    assert [one.operation for one in refused] == ["aten.erfinv.default", "aten.i0.default"]
+    assert all("test_readiness.py" in one.line for one in refused)
 
 
 def test_varying_sizes_are_refused(tmp_path, capsys):
@@ -110,7 +124,7 @@ def test_element_type_that_npus_lack_is_refused():
 
     found = npu_compiler.check(Double(), (torch.randn(3),))
     if "element types" not in verdicts(found):  # float64 may be refused before there is a program
-        assert verdicts(found) == {"one program": "refused"}
+        assert verdicts(found) == {"one program": "refused", "each call": "refused"}
     else:
         assert verdicts(found)["element types"] == "refused"
     assert not found.is_ready

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,7 +181,7 @@ def check(
     Returns:
         The compiler's verdict if one is installed, else that of the rules, with one finding per
         rule and one per operation that breaks one. A model that cannot become one program is
-        refused by the first.
+        refused by the first, and each call that is in the way has a finding.
 
     Raises:
         OptionError: [unknown-target] no NPU generation has this name.
@@ -195,9 +196,59 @@ def check(
         try:
             export(model, example_inputs, folder, kwargs=kwargs)
         except (ExportError, LoweringError) as failure:
-            finding = Finding("one program", "refused", str(failure))
-            return Readiness(type(model).__name__, chosen, (finding,), None)
+            findings = (
+                Finding("one program", "refused", str(failure)),
+                *_calls(model, example_inputs, kwargs or {}),
+            )
+            return Readiness(type(model).__name__, chosen, findings, None)
         return check_folder(folder, target=target, rules_only=rules_only)
+
+
+def _calls(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Finding]:
+    """Returns a finding for the calls that can be in a program, and one per other call.
+
+    Nothing is known of the calls of a model that cannot be captured.
+    """
+    from npu_compiler.errors import ExportError
+    from npu_compiler.exported.capture import capture_module
+    from npu_compiler.graph.nodes import is_symbolic, op_name
+    from npu_compiler.graph.origins import keep_name, python_line
+    from npu_compiler.lowering.capability import refusal
+    from npu_compiler.options import CompilerConfig
+
+    config = CompilerConfig(target="openvino")
+    try:
+        captured = capture_module(model, args, kwargs, {}, config)
+    except ExportError:
+        return []
+    refused: list[Finding] = []
+    accepted: Counter[str] = Counter()
+    for node in captured.program.graph_module.graph.nodes:
+        if node.op != "call_function" or is_symbolic(node):
+            continue
+        reason = refusal(node, config)
+        if reason is None:
+            accepted[op_name(node.target)] += 1
+            continue
+        line, module = python_line(node), keep_name(node)
+        place = ", ".join(filter(None, (node.name, module, line)))
+        detail = f"{op_name(node.target)} ({place}): {reason}"
+        refused.append(
+            Finding(
+                "each call",
+                "refused",
+                detail,
+                operation=op_name(node.target),
+                node=node.name,
+                line=line,
+                module=module,
+            )
+        )
+    if not accepted:
+        return refused
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(accepted.items()))
+    detail = f"{listed}: these become operations of a program"
+    return [Finding("each call", "accepted", detail), *refused]
 
 
 def check_file(
