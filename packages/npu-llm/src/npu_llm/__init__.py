@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from npu_llm.adapters.merging import merge
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply, ReplyStream
+    from npu_llm.compat.intel_npu_acceleration_library.modelling import NPUModel
     from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
     from npu_llm.generation.lazy_model import load
     from npu_llm.generation.model import NPUModelForCausalLM
@@ -54,6 +55,7 @@ __all__ = [
     "MemoryNeedError",
     "ModelError",
     "NPUAutoModel",
+    "NPUModel",
     "NPUModelForAudioClassification",
     "NPUModelForCTC",
     "NPUModelForCausalLM",
@@ -84,6 +86,7 @@ __all__ = [
 _HOMES = {
     "ChatSession": "chat.chat_session",
     "NPUAutoModel": "tasks.auto_model",
+    "NPUModel": "compat.intel_npu_acceleration_library.modelling",
     "NPUModelForAudioClassification": "tasks.models",
     "NPUModelForCTC": "tasks.models",
     "NPUModelForCausalLM": "generation.model",

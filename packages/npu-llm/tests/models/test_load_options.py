@@ -5,11 +5,15 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
+import npu_compiler
+import npu_llm
 import npu_runtime
 from npu_llm import NPUModelForCausalLM, OptionError
 from npu_llm.checkpoint.facts import ModelFacts
-from npu_llm.models.load_options import LoadOptions
+from npu_llm.compat.intel_npu_acceleration_library import compiler, dtypes
+from npu_llm.models.load_options import LoadOptions, dtype_in
 from npu_llm.precision import PRECISIONS
 
 
@@ -122,3 +126,37 @@ def test_programs_for_another_device_are_as_before():
     options = LoadOptions(pipeline="static")
     if not npu_runtime.device_info().device.startswith("NPU"):
         assert options.for_device() is options
+
+
+@pytest.mark.parametrize(
+    "config, dtype, expected",
+    [
+        (None, "int8", "int8"),
+        (npu_compiler.CompilerConfig(), "int8", "int8"),
+        (npu_compiler.CompilerConfig(dtype="int4"), None, "int4"),
+        (npu_compiler.CompilerConfig(dtype=torch.float16, use_to=True), "float16", "float16"),
+        (compiler.CompilerConfig(dtype=dtypes.int4), None, "int4"),
+        (compiler.CompilerConfig(), torch.float16, "float16"),
+    ],
+)
+def test_positional_config_names_the_dtype(config, dtype, expected):
+    assert dtype_in(config, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    "config, dtype, received",
+    [
+        ("int8", None, "got a str"),
+        (compiler.CompilerConfig(training=True), None, "got training"),
+        (npu_compiler.CompilerConfig(group_size=32), None, "got group_size"),
+        (
+            npu_compiler.CompilerConfig(dtype="int4"),
+            "int8",
+            "the argument, got int4",
+        ),
+    ],
+)
+def test_config_that_says_something_else_is_refused(config, dtype, received):
+    with pytest.raises(OptionError, match=received) as caught:
+        npu_llm.NPUModelForCausalLM.from_pretrained("anything", config, dtype=dtype)
+    assert caught.value.code == "pretrained-config"

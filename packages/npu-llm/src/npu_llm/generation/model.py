@@ -21,7 +21,7 @@ from npu_llm.generation.engine_answers import answer_by_engine
 from npu_llm.generation.language_model import LanguageModel, make_ready
 from npu_llm.kv_cache.cache import StepCache, check_prompt, join_transformers
 from npu_llm.models.load import LoadedModel, Pipeline
-from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.load_options import LoadOptions, dtype_in
 from npu_llm.older_transformers import allow_host_tokens
 from npu_llm.progress import ProgressListener
 from npu_llm.structured_output import FormProcessor, given_form
@@ -93,6 +93,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
+        config: Any = None,
         *,
         dtype: str | torch.dtype | None = None,
         max_context: int | None = None,
@@ -114,6 +115,8 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         Args:
             pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
                 folder that `npu_llm.export` wrote, or a name on the hub.
+            config: a CompilerConfig whose dtype counts, as programs for
+                intel-npu-acceleration-library pass it; by default `dtype` counts.
             dtype: "file" for weights as the model's files have them, "float32", "bfloat16",
                 "float16", "int8", "int4", or a torch dtype; by default "file" for GGUF files and
                 quantized checkpoints, bfloat16 for others, on an NPU int8, or the precision of an
@@ -144,15 +147,15 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             ModelError: when there is no such model, or its files are damaged.
             MemoryNeedError: when it does not fit into memory.
             CacheError: when the cache has no room for it.
-            OptionError: for an unknown dtype, one that an exported folder does not have, another
-                device, a max_context that the model was not made for, or a kv_cache or
-                sparse_attention that the pipeline or the model does not support.
+            OptionError: [pretrained-config]; for an unknown dtype, one that an exported folder does
+                not have, another device, a max_context that the model was not made for, or a
+                kv_cache or sparse_attention that the pipeline or the model does not support.
             CaptureError: when the architecture cannot run here.
             npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
             npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
         """
         options = LoadOptions(
-            dtype=dtype,
+            dtype=dtype_in(config, dtype),
             max_context=max_context,
             pipeline=pipeline,
             kv_cache=kv_cache,

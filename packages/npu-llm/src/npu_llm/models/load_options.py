@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from npu_llm.precision import PRECISIONS, Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
-__all__ = ["LoadOptions"]
+__all__ = ["LoadOptions", "dtype_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,3 +279,39 @@ def _is_npu(device: str | torch.device) -> bool:
         return torch.device(device).type == "npu"
     except (RuntimeError, TypeError):  # there is no such device
         return False
+
+
+def dtype_in(config: Any, dtype: str | torch.dtype | None) -> str | torch.dtype | None:
+    """Returns the dtype that a CompilerConfig or an argument names.
+
+    Args:
+        config: a CompilerConfig, which programs for intel-npu-acceleration-library pass second;
+            None for none. Its `use_to` changes nothing: the whole model becomes a program.
+        dtype: the argument of that name.
+
+    Raises:
+        OptionError: [pretrained-config] for another object, one that sets what only `compile`
+            takes, or one whose dtype is not the argument's.
+    """
+    if config is None:
+        return dtype
+    if type(config).__name__ != "CompilerConfig":
+        raise _unfit_config("a CompilerConfig", f"a {type(config).__name__}")
+    default = type(config)()
+    names = {one.name for one in fields(config)} - {"dtype", "use_to"}
+    others = sorted(name for name in names if getattr(config, name) != getattr(default, name))
+    if others:
+        raise _unfit_config("a CompilerConfig that sets dtype alone", ", ".join(others))
+    if config.dtype is None:
+        return dtype
+    name = str(config.dtype).removeprefix("torch.")
+    if dtype is not None and str(dtype).removeprefix("torch.") != name:
+        raise _unfit_config(f"one of dtype {dtype}, the argument", name)
+    return name
+
+
+def _unfit_config(rule: str, received: str) -> OptionError:
+    return OptionError(
+        f"from_pretrained: `config` must be {rule}, got {received}. Pass dtype=... in its place.",
+        code="pretrained-config",
+    )

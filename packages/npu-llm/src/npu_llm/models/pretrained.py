@@ -19,7 +19,7 @@ from npu_llm.errors import ModelError, OptionError
 from npu_llm.models.compile_cache import CompileCache, dependencies, draft, make_key, surroundings
 from npu_llm.models.entry import MANIFEST, Entry, free_folder, read_entry
 from npu_llm.models.load import LoadedModel, LoadReport
-from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.load_options import LoadOptions, dtype_in
 from npu_llm.precision import Precision
 from npu_llm.progress import Progress, ProgressListener
 from npu_runtime import device_info
@@ -50,6 +50,7 @@ class Pretrained(ABC):
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
+        config: Any = None,
         *,
         dtype: str | torch.dtype | None = None,
         pipeline: str | None = None,
@@ -67,6 +68,8 @@ class Pretrained(ABC):
         Args:
             pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
                 `export` wrote, or a name on the hub.
+            config: a CompilerConfig whose dtype counts, as programs for
+                intel-npu-acceleration-library pass it; by default `dtype` counts.
             dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
                 the precision of an exported folder, float32 for a model with one step, and as in
                 NPUModelForCausalLM.from_pretrained for others.
@@ -87,11 +90,12 @@ class Pretrained(ABC):
             ModelError: when there is no such model, its files are damaged, or it is one for
                 another task: [unknown-architecture], [weights-missing], [model-task].
             CaptureError: when the architecture cannot run here.
-            OptionError: for an unknown dtype, or another device, or [one-step-pipeline].
+            OptionError: for an unknown dtype, or another device, or [one-step-pipeline], or
+                [pretrained-config].
             npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
         """
         options = LoadOptions(
-            dtype=dtype,
+            dtype=dtype_in(config, dtype),
             pipeline=pipeline,
             verify=verify,
             device=device,

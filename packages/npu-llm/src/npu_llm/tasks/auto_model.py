@@ -45,11 +45,14 @@ class NPUAutoModel:
 
     @classmethod
     @public_call
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **arguments: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, config: Any = None, **arguments: Any
+    ) -> Any:
         """Loads a model with the class for what its config.json says that it is.
 
         Args:
             pretrained_model_name_or_path: as the classes take it.
+            config: likewise.
             arguments: those of the class's from_pretrained.
 
         Returns:
@@ -60,7 +63,7 @@ class NPUAutoModel:
         """
         name = class_name(find_task(pretrained_model_name_or_path, **arguments))
         kind: Any = getattr(importlib.import_module("npu_llm"), name)
-        return kind.from_pretrained(pretrained_model_name_or_path, **arguments)
+        return kind.from_pretrained(pretrained_model_name_or_path, config, **arguments)
 
 
 def class_name(task: str) -> str:

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+import npu_llm
 from npu_llm.compat.intel_npu_acceleration_library.compiler import CompilerConfig
 from npu_llm.compat.intel_npu_acceleration_library.modelling import (
     NPUAutoModel,
@@ -57,6 +58,7 @@ def test_other_models_are_transformers_with_their_layers_replaced(llama):
 
 
 def test_a_model_needs_a_class():
+    assert npu_llm.NPUModel is NPUModel
     with pytest.raises(OptionError) as caught:
         NPUModel.from_pretrained("anything", CompilerConfig())
     assert caught.value.code == "transformers-class"
