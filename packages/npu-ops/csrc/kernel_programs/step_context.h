@@ -222,9 +222,8 @@ struct Program::Step final : Job {
   void end_stage(int phase) noexcept override;
 
   void add(const Phase& phase, bool is_repeatable, int most_together = 1);
-  std::uint64_t key(const Phase& phase) const {
-    return number * phases.size() + (&phase - phases.data());
-  }
+  // Of a phase, among those of all steps.
+  std::uint64_t key(const Phase& phase) const { return (number << 32) + (&phase - phases.data()); }
 
   const Program& program;
   Context& context;
