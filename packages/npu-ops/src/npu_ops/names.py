@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-import torch
-
 from npu_ops.errors import OperatorInputError
 
 __all__ = ["check_patterns", "dotted_name", "first_match"]
@@ -49,6 +47,8 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
     Raises:
         OperatorInputError: [unknown-op] with the nearest name.
     """
+    import torch  # commands read names before they load it
+
     known = [dotted_name(name) for name in torch._C._dispatch_get_all_op_names()]
     for pattern in patterns:
         if any(first_match(name, [pattern]) for name in known):

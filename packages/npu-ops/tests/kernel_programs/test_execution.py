@@ -458,3 +458,40 @@ def test_logits_that_are_written_before_rows_are_chosen_are_refused():
     )
     with pytest.raises(OperatorInputError, match="before rows are kept"):
         Execution(program, {"t": pack(torch.randn(10, 8), "float32")}, cache="float32")
+
+
+def test_a_step_takes_nothing_from_the_step_before():
+    x, y, kept, out = (Columns(buffer, 0, 64) for buffer in range(4))
+    rms = NormOptions(kind="rms", eps=1e-5)
+    program = KernelProgram(
+        instructions=(
+            Embed(out=x, table="t"),
+            Linear(input=x, out=y, weight="w", norm=rms),
+            Keep(input=y, out=kept),
+            Linear(input=kept, out=out, weight="head", norm=rms),
+        ),
+        widths=(64, 64, 64, 64),
+        weights={},
+        layers=(),
+        logits=out,
+        vocabulary=10,
+    )
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: pack(torch.randn(rows, 64, generator=generator), "float32")
+        for name, rows in [("t", 10), ("w", 64), ("head", 64)]
+    }
+
+    def step(execution, tokens):
+        prompt = vars(one_sequence(len(tokens)))
+        prompt |= {"tokens": torch.tensor(tokens), "kept": torch.tensor([len(tokens) - 1])}
+        return execution.step(Rows(**prompt))
+
+    def new():
+        execution = Execution(program, weights, cache="float32")
+        execution.reserve(4)
+        return execution
+
+    one = new()
+    step(one, [3, 7, 1])
+    assert torch.equal(step(one, [5]), step(new(), [5]))
