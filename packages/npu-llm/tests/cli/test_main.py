@@ -172,7 +172,7 @@ def test_prompt_longer_than_the_context(in_process):
     assert_explained(result, "context-overflow", "256")
 
 
-@pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
+@pytest.mark.parametrize("temperature", ["0", "-1", "nan", "inf", "100.5"])
 def test_temperature_that_is_none(in_process, temperature):
     result = in_process("generate", "--temperature", temperature, "Hello")
     assert_explained(result, "temperature-range", "--greedy")

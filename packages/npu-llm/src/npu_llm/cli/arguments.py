@@ -48,6 +48,9 @@ __all__ = [
     "scaled_path",
 ]
 
+# All tokens of a vocabulary are about as likely from here on; servers have the same bound.
+MAX_TEMPERATURE = 100
+
 # Options of sampling besides the temperature.
 SAMPLING = {
     "top_p": "sample from the most likely tokens that have this probability together",
@@ -178,7 +181,7 @@ def check_model(options: argparse.Namespace) -> None:
     Raises:
         ModelError: [model-not-found] or [model-kind].
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline], or
-            [temperature-range] for a temperature that is not above 0.
+            [temperature-range] for a temperature that is not above 0, or above MAX_TEMPERATURE.
     """
     given = vars(options)
     if given.get("server") is not None:
@@ -190,10 +193,10 @@ def check_model(options: argparse.Namespace) -> None:
     parse_verify(given.get("verify", "first"))
     parse_pipeline(given.get("pipeline"))
     temperature = given.get("temperature")
-    if temperature is not None and not temperature > 0:
+    if temperature is not None and not 0 < temperature <= MAX_TEMPERATURE:
         raise OptionError(
-            f"--temperature: must be above 0; got {temperature}. Pass --greedy for the "
-            "most likely token each time.",
+            f"--temperature: must be above 0 and at most {MAX_TEMPERATURE}; got {temperature}. "
+            "Pass --greedy for the most likely token each time.",
             code="temperature-range",
         )
     named = given.get("model") or []
@@ -301,7 +304,11 @@ Value = int | float
 
 # Name -> how its text is read, the rule, and whether a value obeys it.
 SETTINGS: Mapping[str, tuple[type, str, Callable[[Any], bool]]] = {
-    "temperature": (float, "0 for the most likely token each time, or above", lambda t: t >= 0),
+    "temperature": (
+        float,
+        f"from 0, for the most likely token each time, to {MAX_TEMPERATURE}",
+        lambda t: 0 <= t <= MAX_TEMPERATURE,
+    ),
     "top_p": (float, "above 0 and at most 1", lambda p: 0 < p <= 1),
     "top_k": (int, "a whole number from 0 up", lambda k: k >= 0),
     "min_p": (float, "from 0 to 1", lambda p: 0 <= p <= 1),
