@@ -16,9 +16,9 @@ from npu_llm.checkpoint.facts import read_config, read_scheme
 from npu_llm.checkpoint.file_headers import read_folder_headers
 from npu_llm.checkpoint.fixed_ropes import fix_ropes
 from npu_llm.checkpoint.leftovers import unexpected
+from npu_llm.checkpoint.processors import untrusted
 from npu_llm.checkpoint.quantized.loading import LazyWeight, load_quantized, place
 from npu_llm.checkpoint.quantized.signs import described_in
-from npu_llm.checkpoint.saved import untrusted
 from npu_llm.checkpoint.source import ModelSource
 from npu_llm.checkpoint.streamed import StreamedWeights
 from npu_llm.errors import ModelError

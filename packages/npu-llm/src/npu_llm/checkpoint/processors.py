@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from npu_llm.checkpoint.saved import untrusted
 from npu_llm.errors import ModelError
 
-__all__ = ["copy_processors", "load_beside", "missing_processor"]
+__all__ = ["copy_processors", "load_beside", "missing_processor", "untrusted"]
 
 # Their files, their code, and the ones that record how vectors are pooled.
 _FILES = (
@@ -75,4 +74,14 @@ def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
         f"{path}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
         "checkpoint.",
         code="missing-processor",
+    )
+
+
+def untrusted(path: Path, what: str) -> ModelError:
+    """Returns the error for code of a checkpoint that is not trusted: [remote-code]."""
+    return ModelError(
+        f"{path}: {what} must be one that transformers has, or its code must be trusted; got code "
+        "inside the checkpoint. Read its .py files, then pass trust_remote_code=True or "
+        "--trust-remote-code to run them.",
+        code="remote-code",
     )

@@ -9,9 +9,9 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from npu_llm.errors import ModelError
+from npu_llm.checkpoint.processors import untrusted
 
-__all__ = ["load_saved_tokenizer", "read_saved_config", "save_config", "untrusted"]
+__all__ = ["load_saved_tokenizer", "read_saved_config", "save_config"]
 
 _CONFIG = "config.json"
 # Where classes are that came with a checkpoint.
@@ -58,13 +58,3 @@ def load_saved_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
         if "custom code" in str(failure):
             raise untrusted(folder, "the tokenizer") from failure
         raise
-
-
-def untrusted(path: Path, what: str) -> ModelError:
-    """Returns the error for code of a checkpoint that is not trusted: [remote-code]."""
-    return ModelError(
-        f"{path}: {what} must be one that transformers has, or its code must be trusted; got code "
-        "inside the checkpoint. Read its .py files, then pass trust_remote_code=True or "
-        "--trust-remote-code to run them.",
-        code="remote-code",
-    )
