@@ -79,7 +79,7 @@ def test_wrong_file_is_a_warning_and_the_job_goes_on(run, tmp_path):
     (line,) = run(r"""
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    save(activ=2)
+    save(actives=2)
     steps(3)
     for place in ("a\0b", "profiler_config.json/a"):
         save(prof_dir=place)
@@ -88,7 +88,7 @@ print(*[one.message for one in caught])
 save(active=1)
 steps(2)
 """)
-    assert "got activ." in line
+    assert "got actives." in line
     assert line.count("[dynamic-profile]") == 3
     assert len(list((tmp_path / "prof").glob("*.json.gz"))) == 1
 

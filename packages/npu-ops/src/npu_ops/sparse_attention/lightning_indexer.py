@@ -8,9 +8,10 @@ Attention, 2025, equation 1.
 
 query: (batch, length, heads, width) or (tokens, heads, width); key: one head of the same width, in
 a layout of `npu_ops.sparse_attention`; both float32, float16, bfloat16 or int8. weights: the
-query's shape without its last axis, float32, float16 or bfloat16. query_dequant_scale, key_dequant_scale:
-the shapes of query and key without their last axes, float32, for int8 and for nothing else: what
-one step of a row's integers is worth. Without them scales are 1; products of int8 are exact.
+query's shape without its last axis, float32, float16 or bfloat16. query_dequant_scale,
+key_dequant_scale: the shapes of query and key without their last axes, float32, for int8 and for
+nothing else: what one step of a row's integers is worth. Without them scales are 1; products of
+int8 are exact.
 
 indices: (batch, length, 1, sparse_count) or (tokens, 1, sparse_count), int32, logical positions;
 those that are valid stand first and rise. Scores are float32; of equal ones the earlier position is
