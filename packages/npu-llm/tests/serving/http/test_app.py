@@ -223,8 +223,13 @@ def test_a_path_with_line_breaks_is_one_line_of_the_log(server, caplog, monkeypa
     monkeypatch.setattr(LOG, "propagate", True)  # a command that ran here before may say no
     with caplog.at_level(logging.INFO, LOG.name):
         response = httpx.get(f"{server.url}/v1/a%0D%0Ab")
+        for _ in range(100):  # it is written once the answer was sent
+            lines = [one.getMessage() for one in caplog.records if one.name == LOG.name]
+            if lines:
+                break
+            time.sleep(0.05)
     assert response.json()["error"]["code"] == "unknown-path"
-    (line,) = [one.getMessage() for one in caplog.records if one.name == LOG.name]
+    (line,) = lines
     assert "path=/v1/a%0D%0Ab status=404" in line
 
 
