@@ -40,6 +40,7 @@ class ThreadCount:
         self._most = max(1, torch.get_num_threads())
         self._counts = sorted({min(count, self._most) for count in self._processors.counts})[::-1]
         self._times: dict[int, list[float]] = {count: [] for count in self._counts}
+        self._timed_steps = len(self._counts) * _STEPS * _ROUNDS
         self._chosen = self._counts[0]
         self._steps = 0
 
@@ -65,7 +66,7 @@ class ThreadCount:
         self._look()
         if len(self._counts) == 1:
             return self._chosen
-        if self._steps >= len(self._counts) * _STEPS * _ROUNDS:
+        if self._steps >= self._timed_steps:
             return self._chosen
         return self._counts[self._steps // _STEPS % len(self._counts)]
 
@@ -73,7 +74,7 @@ class ThreadCount:
         """Adds the time of a step that decoded with so many threads."""
         if len(self._counts) == 1:
             return
-        timed = len(self._counts) * _STEPS * _ROUNDS
+        timed = self._timed_steps
         if self._steps < timed and count in self._times and self._steps % _STEPS != 0:
             self._times[count].append(seconds)
         self._steps += 1
