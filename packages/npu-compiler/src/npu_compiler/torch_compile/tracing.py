@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -63,48 +63,40 @@ def trace(
     is_part = bool(reason is not None and reason.graph_break)
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
-    how: dict[str, Any] = {
-        "names": names,
-        "memory": memory,
-        "rebuilds": rebuilds,
-        "is_tuning": is_tuning,
-        "is_part": is_part,
-    }
-    found = _trace_calls(graph_module, config, **how)
-    return found or _trace_by_autograd(graph_module, inputs, config, **how)
+    asked = _Compilation(config, names, memory, rebuilds, is_tuning=is_tuning, is_part=is_part)
+    return _trace_calls(graph_module, asked) or _trace_by_autograd(graph_module, inputs, asked)
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """How a graph is compiled; `is_part`: of a function that a graph break divides."""
+
+    config: CompilerConfig
+    names: Sequence[str]
+    memory: GraphMemory | None
+    rebuilds: int
+    is_tuning: bool
+    is_part: bool
 
 
 def _trace_by_autograd(
-    graph_module: fx.GraphModule,
-    inputs: Sequence[Any],
-    config: CompilerConfig,
-    *,
-    names: Sequence[str],
-    memory: GraphMemory | None,
-    rebuilds: int,
-    is_tuning: bool,
-    is_part: bool,
+    graph_module: fx.GraphModule, inputs: Sequence[Any], asked: _Compilation
 ) -> Callable[..., Any]:
+    config, memory = asked.config, asked.memory
     made: list[Any] = []
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             positions = _static_positions() if kind == "inference" else ()
             if kind != "backward" and config.keep_float32 != AUTO:
-                _check_kept(graph.graph, tuple(config.keep_float32), is_part=is_part)
+                _check_kept(graph.graph, tuple(config.keep_float32), is_part=asked.is_part)
             if kind == "inference":
-                keep_source_names(graph.graph, names)
+                keep_source_names(graph.graph, asked.names)
             kept = memory if kind == "inference" else None
 
             def compile_whole(module: fx.GraphModule) -> Any:
                 whole = _make_graph(
-                    module,
-                    kind=kind,
-                    static_positions=positions,
-                    config=config,
-                    memory=kept,
-                    rebuilds=rebuilds,
-                    is_tuning=is_tuning,
+                    module, asked, kind=kind, static_positions=positions, memory=kept
                 )
                 made.append(whole)
                 return whole
@@ -155,17 +147,9 @@ def _trace_by_autograd(
     return traced
 
 
-def _trace_calls(
-    graph_module: fx.GraphModule,
-    config: CompilerConfig,
-    *,
-    names: Sequence[str],
-    memory: GraphMemory | None,
-    rebuilds: int,
-    is_tuning: bool,
-    is_part: bool,
-) -> Callable[..., Any] | None:
+def _trace_calls(graph_module: fx.GraphModule, asked: _Compilation) -> Callable[..., Any] | None:
     """Returns what runs an inference graph that needs nothing of AOTAutograd, or None."""
+    config, memory = asked.config, asked.memory
     if memory is None or not memory.is_named:
         return None
     with observe.span("compile", "capture"):
@@ -174,17 +158,15 @@ def _trace_calls(
         return None
     graph = traced.module.graph
     if config.keep_float32 != AUTO:
-        _check_kept(graph, tuple(config.keep_float32), is_part=is_part)
-    note_source_names(graph, names)
+        _check_kept(graph, tuple(config.keep_float32), is_part=asked.is_part)
+    note_source_names(graph, asked.names)
     memory.settle(is_plain=True)
     made = _make_graph(
         traced.module,
+        asked,
         kind="inference",
         static_positions=traced.static_positions,
-        config=config,
         memory=memory,
-        rebuilds=rebuilds,
-        is_tuning=is_tuning,
     )
 
     def run(*inputs: Any) -> Any:
@@ -195,15 +177,14 @@ def _trace_calls(
 
 def _make_graph(
     graph_module: fx.GraphModule,
+    asked: _Compilation,
     *,
     kind: str,
     static_positions: Sequence[int],
-    config: CompilerConfig,
-    memory: GraphMemory | None = None,
-    rebuilds: int = 0,
-    is_tuning: bool = False,
+    memory: GraphMemory | None,
 ) -> Any:
     """Returns what AOTAutograd calls: the graph as recorded, or one that measures first."""
+    config = asked.config
     if config.keep_float32 == AUTO:
         # Late: with the way of exports it takes time that no other graph needs.
         from npu_compiler.torch_compile.auto_kept import AutoKeptGraph
@@ -214,27 +195,27 @@ def _make_graph(
                 kind=kind,
                 static_positions=static_positions,
                 config=replace(config, keep_float32=kept),
-                rebuilds=rebuilds,
+                rebuilds=asked.rebuilds,
                 auto_kept=auto_kept,
             )
 
         return AutoKeptGraph(graph_module, kind, static_positions, build)
     if kind == "inference" and current_run() is not None:
         return MeasuredGraph(graph_module, static_positions, config)
-    asked, (config, name) = config, configured(graph_module.graph, kind=kind, config=config)
-    if kind == "inference" and is_tuning and name is None:
+    tuned, name = configured(graph_module.graph, kind=kind, config=config)
+    if kind == "inference" and asked.is_tuning and name is None:
         run = TuningRun(budget_s=_BUDGET_S, max_error=_MAX_ERROR)
-        return MeasuredGraph(graph_module, static_positions, asked, run)
+        return MeasuredGraph(graph_module, static_positions, config, run)
     if memory is not None:
-        memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=asked), name)
+        memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=config), name)
     return CompiledGraph(
         graph_module,
         kind=kind,
         static_positions=static_positions,
-        config=config,
+        config=tuned,
         tuned=name,
         on_ready=None if memory is None else memory.keep,
-        rebuilds=rebuilds,
+        rebuilds=asked.rebuilds,
     )
 
 
