@@ -27,6 +27,8 @@ __all__ = [
     "invalid_file",
     "missing_tokenizer",
     "read_text",
+    "stopping",
+    "too_busy",
     "truncated_file",
 ]
 
@@ -69,6 +71,23 @@ class SessionError(LlmError):
 
 class ServerError(LlmError):
     """A server cannot take a request, or cannot be reached."""
+
+
+def stopping() -> ServerError:
+    """Returns the error of a request to what is closed."""
+    return ServerError(
+        "server: must be running to take a request; got one while it stops. Ask again when it has "
+        "started.",
+        code="server-stopping",
+    )
+
+
+def too_busy(limit: int) -> ServerError:
+    """Returns the error of a request to a model that has as many as it takes."""
+    return ServerError(
+        f"server: takes {limit} requests for this model at once; got one more. Ask again later.",
+        code="server-busy",
+    )
 
 
 def missing_tokenizer(subject: object) -> ModelError:

@@ -27,7 +27,7 @@ from npu_llm.engine.sequence import (
     Request,
     Sequence,
 )
-from npu_llm.errors import ContextError, OptionError, ServerError
+from npu_llm.errors import ContextError, OptionError, ServerError, stopping
 from npu_ops.kernel_programs.program import BLOCK_SLOTS
 from npu_runtime import observe
 
@@ -185,11 +185,7 @@ class Engine:
         sequences = [Sequence(next(self._seq_ids), self._bounded(one)) for one in requests]
         with self._changed:
             if self._is_closing:
-                raise ServerError(
-                    "server: must be running to take a request; got one while it stops. Ask again "
-                    "when it has started.",
-                    code="server-stopping",
-                )
+                raise stopping()
             if self._unfinished + len(sequences) > limit:
                 raise ServerError(
                     f"server: takes {limit} requests at once; got one more. Ask again later.",

@@ -92,6 +92,17 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._handle: RequestHandle | None = None
 
+    @property
+    def read_s(self) -> float:
+        """Seconds until the first token came; 0 before."""
+        return (self.first_s or self.arrived_s) - self.arrived_s
+
+    @property
+    def written_s(self) -> float:
+        """Seconds from the first token to the last one so far."""
+        first = self.first_s or self.arrived_s
+        return (self.last_s or first) - first
+
     def follow(self, handle: RequestHandle) -> None:
         """Takes the submitted request, which calls `listen` and `listen_to_prompt`."""
         self._handle = handle

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,6 +29,33 @@ __all__ = ["Metrics", "Service", "service_of"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
 _Form = TypeVar("_Form", bound=FormBody)
+
+
+class GenerationBody(Protocol):
+    """The body of a request for text.
+
+    Attributes:
+        model: the name of the model; None for the first.
+        stream: whether the answer comes as events.
+    """
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+
+class AnswerWriter(Protocol):
+    """Writes answers in the form of a protocol."""
+
+    def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Returns the object for all answers."""
+        ...
+
+    def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """Yields the answers as they come."""
+        ...
 
 
 class Service:
@@ -58,26 +85,24 @@ class Service:
     async def answer(
         self,
         request: Request,
-        model: str | None,
+        body: GenerationBody,
         asked: TextRequest,
+        writer: AnswerWriter,
         *,
-        whole: Callable[[Generation, Sequence[Choice]], dict[str, Any]],
-        events: Callable[[Generation], AsyncGenerator[bytes, None]] | None,
         media_type: str = "text/event-stream",
     ) -> Response:
         """Answers with one JSON object, or with a stream.
 
         Args:
-            request: its body was read.
-            model: the name that it has for the model.
+            request: the HTTP request.
+            body: its body.
             asked: the request without its protocol.
-            whole: returns the object for all answers.
-            events: yields the stream; None for one object.
+            writer: writes the answers in the protocol's form.
             media_type: that of the stream.
         """
         stack = AsyncExitStack()
         try:
-            served = await stack.enter_async_context(self.registry.use(model, ServedModel))
+            served = await stack.enter_async_context(self.registry.use(body.model, ServedModel))
             start = self._start(served, asked)
             generation = await until_disconnect(request, start)
         except ClientLeftError:
@@ -92,12 +117,12 @@ class Service:
             self._note(request, generation)
             await stack.aclose()
 
-        if events is not None:
-            stream = _with_errors(request, events(generation))
+        if body.stream:
+            stream = _with_errors(request, writer.events(generation))
             return EventStream(stream, close, media_type=media_type)
         try:
             choices = await until_disconnect(request, generation.choices())
-            return JSONResponse(whole(generation, choices))
+            return JSONResponse(writer.whole(generation, choices))
         except ClientLeftError:
             return Response(status_code=499)
         finally:
@@ -120,7 +145,7 @@ class Service:
         notes["model"] = name
         notes["prompt_tokens"] = usage.prompt
         notes["completion_tokens"] = usage.answer
-        firsts = [one.first_s - one.arrived_s for one in answers if one.first_s is not None]
+        firsts = [one.read_s for one in answers if one.first_s is not None]
         if firsts:
             notes["first_token_seconds"] = round(min(firsts), 4)
         for answer in answers:
@@ -192,10 +217,10 @@ class Metrics:
         self._finished.labels(model, answer.finish or "abort").inc()
         if answer.first_s is None or answer.last_s is None:
             return
-        self._time_to_first_token.labels(model).observe(answer.first_s - answer.arrived_s)
+        self._time_to_first_token.labels(model).observe(answer.read_s)
         self._latency.labels(model).observe(answer.last_s - answer.arrived_s)
         if answer.tokens > 1:
-            passed = answer.last_s - answer.first_s
+            passed = answer.written_s
             self._time_per_token.labels(model).observe(passed / (answer.tokens - 1))
 
     def count_vectors(self, model: str, tokens: int, seconds: float) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from npu_llm.errors import OptionError, ServerError, check_text
+from npu_llm.errors import OptionError, check_text, stopping, too_busy
 from npu_llm.speech.wave_file import read_samples
 
 if TYPE_CHECKING:
@@ -53,11 +53,7 @@ class Executor:
     def slot(self) -> Iterator[None]:
         """Counts a request for the block; raises ServerError [server-busy] for one too many."""
         if self.waiting >= self._max_waiting:
-            raise ServerError(
-                f"server: takes {self._max_waiting} requests for this model at once; got one "
-                "more. Ask again later.",
-                code="server-busy",
-            )
+            raise too_busy(self._max_waiting)
         self.waiting += 1
         try:
             yield
@@ -67,11 +63,7 @@ class Executor:
     async def run(self, work: Callable[[], _Result]) -> _Result:
         """Returns what a piece of work does in the thread; raises ServerError [server-stopping]."""
         if self.is_closed:
-            raise ServerError(
-                "server: must be running to take a request; got one while it stops. Ask again "
-                "when it has started.",
-                code="server-stopping",
-            )
+            raise stopping()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
@@ -114,7 +106,33 @@ class Scores:
     model: str
 
 
-class ServedEncoder:
+class _ServedTask:
+    """A model that answers in a thread.
+
+    Attributes:
+        name: what clients call it.
+    """
+
+    def __init__(self, name: str, executor: Executor) -> None:
+        self.name = name
+        self._executor = executor
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._executor.is_closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are read or wait for it."""
+        return self._executor.waiting
+
+    def close(self, *, grace_s: float = 0.0) -> None:
+        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
+        self._executor.close()
+
+
+class ServedEncoder(_ServedTask):
     """An encoder that answers.
 
     Attributes:
@@ -135,22 +153,11 @@ class ServedEncoder:
         Raises:
             ModelError: [missing-processor] for a model without tokenizer.
         """
-        self.name = name
+        super().__init__(name, Executor("npu-llm vectors", max_waiting=max_waiting))
         self.model = model
         self.context_length = model.max_seq_length
         self._width = int(model.config.get_text_config().hidden_size)
         self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
-        self._executor = Executor("npu-llm vectors", max_waiting=max_waiting)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can answer."""
-        return not self._executor.is_closed
-
-    @property
-    def waiting(self) -> int:
-        """How many requests are read or wait for it."""
-        return self._executor.waiting
 
     async def embed(
         self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
@@ -171,10 +178,6 @@ class ServedEncoder:
         self._check_size(dimensions)
         with self._executor.slot():
             return await self._read(texts, dimensions)
-
-    def close(self, *, grace_s: float = 0.0) -> None:
-        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
-        self._executor.close()
 
     async def _read(
         self, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None
@@ -225,7 +228,7 @@ class ServedEncoder:
         )
 
 
-class ServedReranker:
+class ServedReranker(_ServedTask):
     """A cross-encoder that answers.
 
     Attributes:
@@ -246,21 +249,10 @@ class ServedReranker:
         Raises:
             ModelError: [missing-processor] for a model without tokenizer.
         """
-        self.name = name
+        super().__init__(name, Executor("npu-llm scores", max_waiting=max_waiting))
         self.model = model
         self.context_length = model.context_length
         self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
-        self._executor = Executor("npu-llm scores", max_waiting=max_waiting)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can answer."""
-        return not self._executor.is_closed
-
-    @property
-    def waiting(self) -> int:
-        """How many requests are read or wait for it."""
-        return self._executor.waiting
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Returns how well the second text of each pair answers the first.
@@ -285,10 +277,6 @@ class ServedReranker:
                 values, tokens = values + found, tokens + count
         return Scores(values, tokens, self.name)
 
-    def close(self, *, grace_s: float = 0.0) -> None:
-        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
-        self._executor.close()
-
     def _run(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
         values = [0.0] * len(pairs)
         for query in dict.fromkeys(one for one, _ in pairs):
@@ -302,7 +290,7 @@ class ServedReranker:
         return values, sum(map(len, encoded["input_ids"]))
 
 
-class ServedSpeech:
+class ServedSpeech(_ServedTask):
     """A model of speech that answers.
 
     Attributes:
@@ -320,20 +308,9 @@ class ServedSpeech:
             transcriber: the model with what prepares its inputs.
             max_waiting: requests that are taken at once; more are refused.
         """
-        self.name = name
+        super().__init__(name, Executor("npu-llm speech", max_waiting=max_waiting))
         self.transcriber = transcriber
-        self._executor = Executor("npu-llm speech", max_waiting=max_waiting)
         self._is_closing = threading.Event()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can answer."""
-        return not self._executor.is_closed
-
-    @property
-    def waiting(self) -> int:
-        """How many requests are read or wait for it."""
-        return self._executor.waiting
 
     async def transcribe(self, content: bytes, options: TranscriptOptions) -> Transcript:
         """Returns what is said in a WAV file; a call that is cancelled ends at the next token.
@@ -359,7 +336,7 @@ class ServedSpeech:
     def close(self, *, grace_s: float = 0.0) -> None:
         """Ends it at the next token; `grace_s` has no other effect."""
         self._is_closing.set()
-        self._executor.close()
+        super().close()
 
     def _run(self, content: bytes, options: TranscriptOptions, left: threading.Event) -> Transcript:
         sound = read_samples("file", content, rate=self.transcriber.rate)

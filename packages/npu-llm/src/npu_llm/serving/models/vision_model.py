@@ -19,7 +19,7 @@ from npu_llm.engine.engine import EngineOptions, EngineState
 from npu_llm.engine.kv_store import CacheUsage
 from npu_llm.engine.sequence import Request
 from npu_llm.engine.sequence import Sequence as Answering
-from npu_llm.errors import ContextError, OptionError, ServerError, check_token_range
+from npu_llm.errors import ContextError, OptionError, check_token_range, stopping, too_busy
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.request_error import RequestError
 from npu_llm.tokenizer.tokenizer import Message, Tokenizer
@@ -197,17 +197,9 @@ class _VisionEngine:
             self._check_context(len(request.prompt) + 1)
         with self._lock:
             if self._is_closing:
-                raise ServerError(
-                    "server: must be running to take a request; got one while it stops. Ask again "
-                    "when it has started.",
-                    code="server-stopping",
-                )
+                raise stopping()
             if len(self._unfinished) + len(requests) > limit:
-                raise ServerError(
-                    f"server: takes {limit} requests for this model at once; got one more. Ask "
-                    "again later.",
-                    code="server-busy",
-                )
+                raise too_busy(limit)
             answers = [Answering(next(self._numbers), self._bounded(one)) for one in requests]
             for answer, request in zip(answers, requests, strict=True):
                 self._unfinished[answer.seq_id] = answer

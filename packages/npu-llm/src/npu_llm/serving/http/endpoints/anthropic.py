@@ -59,10 +59,7 @@ async def messages(request: Request) -> Response:
         make_form=_form(body),
         streams_calls=body.stream,
     )
-    work = _Messages()
-    return await service.answer(
-        request, body.model, asked, whole=work.whole, events=work.events if body.stream else None
-    )
+    return await service.answer(request, body, asked, _Messages())
 
 
 def _form(body: MessagesBody) -> Callable[[], Form] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -21,14 +21,14 @@ from npu_llm.serving.http.endpoints.fields import (
 )
 from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
 from npu_llm.serving.http.endpoints.speech_chat import transcribe_chat
-from npu_llm.serving.http.schemas.openai import ChatBody, ChosenTool
+from npu_llm.serving.http.schemas.openai import ChatBody, ChosenTool, StreamOptions
 from npu_llm.serving.http.service import service_of
 from npu_llm.serving.http.streaming import event
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedSpeech
 from npu_llm.serving.request_error import RequestError
 
-__all__ = ["chat_completions", "usage_of"]
+__all__ = ["ChunkWriter", "chat_completions", "usage_of"]
 
 # Options of chat templates that transformers takes for its own.
 _RESERVED = {
@@ -45,13 +45,7 @@ async def chat_completions(request: Request) -> Response:
     if body.model is not None and service.registry.has(body.model, ServedSpeech):
         return await transcribe_chat(request, body)
     chat = _Chat(body)
-    return await service.answer(
-        request,
-        body.model,
-        chat.asked(),
-        whole=chat.whole,
-        events=chat.events if body.stream else None,
-    )
+    return await service.answer(request, body, chat.asked(), chat)
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -62,6 +56,39 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt + usage.answer,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
     }
+
+
+class ChunkWriter:
+    """Writes a stream of OpenAI's chunks, with usage where the client asked for it."""
+
+    def __init__(
+        self, head: Mapping[str, Any], options: StreamOptions | None, generation: Generation
+    ) -> None:
+        self._head = head
+        self._options = options
+        self._generation = generation
+
+    def chunk(self, index: int, part: Mapping[str, Any], **more: Any) -> bytes:
+        """Returns the event of a part of an answer.
+
+        Args:
+            index: that of the answer.
+            part: its text or delta.
+            more: fields of the choice that are not null.
+        """
+        choice = {"index": index, **part, "logprobs": None, "finish_reason": None, **more}
+        usage: dict[str, Any] = {}
+        if self._options is not None and self._options.include_usage:
+            is_due = self._options.continuous_usage_stats
+            usage = {"usage": usage_of(self._generation.usage()) if is_due else None}
+        return event({**self._head, "choices": [choice], **usage})
+
+    def end(self) -> Iterator[bytes]:
+        """Yields the events behind the last answer."""
+        if self._options is not None and self._options.include_usage:
+            usage = usage_of(self._generation.usage())
+            yield event({**self._head, "choices": [], "usage": usage})
+        yield event("[DONE]")
 
 
 class _Chat:
@@ -119,17 +146,11 @@ class _Chat:
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
-        options = self._body.stream_options
-        has_usage = options is not None and options.include_usage
-        is_continuous = options is not None and options.continuous_usage_stats
         head = self._head("chat.completion.chunk", generation.served.name)
+        writer = ChunkWriter(head, self._body.stream_options, generation)
 
         def chunk(index: int, delta: dict[str, Any], **more: Any) -> bytes:
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            content = {**head, "choices": [{**choice, **more}]}
-            if has_usage:
-                content["usage"] = usage_of(generation.usage()) if is_continuous else None
-            return event(content)
+            return writer.chunk(index, {"delta": delta}, **more)
 
         for index in range(len(generation.answers)):
             yield chunk(index, {"role": "assistant", "content": ""})
@@ -147,9 +168,8 @@ class _Chat:
             if delta.finish is not None:
                 reason = _reason(delta.finish, calls=calls[index] > 0)
                 yield chunk(index, {}, finish_reason=reason)
-        if has_usage:
-            yield event({**head, "choices": [], "usage": usage_of(generation.usage())})
-        yield event("[DONE]")
+        for last in writer.end():
+            yield last
 
     def _head(self, kind: str, model: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": model}

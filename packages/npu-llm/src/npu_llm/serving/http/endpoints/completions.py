@@ -12,12 +12,11 @@ from starlette.responses import Response
 
 from npu_llm.engine.sampler import Token
 from npu_llm.serving.generation import Choice, Generation, Text, TextRequest
-from npu_llm.serving.http.endpoints.chat import usage_of
+from npu_llm.serving.http.endpoints.chat import ChunkWriter, usage_of
 from npu_llm.serving.http.endpoints.fields import form_of, inputs_of, request_of
 from npu_llm.serving.http.endpoints.logprobs import completion_logprobs
 from npu_llm.serving.http.schemas.openai import CompletionBody
 from npu_llm.serving.http.service import service_of
-from npu_llm.serving.http.streaming import event
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.request_error import RequestError
 
@@ -32,13 +31,7 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, CompletionBody)
     work = _Completion(body)
-    return await service.answer(
-        request,
-        body.model,
-        work.asked(),
-        whole=work.whole,
-        events=work.events if body.stream else None,
-    )
+    return await service.answer(request, body, work.asked(), work)
 
 
 class _Completion:
@@ -91,17 +84,11 @@ class _Completion:
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Yields the answers as they come."""
-        options = self._body.stream_options
-        has_usage = options is not None and options.include_usage
-        is_continuous = options is not None and options.continuous_usage_stats
         head = self._head(generation.served.name)
+        writer = ChunkWriter(head, self._body.stream_options, generation)
 
         def chunk(index: int, text: str, **more: Any) -> bytes:
-            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
-            content = {**head, "choices": [{**choice, **more}]}
-            if has_usage:
-                content["usage"] = usage_of(generation.usage()) if is_continuous else None
-            return event(content)
+            return writer.chunk(index, {"text": text}, **more)
 
         echoes = [self._echo(generation, index) for index in range(len(generation.answers))]
         for index, echo in enumerate(echoes):
@@ -118,9 +105,8 @@ class _Completion:
                 yield chunk(index, delta.text, logprobs=logprobs)
             if delta.finish is not None:
                 yield chunk(index, "", finish_reason=delta.finish)
-        if has_usage:
-            yield event({**head, "choices": [], "usage": usage_of(generation.usage())})
-        yield event("[DONE]")
+        for last in writer.end():
+            yield last
 
     def _head(self, model: str) -> dict[str, Any]:
         return {

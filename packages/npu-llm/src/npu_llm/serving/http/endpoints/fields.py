@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from npu_llm.serving.generation import Prompt, TextRequest
+from npu_llm.serving.http.schemas.llama_cpp import LlamaOptions
 from npu_llm.serving.http.schemas.openai import AudioPart, ChatMessage, SamplingBody
 from npu_llm.serving.request_error import RequestError
 from npu_llm.structured_output import Form
@@ -20,15 +21,14 @@ __all__ = [
     "inputs_of",
     "messages_of",
     "request_of",
+    "sampling_of",
     "schema_forms",
     "stops_of",
     "thinking_options",
 ]
 
-_FIELDS = (
-    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "seed",
-)  # fmt: skip
+_COMMON = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty")
+_FIELDS = (*_COMMON, "repetition_penalty", "seed")
 
 
 def request_of(body: SamplingBody, prompts: Sequence[Prompt], **more: Any) -> TextRequest:
@@ -70,6 +70,21 @@ def stops_of(stop: str | Sequence[str] | None) -> list[str]:
     if stop is None:
         return []
     return [stop] if isinstance(stop, str) else list(stop)
+
+
+def sampling_of(options: LlamaOptions, *, seed: int | None) -> dict[str, Any]:
+    """Returns the sampling parameters that llama.cpp's options ask for, and the strings that end.
+
+    Args:
+        options: the options.
+        seed: the seed; None for any.
+    """
+    given = {name: getattr(options, name) for name in _COMMON}
+    given |= {"repetition_penalty": options.repeat_penalty, "seed": seed}
+    if options.top_k is not None:
+        given["top_k"] = max(options.top_k, 0)
+    found = {name: value for name, value in given.items() if value is not None}
+    return found | {"stop": tuple(stop for stop in stops_of(options.stop) if stop)}
 
 
 def thinking_options(effort: str | bool | None) -> dict[str, Any]:

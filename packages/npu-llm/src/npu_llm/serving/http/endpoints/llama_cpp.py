@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from npu_llm.engine.sampler import Token
 from npu_llm.serving.generation import Choice, Generation, TextRequest
-from npu_llm.serving.http.endpoints.fields import bias_of, schema_forms, stops_of
+from npu_llm.serving.http.endpoints.fields import bias_of, sampling_of, schema_forms
 from npu_llm.serving.http.endpoints.logprobs import token_text
 from npu_llm.serving.http.schemas.llama_cpp import (
     InfillBody,
@@ -84,13 +84,7 @@ async def props(request: Request) -> Response:
 async def _answer(request: Request, body: LlamaSamplingBody, prompt: Sequence[int]) -> Response:
     service = service_of(request)
     work = _Completion(body, len(prompt))
-    return await service.answer(
-        request,
-        body.model,
-        work.asked(prompt),
-        whole=work.whole,
-        events=work.events if body.stream else None,
-    )
+    return await service.answer(request, body, work.asked(prompt), work)
 
 
 async def _tokens(served: ServedModel, prompt: str | Sequence[str | int]) -> list[int]:
@@ -154,11 +148,6 @@ class _Completion:
     def asked(self, prompt: Sequence[int]) -> TextRequest:
         """Returns the request without its protocol."""
         body = self._body
-        names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
-        given = {name: getattr(body, name) for name in names}
-        given["repetition_penalty"] = body.repeat_penalty
-        given["top_k"] = None if body.top_k is None else max(body.top_k, 0)
-        given["seed"] = None if body.seed == -1 else body.seed
         forms = []
         if (grammar := body.grammar) is not None:
             forms.append(lambda: Form.of_grammar(grammar))
@@ -167,11 +156,8 @@ class _Completion:
         most = body.max_tokens if body.max_tokens is not None else body.n_predict
         return TextRequest(
             prompts=[prompt],
-            sampling={name: value for name, value in given.items() if value is not None}
-            | {
-                "stop": tuple(stop for stop in stops_of(body.stop) if stop),
-                "logit_bias": self._bias(),
-            },
+            sampling=sampling_of(body, seed=None if body.seed == -1 else body.seed)
+            | {"logit_bias": self._bias()},
             max_tokens=None if most < 0 else max(most, 1),
             ignores_ends=body.ignore_eos,
             uses_cache=body.cache_prompt,
@@ -216,11 +202,7 @@ class _Completion:
 
     def _end(self, generation: Generation, finish: str) -> dict[str, Any]:
         (answer,) = generation.answers
-        first = answer.first_s or answer.arrived_s
-        read_ms, written_ms = (
-            (first - answer.arrived_s) * 1e3,
-            ((answer.last_s or first) - first) * 1e3,
-        )
+        read_ms, written_ms = answer.read_s * 1e3, answer.written_s * 1e3
         usage = generation.usage()
         is_word = finish == "stop" and isinstance(answer.stop, str)
         kinds = {"length": "limit", "stop": "word" if is_word else "eos"}

@@ -24,8 +24,8 @@ from npu_llm.serving.generation import (
 )
 from npu_llm.serving.http.endpoints.fields import (
     call_of,
+    sampling_of,
     schema_forms,
-    stops_of,
     thinking_options,
 )
 from npu_llm.serving.http.endpoints.logprobs import chat_logprobs
@@ -211,31 +211,21 @@ async def _answer(
     prompt: Prompt,
     has_prompt: bool,
 ) -> Response:
+    work = _Answering(body)
     if not has_prompt:  # a client that wants the model to be loaded
         name = service.registry.check(body.model)
         await service.registry.load(name)
-        work = _Answering(body)
         return JSONResponse({**work.part(""), "done": True, "done_reason": "load"})
-    work = _Answering(body)
-    return await service.answer(
-        request,
-        body.model,
-        _asked(body, prompt),
-        whole=work.whole,
-        events=work.lines if body.stream else None,
-        media_type=_LINES,
-    )
+    return await service.answer(request, body, _asked(body, prompt), work, media_type=_LINES)
 
 
 def _asked(body: OllamaChatBody | OllamaGenerateBody, prompt: Prompt) -> TextRequest:
     """Returns the request without its protocol."""
     options = body.options or OllamaOptions.model_validate({})
-    names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "seed")
-    given = {name: getattr(options, name) for name in names}
-    given["repetition_penalty"] = options.repeat_penalty
-    given["top_k"] = None if options.top_k is None else max(options.top_k, 0)
-    if given["top_p"] == 0:
-        given |= {"top_p": None, "top_k": 1}
+    sampling = sampling_of(options, seed=options.seed)
+    if options.top_p == 0:
+        del sampling["top_p"]
+        sampling["top_k"] = 1
     most = options.num_predict
     forms = []
     if body.format == "json":
@@ -244,8 +234,7 @@ def _asked(body: OllamaChatBody | OllamaGenerateBody, prompt: Prompt) -> TextReq
         forms = schema_forms("json_schema", body.format, field="format")
     return TextRequest(
         prompts=[prompt],
-        sampling={name: value for name, value in given.items() if value is not None}
-        | {"stop": tuple(stop for stop in stops_of(options.stop) if stop)},
+        sampling=sampling,
         max_tokens=None if most is None or most < 0 else max(most, 1),
         make_form=forms[0] if forms else None,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -281,7 +270,7 @@ class _Answering:
             **self._end(generation, choice.finish),
         }
 
-    async def lines(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Yields the answer as it comes, a line of JSON each."""
         finish = ""
         async for delta in generation.deltas():
@@ -298,7 +287,6 @@ class _Answering:
 
     def _end(self, generation: Generation, finish: str) -> dict[str, Any]:
         (answer,) = generation.answers
-        first = answer.first_s or answer.arrived_s
         usage = generation.usage()
         return {
             "done": True,
@@ -306,9 +294,9 @@ class _Answering:
             "total_duration": time.perf_counter_ns() - self._started,
             "load_duration": 0,
             "prompt_eval_count": usage.prompt,
-            "prompt_eval_duration": int((first - answer.arrived_s) * 1e9),
+            "prompt_eval_duration": int(answer.read_s * 1e9),
             "eval_count": usage.answer,
-            "eval_duration": int(((answer.last_s or first) - first) * 1e9),
+            "eval_duration": int(answer.written_s * 1e9),
         }
 
     def _logprobs(self, served: ServedModel, tokens: Sequence[Token]) -> dict[str, Any]:

@@ -37,13 +37,7 @@ async def responses(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, ResponsesBody)
     work = _Responding(body)
-    return await service.answer(
-        request,
-        body.model,
-        work.asked(),
-        whole=work.whole,
-        events=work.events if body.stream else None,
-    )
+    return await service.answer(request, body, work.asked(), work)
 
 
 class _Responding:

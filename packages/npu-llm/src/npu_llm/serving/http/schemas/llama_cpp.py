@@ -8,18 +8,15 @@ from pydantic import Field
 
 from npu_llm.serving.http.schemas.body import Body
 
-__all__ = ["InfillBody", "LlamaCompletionBody", "LlamaSamplingBody"]
+__all__ = ["InfillBody", "LlamaCompletionBody", "LlamaOptions", "LlamaSamplingBody"]
 
 _Bias = float | Literal[False]
 _Pair = Annotated[list[int | str | _Bias], Field(min_length=2, max_length=2)]
 
 
-class LlamaSamplingBody(Body):
-    """Options of an answer, named as in llama.cpp."""
+class LlamaOptions(Body):
+    """Sampling parameters by llama.cpp's names, which Ollama has too."""
 
-    model: str | None = None
-    n_predict: int = Field(-1, ge=-2, lt=1 << 31)
-    max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=-1, le=1 << 31)
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
@@ -27,8 +24,16 @@ class LlamaSamplingBody(Body):
     repeat_penalty: float | None = Field(None, ge=0.01, le=100, allow_inf_nan=False)
     presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
     frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
-    seed: int | None = Field(None, ge=-1, lt=1 << 63)
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+
+
+class LlamaSamplingBody(LlamaOptions):
+    """Options of an answer, named as in llama.cpp."""
+
+    model: str | None = None
+    n_predict: int = Field(-1, ge=-2, lt=1 << 31)
+    max_tokens: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=-1, lt=1 << 63)
     stream: bool = False
     logit_bias: dict[str, _Bias] | Annotated[list[_Pair], Field(max_length=1024)] | None = None
     n_probs: int = Field(0, ge=0, le=100)

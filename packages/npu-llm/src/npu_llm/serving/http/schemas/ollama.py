@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from npu_llm.serving.http.schemas.body import Body
+from npu_llm.serving.http.schemas.llama_cpp import LlamaOptions
 
 __all__ = [
     "OllamaChatBody",
@@ -22,19 +23,11 @@ _Images = Annotated[list[str], Field(max_length=64)]
 _Format = Literal["", "json"] | dict[str, Any]
 
 
-class OllamaOptions(Body):
+class OllamaOptions(LlamaOptions):
     """Options of an answer; those of how a model is loaded have no effect here."""
 
-    temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=-1, le=1 << 31)
-    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    repeat_penalty: float | None = Field(None, ge=0.01, le=100, allow_inf_nan=False)
-    presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     num_predict: int | None = Field(None, ge=-2, lt=1 << 31)
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
     without_effect = dict.fromkeys(
         (
             "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa",
