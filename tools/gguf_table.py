@@ -17,7 +17,7 @@ from npu_llm.gguf.encoders import ENCODERS
 
 ROOT = Path(__file__).parents[1]
 WITNESS = ROOT / "packages/npu-llm/tests/gguf/witness.json"
-HEADING = """# Which GGUF architectures are read
+HEADING = """# Supported GGUF architectures
 
 Made from npu-llm's table by `python tools/gguf_table.py --page docs/reference/gguf.md`.
 

@@ -1,4 +1,4 @@
-"""One engine that decodes whenever it is told to: `python _uneven_worker.py JOB`, see _llm_worker.
+"""Decodes once for each line of its input: `python _uneven_worker.py JOB`, see _llm_worker.
 
 It prints "ready" once it has warmed up, and for each line of its input the seconds between tokens.
 """

@@ -277,7 +277,7 @@ void Program::plan(Step& step, int workers) const {
   }
 }
 
-// A worker's time counts as work where its result is written; what is computed twice is no work.
+// Time counts as work for the worker whose result is written; the copy that is dropped does not.
 void Program::Step::compute(int index, int first, int end, int worker) noexcept {
   if (times.workers == nullptr) return program.compute(*this, phases[index], first, end, worker);
   const auto compute_began = Clock::now();
