@@ -84,6 +84,7 @@ def _subject(name: str) -> str:
     )
 
 
+@public_call
 def structural_problem(trial: Trial, got: Outcome, host: Outcome) -> str:
     """Says what differs in dtypes, shapes, strides, aliases or the random stream, or nothing.
 
