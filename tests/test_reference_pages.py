@@ -53,8 +53,10 @@ def used(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def listed(root: Path) -> list[str]:
-    page = (root / "docs" / "reference" / "errors.md").read_text()
-    return re.findall(rf"^\| `({CODE})` \|", page, flags=re.MULTILINE)
+    pages = [page.read_text() for page in (root / "docs/reference/errors").glob("*.md")]
+    # The anchor is the code, so that `errors/device.md#device-absent` links it.
+    pattern = rf"^## `({CODE})` {{ #\1 }}$"
+    return [code for page in pages for code in re.findall(pattern, page, flags=re.MULTILINE)]
 
 
 def test_every_code_that_the_sources_use_is_explained(used, listed):

@@ -1,6 +1,6 @@
 """What a malformed call may end with, and what is a finding.
 
-A call may succeed, or raise what docs/reference/errors.md lists: an exception with one of its
+A call may succeed, or raise what docs/reference/errors lists: an exception with one of its
 codes, as the attribute `code` or, where it passed through PyTorch, at the end of its text. Beside
 that:
 
@@ -81,9 +81,9 @@ class Outcome:
 
 
 def codes() -> set[str]:
-    """All that the reference page lists."""
-    page = (REFERENCE / "errors.md").read_text()
-    return set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.M))
+    """All that the reference pages list."""
+    pages = [file.read_text() for file in (REFERENCE / "errors").glob("*.md")]
+    return {code for page in pages for code in re.findall(r"^## `([a-z0-9-]+)`", page, re.M)}
 
 
 def finding_of_call(

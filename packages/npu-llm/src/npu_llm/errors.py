@@ -1,6 +1,6 @@
 """The errors of this package, all under npu_runtime's NpuError, and checks of tokens and text.
 
-docs/reference/errors.md explains the codes. Python keeps bytes from the command line that are not
+docs/reference/errors explains the codes. Python keeps bytes from the command line that are not
 UTF-8 in a string as lone surrogates, on which tokenizers fail; check_text refuses them.
 """
 

@@ -1,6 +1,6 @@
 """The errors of this package, all under npu_runtime's NpuError.
 
-The codes are explained in docs/reference/errors.md. Errors of native kernels are torch's own
+The codes are explained in docs/reference/errors. Errors of native kernels are torch's own
 classes with a code at the end.
 """
 
