@@ -50,6 +50,8 @@ class EngineOptions:
         max_waiting: maximum number of waiting requests.
         cache_bytes: memory for keys and values; None for 2 GiB. There is always room for one
             sequence as long as the context, if the machine has the memory.
+        max_new_tokens: maximum number of tokens of an answer; None for as many as the context has
+            room for.
         is_sequential: whether requests run one at a time, and each reuses the cache of the last
             one up to the first token that differs; else prefixes of all are shared in whole blocks.
     """
@@ -58,6 +60,7 @@ class EngineOptions:
     max_num_seqs: int = 64
     max_waiting: int = 256
     cache_bytes: int | None = None
+    max_new_tokens: int | None = None
     is_sequential: bool = False
 
     @classmethod
@@ -69,6 +72,15 @@ class EngineOptions:
             cache_bytes=sys.maxsize,
             is_sequential=num_seqs == 1,
         )
+
+    def bounded(self, request: Request, context_length: int | None) -> Request:
+        """Returns a request whose answer has at most `max_new_tokens` and fits into the context."""
+        bounds = [request.params.max_new_tokens]
+        if context_length is not None:
+            bounds.append(context_length - len(request.prompt))
+        if self.max_new_tokens is not None:
+            bounds.append(self.max_new_tokens)
+        return replace(request, params=replace(request.params, max_new_tokens=min(bounds)))
 
     def __post_init__(self) -> None:
         budget = self.max_num_batched_tokens
@@ -350,13 +362,7 @@ class Engine:
         self._model.check_context(length + 1)
         if not self._store.fits(length + 1):
             raise _no_room(length)
-        if self._model.context_length is None:
-            return request
-        room = self._model.context_length - length
-        params = request.params
-        return replace(
-            request, params=replace(params, max_new_tokens=min(params.max_new_tokens, room))
-        )
+        return self.options.bounded(request, self._model.context_length)
 
     def _cancel(self, sequence: Sequence) -> None:
         sequence.is_cancelled = True

@@ -138,6 +138,12 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
         help="requests that wait; more are refused (default: 256)",
     )
     group.add_argument(
+        "--max-new-tokens",
+        metavar="N",
+        type=positive,
+        help="tokens of an answer, at most (default: as many as the context has room for)",
+    )
+    group.add_argument(
         "--cache-memory",
         metavar="MB",
         type=positive,
@@ -227,6 +233,7 @@ def _serve(options: argparse.Namespace) -> int:
         max_num_batched_tokens=options.max_step_tokens,
         max_num_seqs=options.max_running,
         max_waiting=options.max_queue,
+        max_new_tokens=options.max_new_tokens,
         cache_bytes=None if options.cache_memory is None else options.cache_memory << 20,
     )
     display = Display()

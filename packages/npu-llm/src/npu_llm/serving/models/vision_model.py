@@ -8,7 +8,6 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ class ServedVisionModel(ServedModel):
             name: what clients call it.
             model: the model.
             processor: see npu_llm.vision_language.prompting.load_processor.
-            options: of which the number of waiting requests counts.
+            options: of which the numbers of waiting requests and of an answer's tokens count.
         """
         text = _TextSide(model, processor)
         super().__init__(name, text, options, engine=_VisionEngine(model, options))
@@ -200,7 +199,11 @@ class _VisionEngine:
                 raise stopping()
             if len(self._unfinished) + len(requests) > limit:
                 raise too_busy(limit)
-            answers = [Answering(next(self._numbers), self._bounded(one)) for one in requests]
+            context = self._model.context_length
+            answers = [
+                Answering(next(self._numbers), self.options.bounded(one, context))
+                for one in requests
+            ]
             for answer, request in zip(answers, requests, strict=True):
                 self._unfinished[answer.seq_id] = answer
                 self._thread.submit(self._answer, answer, request.prompt)
@@ -227,15 +230,6 @@ class _VisionEngine:
                 f"{length:,}. Shorten it.",
                 code="context-overflow",
             )
-
-    def _bounded(self, request: Request) -> Request:
-        if self._model.context_length is None:
-            return request
-        room = self._model.context_length - len(request.prompt)
-        params = request.params
-        return replace(
-            request, params=replace(params, max_new_tokens=min(params.max_new_tokens, room))
-        )
 
     def _answer(self, answer: Answering, prompt: Any) -> None:
         """Runs one generation, whose tokens the answer's sampler chooses."""

@@ -7,6 +7,7 @@ import torch
 
 ASKED = [{"role": "user", "content": "the quick brown fox"}]
 GREEDY = {"model": "plain", "messages": ASKED, "temperature": 0}
+ENDLESS = {"ignore_eos": True}
 TOOL = {
     "type": "function",
     "function": {
@@ -39,6 +40,21 @@ def test_an_answer_is_that_of_generate(client, speakers):
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 20
     assert answer.model == "plain"
+
+
+def test_an_answer_without_max_tokens_ends_with_the_context(client, server):
+    answer = client.chat.completions.create(**GREEDY | {"temperature": 50}, extra_body=ENDLESS)
+    usage = answer.usage
+    assert answer.choices[0].finish_reason == "length"
+    assert usage.total_tokens == server.model("plain").context_length
+
+
+@pytest.mark.parametrize("asked", [{}, {"max_tokens": 300}, {"max_tokens": 5}])
+def test_a_server_bounds_its_answers(serve, asked):
+    with serve("plain", engine={"max_new_tokens": 30}) as running:
+        answer = running.client().chat.completions.create(**GREEDY, extra_body=ENDLESS, **asked)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == min(asked.get("max_tokens", 30), 30)
 
 
 def test_a_stream_has_the_same_text_and_its_usage(client):
