@@ -6,7 +6,6 @@ import pytest
 
 PAGES = (
     "README.md",
-    "docs/doors/bring-a-model.md",
     "docs/guides/choosing-a-precision.md",
     "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
@@ -17,25 +16,25 @@ PAGES = (
     "docs/guides/fused-operators.md",
     "docs/guides/graph-builder.md",
     "docs/guides/hugging-face.md",
-    "docs/guides/kernel-programs.md",
+    "docs/concepts/kernel-programs.md",
     "docs/guides/long-context.md",
     "docs/guides/memory.md",
     "docs/guides/mixed-precision.md",
     "docs/guides/moving-from-cuda.md",
     "docs/guides/moving-from-intel-npu-acceleration-library.md",
-    "docs/guides/nan.md",
+    "docs/concepts/nan.md",
     "docs/guides/numpy-operators.md",
     "docs/guides/profiling.md",
     "docs/guides/quantization.md",
     "docs/guides/reading-a-timeline.md",
     "docs/guides/saving-and-loading.md",
     "docs/guides/serving.md",
-    "docs/guides/sessions.md",
+    "docs/guides/chat-sessions.md",
     "docs/guides/sparse-attention.md",
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
-    "docs/guides/trusting-results.md",
-    "docs/guides/where-ops-run.md",
+    "docs/concepts/verification.md",
+    "docs/concepts/fallback.md",
     "docs/reference/errors.md",
 )
 # Some 25 s each and more.
@@ -45,7 +44,7 @@ LONG = (
     "docs/guides/export.md",
     "docs/guides/long-context.md",
     "docs/guides/moving-from-intel-npu-acceleration-library.md",
-    "docs/guides/sessions.md",
+    "docs/guides/chat-sessions.md",
     "docs/guides/sparse-attention.md",
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
@@ -91,7 +90,7 @@ def test_commands_on_the_pages_are_commands_of_the_wheels(root):
     ours = {point.name for point in entry_points(group="console_scripts")}
     pages = [
         *PAGES,
-        *(f"docs/{one}.md" for one in ("index", "first-answer", "guides/npu-on-linux")),
+        *(f"docs/{one}.md" for one in ("index", "get-started/first-answer", "guides/npu-on-linux")),
     ]
     text = "".join((root / page).read_text() for page in pages)
     lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))

@@ -122,14 +122,14 @@ TRACED = "import torch; torch.ones(2, device='npu').sum().item()"
 
 
 def listed(root, call):
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs/contributing/architecture.md").read_text()
     _, table = page.split(f"| `{call}` | What happens there |\n|---|---|\n")
     return re.findall(r"^\| `([^`]+)` \|", table.split("\n\n")[0], flags=re.MULTILINE)
 
 
 def concepts(root):
     """The page's concepts of a token: name -> file."""
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs/contributing/architecture.md").read_text()
     _, table = page.split("| Concept | Where it is | What it is |\n|---|---|---|\n")
     return dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table.split("\n\n")[0], re.MULTILINE))
 

@@ -93,7 +93,7 @@ def test_errors_stand_last_on_the_page_of_a_wheel(root, name):
 def test_the_tolerances_of_programs_are_on_their_page(root):
     from npu_ops.tolerances import DEFAULT, NAMED
 
-    page = (root / "docs/guides/where-ops-run.md").read_text()
+    page = (root / "docs/concepts/fallback.md").read_text()
     for tolerance in {DEFAULT, *NAMED.values()}:
         shares = (tolerance.float32, tolerance.bfloat16, tolerance.float16)
         shown = [f"{share:.2g}".replace("e-0", "e-") if share else "equal" for share in shares]
@@ -103,7 +103,7 @@ def test_the_tolerances_of_programs_are_on_their_page(root):
 def test_every_pass_has_its_row(root):
     from npu_compiler.passes.pipeline import pass_names
 
-    page = (root / "docs" / "guides" / "compiler-stages.md").read_text()
+    page = (root / "docs/concepts/compiler.md").read_text()
     rows = re.findall(r"^\| `([a-z_]+)` \|", page, re.M)
     assert tuple(rows) == pass_names()
 

@@ -19,7 +19,7 @@ def contracts(root):
 
 
 def rooms_on_the_page(root, package):
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs/contributing/architecture.md").read_text()
     _, table = page.split(f"| `{package}.` |")
     rows = table.split("\n\n")[0].splitlines()[2:]
     return [sorted(re.findall(r"`([^`]+)`", row.split("|")[1])) for row in rows]

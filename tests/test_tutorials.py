@@ -1,6 +1,6 @@
 """Tutorials word by word, as `nox -s tutorials` does in a fresh environment: here, in the tests'.
 
-docs/tutorials/first-op.md builds a wheel, as tests/test_custom_op.py does; that session types it.
+docs/get-started/first-op.md builds a wheel, as tests/test_custom_op.py does; that session types it.
 """
 
 import os
@@ -23,7 +23,7 @@ def reader(tmp_path, cache):
     "name", ["first-model.md", pytest.param("first-trace.md", marks=pytest.mark.long)]
 )
 def test_the_tutorial_does_what_it_says(root, reader, name):
-    assert type_page((root / "docs" / "tutorials" / name).read_text(), reader)
+    assert type_page((root / "docs/get-started" / name).read_text(), reader)
 
 
 PAGE = """Save this as `say.py`:

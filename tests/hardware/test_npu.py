@@ -1,4 +1,4 @@
-"""What only an NPU can show: one test for each open row of docs/verification.md.
+"""What only an NPU can show: one test for each open row of docs/verification/index.md.
 
 `nox -s hardware` runs them. What is measured goes into the report as properties; what is right or
 wrong is asserted. `NPU_DEVICE=CPU nox -s hardware` tries the tests themselves on any machine.

@@ -33,16 +33,15 @@ __all__ = ["KINDS", "main"]
 # One page for each kind that looks different.
 KINDS = {
     "landing": "index.html",
-    "door": "doors/run-a-model.html",
-    "tutorial": "tutorials/first-model.html",
+    "tutorial": "get-started/first-model.html",
     "guide": "guides/npu-on-linux.html",
     "recipes": "cookbook.html",
     "comparison": "comparison.html",
     "reference": "reference/npu-llm.html",
     "errors": "reference/errors.html",
     "survey": "reference/decoders.html",
-    "changes": "changes/npu-llm.html",
-    "subjects": "subjects.html",
+    "concept": "concepts/fallback.html",
+    "changes": "changes.html",
     "missing": "no/such/page.html",
 }
 _SIZES = {"desktop": (1440, 900), "phone": (390, 844)}

@@ -14,9 +14,9 @@ __all__ = ["BREAKAGES", "layout_faults"]
 # that has some. The emptiest page there is, the one for what is missing, has 0.27 on a desktop.
 _TALLEST_BLANK_PX = 180
 _LEAST_FILLED = 0.1
-# What the landing page shows before anybody scrolls: what to type, an answer, figures, doors.
+# What the landing page shows before anybody scrolls: commands, an answer, platforms, entrances.
 _FIRST_SCREEN = {
-    "desktop": (".hero pre", "img.terminal", ".figures li", ".doors li"),
+    "desktop": (".hero pre", "img.terminal", ".runs-on li", ".entrances li"),
     "phone": (".hero pre", "img.terminal"),
 }
 # What is broken on purpose, by a script, and the words of the fault that must be told.

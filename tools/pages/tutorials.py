@@ -1,6 +1,6 @@
 """Types what the tutorials say, word by word, and compares what is printed with the page.
 
-    python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/install.md ...]
+    python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/get-started/install.md ...]
 
 A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
 variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one
@@ -39,11 +39,11 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = (
-    "docs/install.md",
-    "docs/first-answer.md",
-    "docs/tutorials/first-model.md",
-    "docs/tutorials/first-trace.md",
-    "docs/tutorials/first-op.md",
+    "docs/get-started/install.md",
+    "docs/get-started/first-answer.md",
+    "docs/get-started/first-model.md",
+    "docs/get-started/first-trace.md",
+    "docs/get-started/first-op.md",
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|Save this as `([\w.]+)`", re.MULTILINE | re.DOTALL)
 # It serves until Ctrl-C, which the reader's hand gives and here a clock.

@@ -40,7 +40,7 @@ def site(session: nox.Session) -> None:
 def tutorials(session: nox.Session) -> None:
     """Type the tutorials word by word in a fresh environment, compare their output; long.
 
-    Pages may be named: `-- docs/install.md docs/tutorials/first-trace.md`.
+    Pages may be named: `-- docs/get-started/install.md docs/get-started/first-trace.md`.
     """
     build_wheels(session)
     script = str(ROOT / "tools" / "pages" / "tutorials.py")

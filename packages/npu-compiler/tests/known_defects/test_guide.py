@@ -6,7 +6,7 @@ from pathlib import Path
 
 from npu_compiler.known_defects.table import KNOWN_DEFECTS
 
-GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "trusting-results.md"
+GUIDE = Path(__file__).parents[4] / "docs/concepts/verification.md"
 
 
 def test_the_guide_has_a_row_for_each_known_defect_and_no_other() -> None:

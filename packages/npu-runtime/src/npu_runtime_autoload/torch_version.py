@@ -40,7 +40,7 @@ def wrong_torch() -> TorchVersionError | None:
     return TorchVersionError(
         f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it; got torch "
         f'{version}. Run: python -m pip install "torch=={BUILT_FOR}.*". Another library has '
-        "replaced it, perhaps; docs/install.md tells which releases fit.",
+        "replaced it, perhaps; docs/get-started/install.md tells which releases fit.",
         code="torch-version",
     )
 

@@ -108,7 +108,7 @@ def _rounded_otherwise(
 def unsettled_places(
     graph: RandomGraph, expected: Sequence[torch.Tensor], allowed: Sequence[float]
 ) -> list[torch.Tensor]:
-    """Returns where torch itself gives something else, of which docs/guides/nan.md tells.
+    """Returns where torch itself gives something else, of which docs/concepts/nan.md tells.
 
     That is where it takes denormals for zeros, and where another of its kernels for attention,
     gelu or convolution looks at numbers that are not finite.

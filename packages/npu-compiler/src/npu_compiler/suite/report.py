@@ -123,7 +123,7 @@ _WHAT = (
     "op that computes something else does not. A model that multiplies roundings is right up to "
     "three times eager's own distance from eager float64. *Compile* is the first call. Nothing "
     "here was shown on an NPU: the driver ran OpenVINO's CPU plugin, see "
-    "[Verification](../verification.md)."
+    "[Verification](../verification/index.md)."
 )
 
 
