@@ -146,7 +146,9 @@ def _name_problems(package: Package, tags: Collection[str], there: Collection[st
     if not strange:
         return []
     span = f"{len(strange)} versions from {strange[0]} to {strange[-1]} have no tag here"
-    return [f"the name {package.name} is a stranger's on the index: {span}; see docs/contributing/releasing.md"]
+    return [
+        f"the name {package.name} is a stranger's on the index: {span}; see docs/contributing/releasing.md"
+    ]
 
 
 def _released(name: str, tags: Collection[str]) -> set[Version]:
@@ -220,7 +222,9 @@ def _main(arguments: list[str]) -> int:
         return 1
     for tag in wanted:
         _git("tag", "--annotate", tag, "--message", tag)
-    print(f"Made {', '.join(wanted)}. Push them one by one, siblings first: docs/contributing/releasing.md.")
+    print(
+        f"Made {', '.join(wanted)}. Push them one by one, siblings first: docs/contributing/releasing.md."
+    )
     return 0
 
 
