@@ -39,8 +39,8 @@ all of its tests passed. How the libraries are used is in the guides for
 """
 _END = """
 Not among them: timm and torchvision, whose wheels on PyPI belong to a build of torch for CUDA;
-[Install](../get-started/install.md) says which torchvision fits. Composer (`mosaicml`) asks for a torch below
-2.7.1.
+[Install](../get-started/install.md) says which torchvision fits. Composer (`mosaicml`) asks for a
+torch below 2.7.1.
 """
 
 

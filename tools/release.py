@@ -146,9 +146,7 @@ def _name_problems(package: Package, tags: Collection[str], there: Collection[st
     if not strange:
         return []
     span = f"{len(strange)} versions from {strange[0]} to {strange[-1]} have no tag here"
-    return [
-        f"the name {package.name} is a stranger's on the index: {span}; see docs/contributing/releasing.md"
-    ]
+    return [f"the name {package.name} is a stranger's on the index: {span}; see the page Releasing"]
 
 
 def _released(name: str, tags: Collection[str]) -> set[Version]:
@@ -223,7 +221,7 @@ def _main(arguments: list[str]) -> int:
     for tag in wanted:
         _git("tag", "--annotate", tag, "--message", tag)
     print(
-        f"Made {', '.join(wanted)}. Push them one by one, siblings first: docs/contributing/releasing.md."
+        f"Made {', '.join(wanted)}. Push them one by one, siblings first: see the page Releasing."
     )
     return 0
 

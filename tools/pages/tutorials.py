@@ -1,6 +1,6 @@
 """Types what the tutorials say, word by word, and compares what is printed with the page.
 
-    python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [docs/get-started/install.md ...]
+    python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [PAGE ...]
 
 A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
 variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one

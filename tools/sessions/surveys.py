@@ -86,7 +86,7 @@ def stub(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def hardware(session: nox.Session) -> None:
-    """Run the tests that need an NPU; hardware.xml has the figures. See docs/guides/first-hour.md."""
+    """Run the tests that need an NPU; hardware.xml has the figures. See the guide first-hour.md."""
     python = tested_platform(session)
     device = os.environ.get("NPU_DEVICE", "NPU")  # named, so that no other device serves instead
     report = ("-o", "junit_family=xunit1", "--junitxml=hardware.xml")
