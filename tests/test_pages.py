@@ -6,6 +6,7 @@ import pytest
 
 PAGES = (
     "README.md",
+    "docs/guides/check-for-an-npu.md",
     "docs/guides/choosing-a-precision.md",
     "docs/guides/compile.md",
     "docs/guides/dataloader-and-processes.md",
@@ -33,6 +34,8 @@ PAGES = (
     "docs/guides/sparse-attention.md",
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
+    "docs/guides/structured-output.md",
+    "docs/guides/tool-calling.md",
     "docs/concepts/verification.md",
     "docs/concepts/fallback.md",
     "docs/reference/errors.md",

@@ -37,7 +37,8 @@ _WHAT = (
     "A cell is one entry of torch's own test database, one dtype and one check, over all samples "
     "of the database. It is equal when every sample gives the CPU's result within the usual "
     "tolerance of its dtype, or the CPU's class of error, on the right device. Nothing here was "
-    "shown on an NPU: the driver ran OpenVINO's CPU plugin, see [Verification](../verification/index.md)."
+    "shown on an NPU: the driver ran OpenVINO's CPU plugin, see "
+    "[Verification](../verification/index.md)."
 )
 _REST = "`torch`, tensor methods, others"
 _DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
