@@ -301,7 +301,7 @@ def _from_config(
         picked_tokens=_number(inner, ("index_topk",)),
         quantization=None if scheme is None else str(scheme),
         integer_bits=integer_bits,
-        own_precision="file" if integer_bits else own,
+        own_precision="file" if scheme is not None and scheme.is_kept else own,
         own_bytes=stored,
         long_context=None if context == longest else longest,
     )

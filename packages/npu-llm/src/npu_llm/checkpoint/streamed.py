@@ -61,6 +61,9 @@ class StoredWeight(Protocol):
             index: of one matrix, where the weight has several.
         """
 
+    def blocks(self) -> Blocks | None:
+        """Returns the rows as blocks of a GGUF type; None if there are none."""
+
 
 class StreamedWeights:
     """The weights of a model by the addresses of their placeholders; empty if all are in memory."""
@@ -150,13 +153,13 @@ class StreamedWeights:
         return None if form is None else form.integers(is_transposed=is_transposed, index=index)
 
     def blocks(self, tensor: torch.Tensor) -> Blocks | None:
-        """Returns a parameter's quantized rows as a GGUF file has them; None if it has none.
+        """Returns a parameter's quantized rows as blocks of a GGUF type; None if it has none.
 
         Args:
             tensor: a parameter, or a view of all of it.
         """
         form = self._forms.get(tensor.data_ptr())
-        return form.blocks() if isinstance(form, Weight) else None
+        return None if form is None else form.blocks()
 
     def values(self) -> Iterator[torch.Tensor]:
         """Yields each weight that is not in memory yet, in the checkpoint's dtype."""

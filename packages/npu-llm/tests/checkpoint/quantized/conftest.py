@@ -39,7 +39,7 @@ class Folder:
         weight = scheme.weights[name]
         found = weight.decode(lambda role: scheme.files.read(weight.parts[role]))
         assert (weight.bits == 0) == (not isinstance(found, IntegerWeight)) or weight.why_floats
-        values = found.floats() if isinstance(found, IntegerWeight) else found
+        values = found if isinstance(found, torch.Tensor) else found.floats()
         assert values.shape == (weight.shape or values.shape)
         return values, found if isinstance(found, IntegerWeight) else None
 

@@ -14,6 +14,7 @@ from npu_llm.errors import ModelError
 
 __all__ = [
     "WORDS",
+    "AffineWeight",
     "Decode",
     "EncodedWeight",
     "IntegerWeight",
@@ -23,12 +24,14 @@ __all__ = [
     "parts_of",
     "unpack_bits",
     "unreadable",
+    "why_not_blocks",
 ]
 
 # What kernel programs hold of 4 bits: how many inputs share a scale.
 _KERNEL_GROUPS = (128, 64, 32)
 _KERNEL_BITS = 4
 _LARGEST_ZERO = 255  # a byte
+_BLOCK = 32  # weights of Q4_1
 # float16 has 11 bits of mantissa.
 _HALF_ERROR = 2.0**-11
 
@@ -57,13 +60,46 @@ class IntegerWeight:
         return values.mul_(self.scale).flatten(1)
 
 
+@dataclass(frozen=True)
+class AffineWeight:
+    """A matrix of integers with a scale and a smallest value: `codes * scale + least`.
+
+    Attributes:
+        codes: (outputs, groups, inputs / groups) uint8.
+        scale: (outputs, groups, 1) float32.
+        least: (outputs, groups, 1) float32, the value of the code 0.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    least: torch.Tensor
+
+    def floats(self) -> torch.Tensor:
+        """Returns the matrix (outputs, inputs) in float32."""
+        return torch.addcmul(self.least, self.codes.float(), self.scale).flatten(1)
+
+    def blocks(self) -> torch.Tensor | None:
+        """Returns rows of Q4_1 blocks, (outputs, bytes) uint8; None if scales exceed float16.
+
+        Codes are at most 15, in groups of a multiple of 32. Scales and smallest values become
+        float16, as GGUF files have them.
+        """
+        if not (_fits_half(self.scale) and bool(self.least.half().isfinite().all())):
+            return None
+        outputs, _, size = self.codes.shape
+        codes = self.codes.reshape(outputs, -1, 2, _BLOCK // 2)
+        packed = codes[:, :, 0] | (codes[:, :, 1] << 4)
+        both = torch.cat([self.scale, self.least], -1).half().repeat_interleave(size // _BLOCK, 1)
+        return torch.cat([both.contiguous().view(torch.uint8), packed], -1).flatten(1)
+
+
 # The tensors of a weight in words of 32 bits, as AutoGPTQ and AutoAWQ name them.
 _QWEIGHT = ".qweight"
 WORDS = {"weight": _QWEIGHT, "zeros": ".qzeros", "scales": ".scales"}
 
 # What a decoder makes of a weight's tensors, which it reads by their roles.
 Read = Callable[[str], torch.Tensor]
-Decode = Callable[[Read], IntegerWeight | torch.Tensor]
+Decode = Callable[[Read], IntegerWeight | AffineWeight | torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -140,6 +176,13 @@ def _range(values: torch.Tensor) -> tuple[int, int]:
 
 def _fits_half(scale: torch.Tensor) -> bool:
     return bool(((scale.half().float() - scale).abs() <= _HALF_ERROR * scale.abs()).all())
+
+
+def why_not_blocks(bits: int, size: int) -> str | None:
+    """Returns why kernels cannot hold groups with float zero points; None if they can."""
+    if bits > _KERNEL_BITS:
+        return "kernels have no float zero points with 8 bits"
+    return f"kernels have groups of {_BLOCK}" if size % _BLOCK else None
 
 
 def unpack_bits(words: torch.Tensor, *, bits: int, count: int) -> torch.Tensor:

@@ -11,9 +11,15 @@ from transformers import AutoConfig, GenerationConfig
 
 from npu_compiler.quantize import QuantizedWeight
 from npu_llm.checkpoint.file_headers import TensorSpec
-from npu_llm.checkpoint.quantized.encoded import EncodedWeight, IntegerWeight, as_kernels_hold
+from npu_llm.checkpoint.quantized.encoded import (
+    AffineWeight,
+    EncodedWeight,
+    IntegerWeight,
+    as_kernels_hold,
+)
 from npu_llm.checkpoint.quantized.scheme import Scheme, TensorFiles
 from npu_llm.checkpoint.source import ModelSource
+from npu_llm.gguf.weights import Blocks
 
 try:
     from transformers.initialization import no_init_weights
@@ -47,13 +53,13 @@ class LazyWeight:
         self._files = files
         self._is_transposed = is_transposed
 
-    def _decoded(self) -> IntegerWeight | torch.Tensor:
+    def _decoded(self) -> IntegerWeight | AffineWeight | torch.Tensor:
         return self._weight.decode(lambda role: self._files.read(self._weight.parts[role]))
 
     def values(self) -> torch.Tensor:
         """Computes the values in float32."""
         found = self._decoded()
-        values = found.floats() if isinstance(found, IntegerWeight) else found.float()
+        values = found.float() if isinstance(found, torch.Tensor) else found.floats()
         if self._is_transposed:
             values = values.t()
         return values.reshape(self.shape).contiguous()
@@ -68,6 +74,20 @@ class LazyWeight:
             return None
         found = self._decoded()
         return as_kernels_hold(found) if isinstance(found, IntegerWeight) else None
+
+    def blocks(self) -> Blocks | None:
+        """Returns rows of blocks that have the values, if kernels can hold them; see StoredWeight.
+
+        They are made at each call.
+        """
+        if self._weight.why_floats is not None or self._weight.bits:
+            return None
+        found = self._decoded()
+        rows = found.blocks() if isinstance(found, AffineWeight) else None
+        if rows is None:
+            return None
+        shape = self.shape[::-1] if self._is_transposed else self.shape
+        return Blocks("Q4_1", (rows.numpy(),), None, shape, self._is_transposed)
 
 
 def load_quantized(

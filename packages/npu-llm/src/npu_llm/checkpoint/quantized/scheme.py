@@ -19,7 +19,9 @@ from npu_llm.checkpoint.quantized import (
     compressed_tensors,
     float8,
     gptq,
+    hqq,
     quanto,
+    torchao,
 )
 from npu_llm.checkpoint.quantized.encoded import EncodedWeight, unreadable
 from npu_llm.checkpoint.quantized.signs import BESIDE, INTEGERS, described_in
@@ -37,6 +39,8 @@ _FINDERS: dict[str, _Finder] = {
     ),
     "bitsandbytes": lambda config, headers, files: bitsandbytes.find(config, headers, files.read),
     "fp8": lambda config, headers, files: float8.find(config, headers),
+    "hqq": lambda config, headers, files: hqq.find(headers, files.read),
+    "torchao": lambda config, headers, files: torchao.find(files.metadata(), headers),
     "quanto": lambda config, headers, files: quanto.find(headers),
     "fbgemm_fp8": lambda config, headers, files: float8.find(config, headers),
     "modelopt": lambda config, headers, files: float8.find(config, headers),
@@ -77,6 +81,11 @@ class Scheme:
         """How many bits the integers have that kernels hold as they are; 0 if all become floats."""
         return max((one.bits for one in self.weights.values() if one.why_floats is None), default=0)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether kernels can hold some of the weights as they are."""
+        return any(one.why_floats is None for one in self.weights.values())
+
     def __str__(self) -> str:
         counts = Counter((one.form, one.why_floats) for one in self.weights.values())
         forms = [
@@ -101,6 +110,14 @@ class TensorFiles:
             self._open[file] = safe_open(self._folder / file, "pt")
         tensor: torch.Tensor = self._open[file].get_tensor(name)
         return tensor
+
+    def metadata(self) -> dict[str, str]:
+        """Returns the texts beside the tensors, of all files."""
+        found: dict[str, str] = {}
+        for file in {one.file for one in self._headers.values()}:
+            with safe_open(self._folder / file, "pt") as opened:
+                found.update(opened.metadata() or {})
+        return found
 
 
 def find_scheme(
