@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from npu_compiler.lowering import custom_op, define_op, register_fx_node_converter
     from npu_compiler.nn import quantize_model
     from npu_compiler.options import CompilerConfig, SparseAttention, int4, int8
+    from npu_compiler.passes.pipeline import register_pass
     from npu_compiler.quantize import compress_to_i4, quantize_tensor
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
@@ -72,6 +73,7 @@ __all__ = [
     "quantize_tensor",
     "refresh",
     "register_fx_node_converter",
+    "register_pass",
     "tune",
 ]
 
@@ -87,6 +89,7 @@ _NAMES = {
     "lowering": "custom_op define_op register_fx_node_converter",
     "nn": "quantize_model",
     "options": "CompilerConfig SparseAttention int4 int8",
+    "passes.pipeline": "register_pass",
     "quantize": "compress_to_i4 quantize_tensor",
     "readiness": "Readiness check",
     "roofline": "TimeBound TimeEstimate estimate",

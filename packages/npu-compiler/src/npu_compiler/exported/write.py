@@ -138,6 +138,7 @@ def export(
         nan=chosen.nan,
         check_indices=chosen.check_indices,
         fixed_sizes=for_npu,
+        disabled_passes=chosen.disabled_passes,
     )
     keep_origins(lowered.model, node_origins(module.graph))
     precision = chosen.computed_in or own_precision(module.graph)

@@ -107,7 +107,13 @@ class GraphTrial:
     def _build_part(
         self, part: fx.GraphModule, constants: Mapping[str, torch.Tensor]
     ) -> ProgramCall:
-        lowered = lower(part, constants=constants, name=f"{_NAME}/part", nan=self._config.nan)
+        lowered = lower(
+            part,
+            constants=constants,
+            name=f"{_NAME}/part",
+            nan=self._config.nan,
+            disabled_passes=self._config.disabled_passes,
+        )
         options = {**compile_options(self._precision), **self._config.device_options}
         program = load_tolerant(lowered.model, name=f"{_NAME}/part", options=options)
         return plain_call(program, lowered.input_names, len(lowered.output_names))
@@ -330,6 +336,7 @@ def _lowered(
             nan=config.nan,
             check_indices=config.check_indices,
             fixed_sizes=for_npu,
+            disabled_passes=config.disabled_passes,
         )
     except LoweringError as failure:
         if failure.node_name not in nodes:

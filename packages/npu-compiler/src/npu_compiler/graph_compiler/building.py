@@ -300,6 +300,7 @@ class _Building:
             with_frontend=True,
             nan=self._config.nan,
             rounds_casts=self._options.get("INFERENCE_PRECISION_HINT") == "f32",
+            disabled_passes=self._config.disabled_passes,
         )
         program = load_tolerant(lowered.model, name=f"{self._name}/part", options=self._options)
         return plain_call(program, lowered.input_names, len(lowered.output_names))
@@ -379,6 +380,7 @@ class _Building:
                 check_indices=self._config.check_indices,
                 fixed_sizes=self._is_for_npu,
                 rounds_casts=self._options.get("INFERENCE_PRECISION_HINT") == "f32",
+                disabled_passes=self._config.disabled_passes,
             )
         except LoweringError as error:
             if not error.node_name:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from npu_compiler.errors import IndexRangeError, LoweringError, WrongResultError
+from npu_compiler.errors import IndexRangeError, LoweringError, PassError, WrongResultError
 from npu_compiler.graph.nodes import (
     add_random_values,
     copy_graph,
@@ -429,8 +429,13 @@ class CompiledGraph:
         """
         if not is_failure(failure):
             raise failure
+        is_of_others = isinstance(failure, PassError) and failure.code == "pass-failed"
         report_failure(
-            self._name, failure, instead="it runs eagerly", is_strict=self._config.strict
+            self._name,
+            failure,
+            instead="it runs eagerly",
+            is_strict=self._config.strict,
+            advice="Its author can fix it." if is_of_others else "Please report it.",
         )
         self._failure = f"compiling failed with {type(failure).__name__}"
         self._module = self._captured

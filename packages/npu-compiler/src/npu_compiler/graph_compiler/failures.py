@@ -34,7 +34,9 @@ def report_failure(
     if is_strict and isinstance(error, NpuError):
         raise error
     lines = str(error).strip().splitlines() or ["without a message"]
-    text = f"{name}: compiling must not fail, got {type(error).__name__}: {lines[0][:500]}"
+    text = (
+        f"{name}: compiling must not fail, got {type(error).__name__}: {lines[0][:500].rstrip('.')}"
+    )
     if is_strict:
         raise CompilerError(
             f"{text}. Compile without strict, and report it.", code="compiler-failure"

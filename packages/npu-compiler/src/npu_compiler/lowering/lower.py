@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from npu_compiler.lowering.registry import (
     find_converter,
     missing_converter,
 )
+from npu_compiler.passes.registered import rewrite_model
+from npu_compiler.plugins import failing_line
 from npu_runtime.public_calls import public_call
 
 __all__ = ["LoweredModel", "live_nodes", "lower"]
@@ -77,6 +79,7 @@ def lower(
     check_indices: bool = False,
     fixed_sizes: bool = False,
     rounds_casts: bool = False,
+    disabled_passes: Iterable[str] | None = None,
 ) -> LoweredModel:
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
@@ -102,6 +105,7 @@ def lower(
             are faster on a CPU.
         rounds_casts: round in the program what is cast to half precision and read in a wider type,
             because the device computes all of it in float32.
+        disabled_passes: names of registered passes over models to leave out; None for all of them.
 
     Returns:
         The model, and how its inputs and outputs answer to the graph's.
@@ -110,6 +114,7 @@ def lower(
         LoweringError: [no-converter] for a call that the table does not know, [cannot-lower] for
             one whose converter or whose OpenVINO node refuses it, [constant-name] for a constant
             that names no placeholder.
+        PassError: [pass-failed], [pass-broke-graph] for a registered pass over models.
     """
     run = _Lowering(
         dict(constants or {}), dict(input_shapes or {}), dict(input_orders or {}), name, nan
@@ -119,7 +124,10 @@ def lower(
     run.ctx.fixed_sizes = fixed_sizes
     run.ctx.rounds_casts = rounds_casts
     with unset_fake_temporarily():
-        return run.lower(graph_module, dict(output_orders or {}))
+        lowered = run.lower(graph_module, dict(output_orders or {}))
+        if disabled_passes is not None:
+            rewrite_model(lowered.model, disabled=disabled_passes)
+    return lowered
 
 
 class _Lowering:
@@ -375,13 +383,10 @@ def _is_from_converter(failure: RuntimeError, row: Converter | None) -> bool:
 
 def _line_of(failure: Exception, row: Converter | None) -> str:
     """Returns file and line of the last call in the converter's file, or of the converter."""
-    calls = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(failure.__traceback__)
-    ]
     if row is not None:
-        own = [call for call in calls if row.place.startswith(f"{call[0]}:")]
-        return f"{own[-1][0]}:{own[-1][1]}" if own else row.place
-    return f"{calls[-1][0]}:{calls[-1][1]}"
+        return failing_line(failure, row.place)
+    *_, (innermost, line) = traceback.walk_tb(failure.__traceback__)
+    return f"{innermost.f_code.co_filename}:{line}"
 
 
 def _error(node: fx.Node, reason: str, code: str) -> LoweringError:

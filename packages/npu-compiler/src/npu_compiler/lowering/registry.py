@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import builtins
 import difflib
-import importlib.metadata
 import inspect
 import keyword
-import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from npu_compiler.errors import RegistryError
 from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.op_forms import functional_form, has_functional_form
+from npu_compiler.plugins import Plugins
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -71,8 +68,6 @@ def _own_name(name: str) -> str:
 OpKey = Any
 Rule = Callable[..., str | None]
 
-_ENTRY_POINT_GROUP = "npu_compiler.converters"
-
 
 @dataclass(frozen=True)
 class Converter:
@@ -103,10 +98,9 @@ class Converter:
 
 _TABLE: dict[OpKey, Converter] = {}
 
-_plugins_lock = threading.RLock()
-_has_loaded_plugins = False
-# Entry point -> one sentence on why its converters could not be loaded.
-_broken_plugins: dict[str, str] = {}
+_PLUGINS = Plugins(
+    "npu_compiler.converters", _TABLE, noun="converters", instead="Its ops run eagerly."
+)
 
 
 def converter(
@@ -168,7 +162,7 @@ def converter(
 
 def find_converter(key: OpKey) -> Converter | None:
     """Returns the converter of an op, or None; the first call loads those of other wheels."""
-    _load_plugins()
+    _PLUGINS.load()
     return _TABLE.get(key) or _TABLE.get(op_name(key))
 
 
@@ -180,20 +174,20 @@ def is_foreign(key: OpKey) -> bool:
 
 def foreign_ops() -> frozenset[str]:
     """Returns the names of ops whose converters are not of this package."""
-    _load_plugins()
+    _PLUGINS.load()
     return frozenset(op_name(key) for key in [*_TABLE] if is_foreign(key))
 
 
 def functional_forms() -> dict[OpKey, torch._ops.OpOverload]:
     """Returns the ops with a converter that write to an argument -> what a program has for them."""
-    _load_plugins()
+    _PLUGINS.load()
     return {key: functional_form(key) for key in [*_TABLE] if has_functional_form(key)}
 
 
 def missing_converter(key: OpKey) -> str:
     """Returns why an op has no converter: none of that name, or its wheel could not be loaded."""
     name = op_name(key)
-    notes = [] if name.startswith("aten.") else sorted(_broken_plugins.values())
+    notes = [] if name.startswith("aten.") else sorted(_PLUGINS.broken.values())
     if close := near_matches(key):
         notes.append(f"similar: {', '.join(close)}")
     return "no converter registered" + (f" ({'; '.join(notes)})" if notes else "")
@@ -201,7 +195,7 @@ def missing_converter(key: OpKey) -> str:
 
 def registered_ops() -> tuple[str, ...]:
     """Returns the names of all ops that have a converter, sorted."""
-    _load_plugins()
+    _PLUGINS.load()
     return tuple(sorted(op_name(key) for key in _TABLE))
 
 
@@ -211,43 +205,6 @@ def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
     if limit < 1:
         return ()
     return tuple(difflib.get_close_matches(op_name(key), registered_ops(), n=limit, cutoff=0.6))
-
-
-def _load_plugins() -> None:
-    """Imports the modules that entry points name, which register converters; only the first call.
-
-    A module that fails is skipped with a warning that names its wheel, and its rows are removed.
-    """
-    global _has_loaded_plugins
-    if _has_loaded_plugins:
-        return
-    with _plugins_lock:
-        if _has_loaded_plugins:  # by another thread, or by a module that lowers a graph itself
-            return
-        _has_loaded_plugins = True
-        # Graphs are lowered while torch traces with fake tensors; a wheel's import must not see it.
-        with _disable_current_modes():
-            for entry in sorted(importlib.metadata.entry_points(group=_ENTRY_POINT_GROUP)):
-                _load_plugin(entry)
-
-
-def _load_plugin(entry: importlib.metadata.EntryPoint) -> None:
-    present = set(_TABLE)
-    try:
-        entry.load()
-    except Exception as failure:  # noqa: BLE001  # a third-party wheel may raise anything
-        for key in set(_TABLE) - present:
-            del _TABLE[key]
-        wheel = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unnamed wheel"
-        reason = f"{type(failure).__name__}: {failure}"
-        _broken_plugins[entry.name] = f"the converters of {wheel} cannot be loaded ({reason})"
-        warnings.warn(
-            f"npu_compiler: the entry point {entry.name} = {entry.value} of {wheel} must name a "
-            f"module that registers converters; importing it raised {reason}. Its ops run "
-            "eagerly. Repair or uninstall the wheel. [converter-plugin]",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 def _check_key(key: OpKey, place: str) -> None:

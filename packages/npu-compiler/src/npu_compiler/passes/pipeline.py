@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
+from npu_compiler.errors import PassError, RegistryError
 from npu_compiler.passes.activations import (
     FoldBatchNorm,
     FuseConvBnRelu,
@@ -34,6 +36,14 @@ from npu_compiler.passes.memory import (
     UseFunctionalForms,
     WriteInPlace,
 )
+from npu_compiler.passes.registered import (
+    REGISTERED,
+    Registered,
+    code_digest,
+    graph_passes,
+    model_passes,
+    pass_failure,
+)
 from npu_compiler.passes.simplify import (
     DropEmptyParts,
     FoldConstants,
@@ -42,8 +52,10 @@ from npu_compiler.passes.simplify import (
     SimplifyCasts,
     SimplifyViews,
 )
+from npu_compiler.plugins import place_of
+from npu_runtime.public_calls import public_call
 
-__all__ = ["PASSES", "STAGES", "Stage", "pass_names", "run_passes"]
+__all__ = ["PASSES", "STAGES", "Stage", "pass_names", "register_pass", "run_passes"]
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,104 @@ PASSES: tuple[GraphPass, ...] = (
 
 
 def pass_names() -> tuple[str, ...]:
-    """Returns the names of all passes, in the order in which they run."""
-    return tuple(graph_pass.name for graph_pass in PASSES)
+    """Returns the names of all passes in the order in which they run, those over models last."""
+    over_graphs = tuple(one.name for one in graph_passes(PASSES))
+    return over_graphs + tuple(row.name for row in model_passes())
+
+
+@public_call
+def register_pass(*, before: str | None = None, after: str | None = None) -> Callable[[type], type]:
+    """Registers the decorated class as a pass that each compiled graph goes through.
+
+    A subclass of [GraphPass][npu_compiler.passes.GraphPass], or of
+    [FusePattern][npu_compiler.passes.FusePattern] for a pattern, rewrites the captured graph before
+    its calls are converted. A subclass of `openvino.passes.ModelPass`, or of
+    `openvino.passes.MatcherPass` for a pattern, rewrites the OpenVINO model that conversion made.
+    Both are for graphs of `torch.compile`, `npu_compiler.compile`, `export` and `GraphBuilder`. An
+    instance is made without arguments. It must leave inputs and outputs as they are.
+
+    `disabled_passes` leaves out a registered pass by its name: the class's attribute `name`, and
+    for a class of OpenVINO without one `__name__`. An error in it names its line; the graph then
+    runs eagerly with a warning, and under strict it is raised.
+
+    In a wheel the module with the decorated classes is named by an entry point of the group
+    `npu_compiler.passes`, and is imported when a graph is first compiled. Wheels come in the order
+    of their entry points' names.
+
+    Args:
+        before: the name of the pass that it precedes.
+        after: the name of the pass that it follows. Passes that follow the same pass keep the order
+            in which they were registered. Without a neighbour, a pass over graphs is the last of
+            its stage, and a pass over models the last of all.
+
+    Raises:
+        RegistryError: [bad-pass] for a class of another kind, an unknown stage or neighbour, or
+            two neighbours; [duplicate-pass] for a name that another pass has.
+    """
+    if before is not None and after is not None:
+        raise _bad(
+            "register_pass: a pass has one neighbour",
+            f"before={before!r} and after={after!r}",
+            "Name one of them",
+        )
+
+    def register(made: type) -> type:
+        row = _checked(made, before, after)
+        REGISTERED[row.name] = row
+        return made
+
+    return register
+
+
+def _checked(made: type, before: str | None, after: str | None) -> Registered:
+    place = place_of(made)
+    if isinstance(made, type) and issubclass(made, GraphPass):
+        one: Any = made()
+        stages = ("normalize", "fuse", "layout")
+        if one.stage not in stages:
+            raise _bad(
+                f"pass {one.name} at {place}: its stage must be one of {', '.join(stages)}",
+                repr(one.stage),
+                "Set the class's attribute `stage`",
+            )
+        name, neighbours = str(one.name), [known.name for known in graph_passes(PASSES)]
+    elif _is_of_openvino(made):
+        name = str(getattr(made, "name", made.__name__))
+        neighbours = [row.name for row in model_passes()]
+        one = made
+    else:
+        raise _bad(
+            f"register_pass at {place}: decorates a class of npu_compiler.passes.GraphPass, "
+            "openvino.passes.ModelPass or openvino.passes.MatcherPass",
+            repr(made),
+            "Derive the class from one of them",
+        )
+    neighbour = before or after
+    if neighbour is not None and neighbour not in neighbours:
+        raise _bad(
+            f"pass {name} at {place}: its neighbour must be one of {', '.join(neighbours)}",
+            repr(neighbour),
+            "Name one of them, or import its module first",
+        )
+    own = {one.name: "npu_compiler.passes.pipeline" for one in PASSES}
+    taken = own | {row.name: row.place for row in REGISTERED.values()}
+    if name in taken:
+        raise RegistryError(
+            f"pass {name}: a name has one pass; got a second at {place}, the first is at "
+            f"{taken[name]}. Rename one of them.",
+            code="duplicate-pass",
+        )
+    return Registered(name, one, before, after, place, code_digest(made.__module__))
+
+
+def _is_of_openvino(made: Any) -> bool:
+    from openvino.passes import MatcherPass, ModelPass  # late: most graphs have no such pass
+
+    return isinstance(made, type) and issubclass(made, (MatcherPass, ModelPass))
+
+
+def _bad(rule: str, received: str, step: str) -> RegistryError:
+    return RegistryError(f"{rule}; got {received}. {step}.", code="bad-pass")
 
 
 def run_passes(
@@ -121,15 +229,22 @@ def run_passes(
         watch: called after each pass with the pass and what it did.
 
     Raises:
-        PassError: [pass-broke-graph] a pass left a graph that is not what it was given.
+        PassError: [pass-broke-graph] a pass left a graph that is not what it was given;
+            [pass-failed] a registered pass raised an error.
     """
     asked, without = set(enabled), set(disabled)
     results = []
-    for graph_pass in PASSES:
+    for graph_pass in graph_passes(PASSES):
         is_on = graph_pass.by_default or graph_pass.name in asked
         if not is_on or graph_pass.name in without:
             continue
-        result = graph_pass.run(graph, facts)
+        row = REGISTERED.get(graph_pass.name)
+        try:
+            result = graph_pass.run(graph, facts)
+        except Exception as failure:
+            if row is None or isinstance(failure, PassError):
+                raise
+            raise pass_failure(row, failure) from failure
         results.append(result)
         if watch is not None:
             watch(graph_pass, result)

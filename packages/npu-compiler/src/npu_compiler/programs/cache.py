@@ -17,6 +17,7 @@ import torch
 import npu_runtime
 from npu_command.errors import KindError
 from npu_command.whole_files import write_json
+from npu_compiler.passes.registered import registered_code
 from npu_compiler.programs.blobs import AMENDMENTS, check_blobs, read_amendments, record_blobs
 from npu_compiler.programs.device_options import compile_tolerant
 from npu_compiler.programs.execution import KernelForm
@@ -56,7 +57,7 @@ def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
         "torch": torch.__version__,
         "openvino": version("openvino"),
         "npu-compiler": version("npu-compiler"),
-        "code": _own_code(),
+        "code": _own_code() + registered_code(),
         "device": device or serving.device,
         "hardware": serving.full_name,
         "driver": serving.driver_version,

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from npu_compiler.graph_compiler.records import (
 )
 from npu_compiler.graph_compiler.targets import ProgramContent
 from npu_compiler.options import CompilerConfig
+from npu_compiler.plugins import has_plugins
 from npu_compiler.programs import ProgramCache, compile_options, content_key
 from npu_compiler.programs.cache import find_kernels, kernel_options
 from npu_compiler.programs.execution import KernelCall, ProgramCall, run_shortcut
@@ -566,7 +566,7 @@ def _foreign_ops() -> frozenset[str]:
     """Ops with a converter from outside, whose programs are rebuilt in each process."""
     # The table is looked at only where somebody can have written into it.
     is_imported = "npu_compiler.lowering.registry" in sys.modules
-    if not is_imported and not entry_points(group="npu_compiler.converters"):
+    if not is_imported and not has_plugins("npu_compiler.converters"):
         return frozenset()
     from npu_compiler.lowering.registry import foreign_ops
 
