@@ -1,4 +1,4 @@
-"""The page of JSON answers against the sources: the keys that each command writes."""
+"""The page of JSON output against the sources: the keys that each command writes."""
 
 import ast
 import re

@@ -178,7 +178,7 @@ def in_processes(
 def page(findings: Sequence[Finding]) -> str:
     """Returns the page docs/reference/decoders.md of a run."""
     lines = [
-        "# Which decoders run",
+        "# Supported decoders",
         "",
         f"Made from a run of {datetime.date.today()}, by `nox -s decoders`.",
         "",

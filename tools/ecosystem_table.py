@@ -27,7 +27,7 @@ SHOWN = {
 }
 """What the tests run of each library, by the name of its distribution."""
 
-_START = """# Which libraries were tested
+_START = """# Tested libraries
 
 The newest releases on the day of the last run of `nox -s ecosystem`, which writes this page when
 all of its tests passed. How the libraries are used is in the guides for

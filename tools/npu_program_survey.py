@@ -39,7 +39,7 @@ from npu_verdicts import (
 
 PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
-_HEAD = """# Language models' steps on an NPU
+_HEAD = """# Language models' programs on an NPU
 
 Each program was given to {compiler}, which runs on any Linux machine; no NPU was
 involved. *Rules* is the quick answer without it, from the source of an older compiler, corrected
@@ -53,7 +53,7 @@ _STEPS_HEAD = """## Static programs of language models
 
 Small models of {models} decoders of transformers with random weights, as the static pipeline builds
 them: one program for a token, one for a piece of a prompt. {without} of these have no static
-programs, for the reason that is given, and run as [Which decoders run](decoders.md) says.
+programs, for the reason that is given, and run as [Supported decoders](decoders.md) says.
 
 {totals}
 

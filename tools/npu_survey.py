@@ -44,21 +44,24 @@ from npu_verdicts import (
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/reference/npu-coverage.md"
 
-_HEAD = """# What an NPU's compiler takes
+_HEAD = """# Operations of the NPU compiler
 
 The programs of small models of {count} architectures. Each was given to {compiler},
-which runs on any Linux machine; no NPU was involved. *Rules* is the quick answer without it, from
-the source of an older compiler, corrected ([Rules and compiler](npu-confusion.md)). *Whole*: one
-program, and no operation of it breaks a rule. *Partitioned*: no program breaks a rule, and there
-are several, or calls on the host. *Refused*: an operation breaks the rule that is named. Where one
-is refused, the next verdict is on what `CompilerConfig(target="NPU")` makes of it: equal forms of
-what is refused (*rewritten*), and calls on the host for the rest. The columns of generations count
-the programs that the compiler accepted, of those that an NPU is given. Memory and speed are not
-compared here. Each model is called once before it is compiled: in its first call transformers
-installs hooks, or chooses a form of attention, where torch would cut the graph.
+which runs on any Linux machine; no NPU was involved. The columns of generations count the programs
+that the compiler accepted, of those that an NPU is given. Memory and speed are not compared here.
+
+*Rules* is the quick answer without the compiler, from the source of an older one, corrected ([Rules
+and compiler](npu-confusion.md)). *Whole*: one program, and no operation of it breaks a rule.
+*Partitioned*: no program breaks a rule, and there are several, or calls on the host. *Refused*: an
+operation breaks the rule that is named.
+
+If a model is refused, the next verdict is about `CompilerConfig(target="NPU")`: equal forms of the
+refused operations (*rewritten*), and calls on the host for the rest. Each model is called once
+before it is compiled: in its first call transformers installs hooks, or chooses a form of
+attention, where torch would cut the graph.
 
 The suite has {total} architectures; those that are not listed have not been compared.
-[Language models' steps on an NPU](npu-programs.md) has the programs of decoders with a cache.
+[Language models' programs on an NPU](npu-programs.md) has the programs of decoders with a cache.
 
 `npu-compiler check` judges your model in the same way. `python tools/npu_survey.py` makes this
 page; `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.

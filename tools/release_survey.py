@@ -69,7 +69,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, .
 def page(releases: Sequence[Release]) -> str:
     """Returns the page docs/reference/transformers-releases.md of a run."""
     lines = [
-        "# Which releases of transformers run",
+        "# Supported releases of transformers",
         "",
         f"Made from a run of {datetime.date.today()}, by `nox -s decoders -- --releases`.",
         "",
@@ -77,7 +77,7 @@ def page(releases: Sequence[Release]) -> str:
             "npu-llm stands on transformers' classes of caches. These are the releases from the "
             "oldest that it takes on in which one of them is other than in the release before, "
             "and what came of a decoder of each kind: *equal* means transformers' tokens, as in "
-            "[Which decoders run](decoders.md), *refused* an error with a code, and *absent* that "
+            "[Supported decoders](decoders.md), *refused* an error with a code, and *absent* that "
             "the release does not have it."
         ),
         "",

@@ -195,7 +195,7 @@ def _compare_tokens(reference: Any, model: Any) -> str | None:
 def page(findings: Sequence[Finding]) -> str:
     """Returns the page docs/reference/tasks.md of a run."""
     lines = [
-        "# Which models of tasks run",
+        "# Supported tasks",
         "",
         f"Made from a run of {datetime.date.today()}, by `nox -s tasks`.",
         "",
@@ -208,7 +208,7 @@ def page(findings: Sequence[Finding]) -> str:
             f"any other. *Equal* means that results for calls of two other sizes, one with "
             f"padding, are those of transformers within {_MOST:.0e} of the largest number; of a "
             f"model that writes, that {_NEW} greedy tokens are the same. *Refused* means an error "
-            "with a code, which [Errors](errors.md) explains. [Which decoders run](decoders.md) "
+            "with a code, which [Errors](errors.md) explains. [Supported decoders](decoders.md) "
             "has the models that continue text."
         ),
     ]

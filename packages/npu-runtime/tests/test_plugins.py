@@ -90,7 +90,7 @@ def test_the_error_of_a_failed_driver_call_carries_the_code(run_python):
 
 def test_kernels_that_are_not_installed_are_an_error(monkeypatch):
     monkeypatch.setattr(plugins, "_KERNEL_PACKAGE", "npu_ops_that_nobody_has")
-    with pytest.raises(DeviceError, match="pip install npu-ops") as caught:
+    with pytest.raises(DeviceError, match="pip install dist/npu_ops-") as caught:
         plugins.kernel_package()
     assert caught.value.code == "kernels-absent"
 

@@ -175,4 +175,4 @@ def test_without_npu_compiler_the_error_says_how_to_install_it(tmp_path, monkeyp
     (tmp_path / "npu-compiler").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(["estimate", "model", "--target", "4000"]) == 2
-    assert "pip install npu-compiler. [command-missing]" in capsys.readouterr().err
+    assert "pip install dist/npu_compiler-*.whl. [command-missing]" in capsys.readouterr().err

@@ -52,4 +52,4 @@ def test_without_npu_llm_the_error_says_how_to_install_it(tmp_path, monkeypatch,
     monkeypatch.setattr(platform_command.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(["llm"]) == 2
-    assert "pip install npu-llm. [command-missing]" in capsys.readouterr().err
+    assert "pip install dist/npu_llm-*.whl. [command-missing]" in capsys.readouterr().err

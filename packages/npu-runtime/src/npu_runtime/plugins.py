@@ -92,7 +92,7 @@ def kernel_package() -> ModuleType:
     if importlib.util.find_spec(_KERNEL_PACKAGE) is None:
         raise DeviceError(
             "torch.npu: kernels for the device come with npu-ops; it is not installed. "
-            "Run pip install npu-ops.",
+            "Install its wheel: pip install dist/npu_ops-*.whl.",
             code="kernels-absent",
         )
     return importlib.import_module(_KERNEL_PACKAGE)

@@ -297,7 +297,7 @@ def test_an_old_driver_for_a_new_openvino_is_replaced(healthy, version, status, 
     result = checks.check_release(released(healthy, version))
     assert result.status is status
     assert said in result.found
-    assert ("Install release 1.32.1" in result.fix) == (status is not Status.OK)
+    assert ("Install release 1.38.0" in result.fix) == (status is not Status.OK)
 
 
 def test_a_chip_that_is_newer_than_the_driver_needs_a_newer_one(healthy):

@@ -87,7 +87,7 @@ def export(
             name. With dtype "int4" weights are rounded by them instead of to nearest, as the
             option rounding says; with dtype "int8" and activations "int8" they say which values
             activations take. That, and rounding "awq", need NNCF: pip install
-            'npu-compiler[quantization]'.
+            'nncf>=3.4,<3.5'.
         overwrite: replace what lies at the path.
         targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the program is
             compiled ahead of time. Such a folder is for an NPU, as on the device NPU; sizes must

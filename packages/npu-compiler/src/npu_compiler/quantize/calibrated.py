@@ -172,7 +172,7 @@ def _library() -> Any:
     except ImportError as missing:
         raise OptionError(
             "calibration: AWQ and quantized activations need NNCF; got "
-            f"{missing}. Run pip install 'npu-compiler[quantization]', or choose rounding 'gptq' "
+            f"{missing}. Run pip install 'nncf>=3.4,<3.5', or choose rounding 'gptq' "
             "for int4 weights.",
             code="quantize-library",
         ) from missing

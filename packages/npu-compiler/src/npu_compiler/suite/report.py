@@ -159,7 +159,7 @@ def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
         "every node in it, without a graph break."
     )
     lines = [
-        "# Which models were compared",
+        "# Compared PyTorch models",
         "",
         f"Made from a run of {facts.date}, by `python -m npu_compiler.suite --page`.",
         "",

@@ -70,7 +70,7 @@ def coverage_page(cells: Sequence[Cell], facts: Facts) -> str:
     samples = sum(cell.samples for cell in cells)
     return "\n".join(
         [
-            "# Which operators were compared",
+            "# Compared operators",
             "",
             f"Made from a run of {facts.date}; `python -m npu_ops.op_conformance.page` writes it.",
             "",

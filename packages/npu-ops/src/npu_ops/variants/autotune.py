@@ -309,7 +309,7 @@ def _builder() -> Callable[..., OpProgram]:
     if not found:
         raise OpsError(
             "programs for single ops are built by npu-compiler; it is not installed. "
-            "Run pip install npu-compiler.",
+            "Install its wheel: pip install dist/npu_compiler-*.whl.",
             code="no-builder",
         )
     return found[0].load()  # type: ignore[no-any-return]

@@ -43,7 +43,7 @@ def _find(name: str, caller: str) -> str:
     if found is None:
         raise TraceError(
             f"{caller}: needs the command {name}; it is neither beside this Python nor on PATH. "
-            f"Install it: pip install {name}.",
+            f"Install its wheel: pip install dist/{name.replace('-', '_')}-*.whl.",
             code="command-missing",
         )
     return found

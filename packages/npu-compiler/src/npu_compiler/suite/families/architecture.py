@@ -221,7 +221,7 @@ def _of_transformers(name: str) -> Any:
     except ImportError as failure:
         raise SuiteError(
             f"npu_compiler.suite: builds its models with transformers; got {failure}. "
-            'Install it: pip install "npu-compiler[suite]".',
+            'Install it: pip install "transformers>=5.20,<6".',
             code="suite-transformers",
         ) from failure
     try:
@@ -229,7 +229,7 @@ def _of_transformers(name: str) -> Any:
     except AttributeError as failure:
         raise SuiteError(
             f"npu_compiler.suite: needs transformers with {name}; got version "
-            f'{library.__version__}. Install another: pip install "npu-compiler[suite]".',
+            f'{library.__version__}. Install another: pip install "transformers>=5.20,<6".',
             code="suite-transformers",
         ) from failure
 
