@@ -37,6 +37,7 @@ from npu_verdicts import (
     verdict_of,
 )
 
+_REASONS = 6  # of a row, at most
 PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
 _HEAD = """# Language models' programs on an NPU
@@ -232,7 +233,9 @@ def _reasons(rows: Sequence[Row]) -> str:
         for row in rows:
             if row.verdicts and row.verdicts.given.get(target):
                 found.append(f'{target}: "{short(row.verdicts.given[target])}"')
-    return "; ".join(dict.fromkeys(found))
+    shown = list(dict.fromkeys(found))
+    more = [f"{len(shown) - _REASONS} others"] if len(shown) > _REASONS else []
+    return "; ".join([*shown[:_REASONS], *more])
 
 
 def _counted(rows: Sequence[Row], target: str | None) -> str:

@@ -27,6 +27,7 @@ from axe_playwright_python.sync_playwright import Axe
 from layout import BREAKAGES, layout_faults
 from links import base_path
 from playwright.sync_api import Browser, Page, sync_playwright
+from search import EXPECTED
 
 __all__ = ["KINDS", "main"]
 
@@ -46,6 +47,23 @@ KINDS = {
 }
 _SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 _SCHEMES = ("light", "dark")
+# The theme's search worker: set up with the site's index, then asked; the pages that it finds.
+_ASK = """async ([address, queries]) => {
+  const config = JSON.parse(document.getElementById("__config").textContent);
+  const worker = new Worker(new URL(config.search, location.href));
+  const data = await (await fetch(`${address}/search/search_index.json`)).json();
+  const ask = (message) => new Promise((resolve) => {
+    worker.onmessage = (event) => resolve(event.data.data);
+    worker.postMessage(message);
+  });
+  await ask({ type: 0, data: { ...data, options: { suggest: false } } });
+  const answers = [];
+  for (const query of queries) {
+    const found = await ask({ type: 2, data: query });
+    answers.push(found.items.map((page) => page[0].location.split("#")[0]));
+  }
+  return answers;
+}"""
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 _PLAYED_MS = 9_000  # what a recording of a terminal takes to its last screen
 _UNLOADED = "[...document.images].filter((i) => !(i.complete && i.naturalWidth)).map((i) => i.src)"
@@ -74,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in KINDS:
             faults += _check_kind(browser, address, kind, options.pictures)
         faults += _search_from_disk(browser, options.site.resolve(), options.pictures)
+        faults += _words_not_found(browser, address)
         browser.close()
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -168,6 +187,18 @@ def _search_from_disk(browser: Browser, site: Path, pictures: Path | None) -> li
             page.wait_for_url("**/kernel-programs.html*")
             title = page.locator("h1").inner_text()
             print(f"{name}, from disk: typed, found, opened {title.rstrip('¶')!r}")
+    return faults
+
+
+def _words_not_found(browser: Browser, address: str) -> list[str]:
+    """Give words of the field to the site's search; each must find its page in the first three."""
+    faults: list[str] = []
+    with _opened(browser, f"{address}/index.html", _SIZES["desktop"], "light", faults) as page:
+        answers = page.evaluate(_ASK, [address, list(EXPECTED)])
+    for (words, expected), found in zip(EXPECTED.items(), answers, strict=True):
+        if expected.replace(".md", ".html") not in found[:3]:
+            faults.append(f"search {words!r}: {expected} is not among {', '.join(found[:3])}")
+    print(f"search: {len(EXPECTED)} words of the field, {len(faults)} without their page")
     return faults
 
 
