@@ -32,7 +32,8 @@ def too_long(text: str) -> Iterator[tuple[int, int]]:
         if not line.strip() or _START.match(line):
             if words > MOST_WORDS:
                 yield start, words
-            start, words = number, 0
+            words = 0
+        start = start if words else number
         parts = line.split(" | ") if line.startswith("|") else [line]
         counts = [len(re.sub(r"\]\([^)]*\)", "]", part).split()) for part in parts]
         words += max(counts)
