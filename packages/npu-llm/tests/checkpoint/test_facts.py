@@ -76,7 +76,7 @@ def test_what_becomes_of_quantized_weights(weights):
 
     def said(name, quantization=facts.quantization, pipeline="kernels"):
         found = replace(facts, quantization=quantization)
-        return found.how_weights_run(PRECISIONS[name], pipeline).partition("; ")[2]
+        return found.how_weights_run(PRECISIONS[name], pipeline, "bfloat16").partition("; ")[2]
 
     assert said("file") == said("int4", "GGUF: Q4_0") == "kept as they are"
     assert said("int4").startswith("rounded again to int4, which raises perplexity by 2")
@@ -86,6 +86,23 @@ def test_what_becomes_of_quantized_weights(weights):
     assert said("bfloat16") == "rounded again to bfloat16"
     dynamic = said("bfloat16", pipeline="dynamic")
     assert dynamic.endswith("since only the kernels pipeline computes from such weights")
+
+
+@pytest.mark.parametrize(
+    "own, asked, computed, expected",
+    [
+        ("float16", "float16", "float16", None),
+        ("float16", "float16", "float32", "GGUF: float16; computed in float32"),
+        ("float16", "int8", "bfloat16", "GGUF: float16; stored in int8, computed in bfloat16"),
+        ("bfloat16", "float32", "float32", "GGUF: bfloat16; stored in float32"),
+    ],
+)
+def test_what_becomes_of_a_file_of_floats(weights, own, asked, computed, expected):
+    facts = read_facts(ModelSource(weights.parent, weights.name))
+    facts = replace(facts, quantization=None, own_precision=own)
+    assert facts.how_weights_run(PRECISIONS[asked], "kernels", computed) == expected
+    checkpoint = replace(facts, is_gguf=False)
+    assert checkpoint.how_weights_run(PRECISIONS[asked], "kernels", computed) is None
 
 
 def test_embedding_that_is_no_head_counts_apart(tmp_path):

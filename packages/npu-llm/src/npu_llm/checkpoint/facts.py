@@ -119,15 +119,21 @@ class ModelFacts:
         is_own = is_held and (self.is_gguf or self.own_precision == "file")
         return self.own_precision if is_own else DEFAULT_PRECISION
 
-    def how_weights_run(self, precision: Precision, pipeline: PipelineName) -> str | None:
-        """Returns what becomes of weights that others quantized; None for a model without.
+    def how_weights_run(
+        self, precision: Precision, pipeline: PipelineName, computed_in: str
+    ) -> str | None:
+        """Returns what becomes of a GGUF file's weights, or of those that others quantized.
 
         Args:
             precision: in which it runs.
             pipeline: that runs it.
+            computed_in: the dtype of the arithmetic on the device.
+
+        Returns:
+            None for weights that run as they are stored, and for other models.
         """
         if self.quantization is None:
-            return None
+            return self._how_floats_run(precision, computed_in) if self.is_gguf else None
         stored = precision.weights
         is_integer = stored in ("int8", "int4")
         has_held = is_integer and _HELD_AS_INTEGERS in self.quantization
@@ -147,6 +153,13 @@ class ModelFacts:
             why = f", but for {_HELD_AS_INTEGERS}, which is kept" if has_held else ""
             why += rounding_cost(self.quantization, precision)
         return f"{self.quantization}; rounded again to {stored}{why}"
+
+    def _how_floats_run(self, precision: Precision, computed_in: str) -> str | None:
+        own, stored = self.own_precision, precision.weights
+        parts = [] if stored == own else [f"stored in {stored}"]
+        if computed_in not in (own, stored):
+            parts.append(f"computed in {computed_in}")
+        return f"GGUF: {own}; {', '.join(parts)}" if parts else None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the attributes by name, for JSON."""

@@ -23,7 +23,7 @@ from npu_llm.checkpoint.facts import ModelFacts
 from npu_llm.choices import KvCache
 from npu_llm.errors import ModelError, OptionError
 from npu_llm.kv_cache.static_layout import LONGEST, StaticLayout, StaticSizes
-from npu_llm.precision import PRECISIONS, Precision
+from npu_llm.precision import PRECISIONS, Precision, cache_dtype_name
 from npu_llm.verification.kept_verdict import VERDICT
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
 
@@ -203,8 +203,9 @@ class Entry:
 
     @property
     def how_weights_run(self) -> str | None:
-        """What became of weights that others quantized; None for a model without."""
-        said = self.facts.how_weights_run(self.precision, self.pipeline)
+        """What became of the weights; see ModelFacts.how_weights_run."""
+        computed_in = cache_dtype_name(self.precision)
+        said = self.facts.how_weights_run(self.precision, self.pipeline, computed_in)
         repacked: Mapping[str, tuple[str, float]] = self.about.get("repacked") or {}
         parts = [
             f"{kind} repacked as {other}, {f'off by {loss:.1%}' if loss else 'exactly'}"

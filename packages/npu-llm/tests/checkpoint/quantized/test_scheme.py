@@ -38,3 +38,16 @@ def test_config_may_stand_in_a_file_of_its_own(folder):
 def test_forms_that_are_not_read_are_errors(folder, config, tensors, reason):
     with pytest.raises(ModelError, match=rf"{reason}.*\[quantization-form\]"):
         folder.scheme(tensors, config)
+
+
+def test_experts_that_the_model_joins_are_floats(folder):
+    tensors = {
+        f"a.{layer}.{name}": value
+        for layer in ("experts.0.up_proj", "self_attn.q_proj")
+        for name, value in (("weight", torch.ones(2, 32).to(torch.int8)), ("SCB", torch.ones(2)))
+    }
+    scheme = folder.scheme(tensors, {"quant_method": "bitsandbytes"})
+    assert str(scheme) == (
+        "bitsandbytes: 1 weights in 8 bits with a scale for each output, dequantized as the model "
+        "joins its experts, in 16 bits; 1 weights in 8 bits with a scale for each output"
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _FINDERS: dict[str, _Finder] = {
 }
 # Methods whose weights transformers dequantizes itself, without another package.
 _BY_TRANSFORMERS = ("mxfp4",)
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 # What transformers writes when it saves a model that it read from a GGUF file: floats.
 _DEQUANTIZED = "gguf"
 
@@ -150,7 +152,8 @@ def find_scheme(
         raise unreadable(f"{method} in files that are not safetensors")
     assert about is not None
     files = TensorFiles(folder, headers)
-    weights = {one.name: one for one in _FINDERS[method](about, headers, files)}
+    found = _FINDERS[method](about, headers, files)
+    weights = {one.name: _as_joined(one) for one in found}
     used = {name for one in weights.values() for name in one.parts.values()}
     plain = {
         name: tensor
@@ -159,6 +162,13 @@ def find_scheme(
     }
     _refuse_integers(plain)
     return Scheme(method, weights, plain, files) if weights else None
+
+
+def _as_joined(weight: EncodedWeight) -> EncodedWeight:
+    """Returns a weight as it runs: models join their experts' matrices into one parameter."""
+    if weight.why_floats is not None or not _EXPERT.search(weight.name):
+        return weight
+    return replace(weight, why_floats="the model joins its experts, in 16 bits")
 
 
 def _quantization_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:

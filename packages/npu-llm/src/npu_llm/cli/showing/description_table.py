@@ -23,9 +23,12 @@ def print_description(said: dict[str, Any]) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
     facts, device, memory = said["facts"], said["device"], said["memory"]
     context = facts["context_length"]
+    by_default = next(row for row in memory["precisions"] if row["is_default"])
     about = Table(show_header=False, pad_edge=False, box=None)
     picked = facts["picked_tokens"]
     sparse = {"attention": f"to {picked:,} tokens that an indexer picks"} if picked else {}
+    how = by_default["quantization"]
+    weights = {} if how is None else {"weights": how}
     verified = {"program": said["verification"]} if said["verification"] else {}
     for name, value in {
         "model": f"{said['model']} ({said['kind']})",
@@ -34,16 +37,14 @@ def print_description(said: dict[str, Any]) -> None:
         "layers": f"{facts['layers']}, {facts['hidden_size']:,} wide",
         "heads": f"{facts['heads']} of {facts['head_dim']}, {facts['kv_heads']} of keys and values",
         **sparse,
-        **_weights(facts, memory),
+        **weights,
         "vocabulary": f"{facts['vocabulary']:,} tokens",
         "context": "no limit" if context is None else f"{context:,} tokens",
         "runs on": f"{device['device']}, {device['full_name']} ({device['reason']})",
         "pipeline": _pipeline_text(device),
         "sparse attention": device["sparse_attention"],
-        "precision": _default_precision(memory),
-        "computes in": " or ".join(
-            dict.fromkeys(row["computed_in"] for row in memory["precisions"])
-        ),
+        "precision": _precision(by_default["precision"]),
+        "computes in": by_default["computed_in"],
         **verified,
         **_speed(said["estimate"]),
         "threads": said["processors"],
@@ -55,18 +56,8 @@ def print_description(said: dict[str, Any]) -> None:
     console.print(_memory_table(memory))
 
 
-def _weights(facts: dict[str, Any], memory: dict[str, Any]) -> dict[str, str]:
-    """Returns the row about weights that others quantized."""
-    if facts["quantization"] is None:
-        return {}
-    by_default = [row["quantization"] for row in memory["precisions"] if row["is_default"]]
-    return {"weights": by_default[0] if by_default else facts["quantization"]}
-
-
-def _default_precision(memory: dict[str, Any]) -> str:
-    """Returns the row about the precision of a start without --dtype."""
-    name = next(row["precision"] for row in memory["precisions"] if row["is_default"])
-    return "file: each weight as the file has it" if name == "file" else str(name)
+def _precision(name: str) -> str:
+    return "file: each weight as the file has it" if name == "file" else name
 
 
 def _speed(estimate: dict[str, Any] | None) -> dict[str, str]:

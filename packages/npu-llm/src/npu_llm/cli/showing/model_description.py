@@ -74,6 +74,7 @@ def describe(
         names = tuple(name for name in names if name in (own, *FLOATS_AND_INTEGERS))
     for name in names:
         precision = PRECISIONS[name]
+        computed_in = cache_dtype_name(precision)
         needs = {
             context: estimate(facts, precision, max_context=context, kernels=kernels)
             for context in contexts
@@ -87,13 +88,13 @@ def describe(
             {
                 "precision": name,
                 "is_default": name == default,
-                "computed_in": cache_dtype_name(precision),
+                "computed_in": computed_in,
                 "weights_bytes": weights,
                 "cache_bytes_per_token": per_token,
                 "total_bytes": {
                     str(context): need.running_bytes for context, need in needs.items()
                 },
-                "quantization": facts.how_weights_run(precision, known["pipeline"]),
+                "quantization": facts.how_weights_run(precision, known["pipeline"], computed_in),
                 "first_start_bytes": needs[contexts[0]].first_start_bytes,
                 "max_context_that_fits": max(spare // per_token, 0) if per_token else None,
             }
