@@ -176,7 +176,7 @@ def _definitions(parser: argparse.ArgumentParser, actions: list[argparse.Action]
         if action.required and action.option_strings:
             text = f"{text} (required)".lstrip()
         shown = _invocation(parser, action)
-        lines += [f"`{shown}`", f":   {_prose(text)}", ""]
+        lines += [f"`{shown}`", f":   {_prose(text) or '–'}", ""]
     return lines
 
 
