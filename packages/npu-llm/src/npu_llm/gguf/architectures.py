@@ -31,7 +31,7 @@ REFUSED: Mapping[str, str] = {
     "jina-bert-v2": "transformers has no class for it",
     "kimi-linear": "its linear attention has no row in the table",
     "minimax-01": "its linear attention has no row in the table",
-    "mistral4": "transformers has it only as a part of a model that reads images",
+    "mistral4": "AutoModelForCausalLM has no class for it",
     "neo-bert": "transformers has no class for it",
     "nomic-bert-moe": "transformers has no class for it",
     "phimoe": "llama.cpp weighs its experts otherwise than transformers' class, so answers differ",
