@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +17,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "kernel_programs/core_placement.h"
 
 namespace npu::ops::kernel_programs {
 namespace {
@@ -63,6 +64,7 @@ class ThreadPool {
   explicit ThreadPool(int wanted)
       : wanted(wanted),
         workers(wanted),
+        placement_(wanted),
         parts_(std::make_unique<Part[]>(wanted)),
         done_(std::make_unique<Done[]>(wanted)) {
     for (int worker = 1; worker < wanted; ++worker) {
@@ -80,6 +82,7 @@ class ThreadPool {
 
   void run(Job& job) {
     if (workers == 1) return run_in_order(job);
+    placement_.look(workers);
     prepare(job);
     const std::uint32_t number = call_.load(std::memory_order_relaxed) + 1;
     Slot& slot = slots_[number % kSlots];
@@ -98,12 +101,7 @@ class ThreadPool {
     }
   }
 
-  std::vector<int> threads() const {
-    std::vector<int> ids;
-    for (int worker = 1; worker < workers; ++worker)
-      ids.push_back(parts_[worker].thread);
-    return ids;
-  }
+  std::vector<int> threads() const { return placement_.threads(workers); }
 
   // Ends the other workers, who then let go of this object.
   void dismiss() {
@@ -145,7 +143,6 @@ class ThreadPool {
   // A thread's part of the stage that runs: what is taken next, with the stage's epoch.
   struct alignas(64) Part {
     std::atomic<std::uint64_t> next{0};
-    std::atomic<int> thread{0};
   };
   // How many pieces a thread has done, with the epoch of their stage.
   struct alignas(64) Done {
@@ -263,12 +260,13 @@ class ThreadPool {
 
   void serve(int worker) {
     pthread_setname_np(pthread_self(), ("npu-team-" + std::to_string(worker)).c_str());
-    parts_[worker].thread = gettid();
+    placement_.start(worker);
     std::uint32_t seen = 0;
     while (true) {
       seen = wait_for_call(seen);
       if (is_dismissed_.load(std::memory_order_relaxed)) break;
       Slot& slot = slots_[seen % kSlots];
+      placement_.note(worker);
       slot.inside.fetch_add(1);
       if (slot.number.load() == seen) take_part(*slot.job, worker);
       slot.inside.fetch_sub(1, std::memory_order_release);
@@ -292,6 +290,7 @@ class ThreadPool {
     return now;
   }
 
+  CorePlacement placement_;
   const std::unique_ptr<Part[]> parts_;
   const std::unique_ptr<Done[]> done_;
   alignas(64) std::atomic<std::uint32_t> call_{0};

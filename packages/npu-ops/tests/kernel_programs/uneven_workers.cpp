@@ -1,4 +1,5 @@
 // Runs jobs on threads some of which are late, and checks what the thread pool promises.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernel_programs/core_placement.h"
 #include "kernel_programs/thread_pool.h"
 
 using namespace npu::ops::kernel_programs;
@@ -137,6 +139,51 @@ void a_worker_that_is_away_is_gone_around_and_waited_for_before_memory_goes() {
   require(false, "no worker was away");
 }
 
+cpu_set_t cores_of(int thread) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(thread, sizeof cores, &cores);
+  return cores;
+}
+
+void a_worker_that_shares_the_callers_core_is_sent_away_for_a_while() {
+  const cpu_set_t allowed = cores_of(0);
+  if (CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);  // both stay on one core until the worker has said so
+  CorePlacement placement(2);
+  std::atomic<bool> is_there{false}, is_over{false};
+  std::thread worker([&] {
+    placement.start(1), placement.note(1);
+    is_there = true;
+    while (!is_over)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  while (!is_there)
+    sched_yield();
+  const int thread = placement.threads(2).at(0);
+  bool is_sent = false;
+  for (int attempt = 0; attempt < 100 && !is_sent; ++attempt) {
+    sched_setaffinity(0, sizeof one, &one);
+    sched_setaffinity(0, sizeof allowed, &allowed);
+    placement.look(2);
+    const cpu_set_t now = cores_of(thread);
+    is_sent = CPU_EQUAL(&now, &one) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // it looks some times a second
+  }
+  require(is_sent, "a worker stayed on the caller's core");
+  sched_setaffinity(0, sizeof one, &one);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  placement.look(2);
+  const cpu_set_t back = cores_of(thread);
+  require(CPU_EQUAL(&back, &one), "a worker does not have the caller's cores again");
+  is_over = true;
+  worker.join();
+  sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 void a_child_has_a_pool_of_its_own() {
   const pid_t child = fork();
   if (child == 0) {
@@ -153,6 +200,7 @@ void a_child_has_a_pool_of_its_own() {
 int main() {
   every_piece_is_written_once_whoever_is_late(300);
   a_worker_that_is_away_is_gone_around_and_waited_for_before_memory_goes();
+  a_worker_that_shares_the_callers_core_is_sent_away_for_a_while();
   a_child_has_a_pool_of_its_own();
   std::puts("ok");
 }
