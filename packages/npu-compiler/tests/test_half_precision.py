@@ -225,12 +225,62 @@ def test_command_says_what_is_wrong_where_and_what_mends_it(planted, capsys):
 
 
 @pytest.mark.parametrize(
-    "name, said",
-    [("x.pt2", "another kind of file"), ("none.pt2", "no such file"), (".", "a folder, as")],
+    "name, code",
+    [("x.pt2", "saved-program"), ("none.pt2", "export-absent"), (".", "export-absent")],
 )
-def test_command_refuses_what_is_no_saved_program(tmp_path, capsys, name, said):
+def test_command_refuses_what_is_no_model(tmp_path, capsys, name, code):
     (tmp_path / "x.pt2").write_text("no program")
     assert main(["check", str(tmp_path / name), "--half"]) == 2
-    error = capsys.readouterr().err
-    assert "saved-program" in error
-    assert said in error
+    assert code in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("budget", ["-1", "nan"])
+def test_command_refuses_a_budget_below_0(planted, capsys, budget):
+    with pytest.raises(SystemExit):
+        main(["check", str(planted), "--half", f"--half-budget={budget}"])
+    assert "--half-budget must be 0 or more seconds" in capsys.readouterr().err
+
+
+class Operations(nn.Module):
+    """Indices, results in several parts, loops and constants of several types."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.rows, self.taps = nn.GRU(8, 8, batch_first=True), nn.Conv1d(8, 4, 3)
+
+    def forward(self, tokens):
+        x = self.rows(self.embed(tokens))[0]
+        first, second = x.split(4, -1)
+        values, places = torch.topk(first, 2)
+        return self.taps(x.transpose(1, 2)), values, places, (second + 1) * 9e4
+
+
+def test_a_folder_is_computed_operation_by_operation(tmp_path, capsys):
+    torch.manual_seed(0)
+    folder = tmp_path / "m"
+    npu_compiler.export(Operations().eval(), (torch.randint(0, 50, (2, 6)),), folder)
+    assert main(["check", str(folder), "--half", "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert content["model"] == "Operations"
+    assert content["error_before"] == "inf"
+    assert {call["op"] for call in content["findings"]} >= {"Multiply"}
+    assert any("test_half_precision.py" in call["line"] for call in content["findings"])
+    assert len(content["calls"]) > 20
+    assert content["left_out"] == ""
+
+
+def test_a_compressed_folder_keeps_its_results(tmp_path, capsys):
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).eval()
+    npu_compiler.export(model, (torch.randn(2, 64),), tmp_path / "m", dtype="int8")
+    assert main(["check", str(tmp_path / "m"), "--half"]) == 0
+    assert "within 1e-02" in capsys.readouterr().out
+
+
+def test_a_search_without_time_is_told(planted, capsys):
+    assert main(["check", str(planted), "--half", "--half-budget", "0"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "model.pt2: in half precision, not computed to its outputs",
+        "left out for want of time: the last 8 of 8 calls",
+    ]

@@ -61,6 +61,7 @@ def test_without_a_compiler_the_rules_answer_and_the_last_finding_says_how_to_ha
         "operand sizes": "accepted",
         "constant inputs": "accepted",
         "attributes": "accepted",
+        "half precision": "accepted",
         "the NPU's compiler": "unknown",
     }
     assert "no rule refuses it for NPU 4000 (Lunar Lake)" in str(found)
@@ -89,7 +90,8 @@ def test_model_that_is_no_single_program_is_refused():
             return torch.linalg.qr(x)[0]
 
     found = npu_compiler.check(Broken(), (torch.randn(3, 3),))
-    assert verdicts(found) == {"one program": "refused", "each call": "refused"}
+    rules = ("one program", "each call", "half precision")
+    assert verdicts(found) == dict(zip(rules, ("refused", "refused", "accepted"), strict=True))
     assert "qr" in found.findings[0].detail
 
 
@@ -99,12 +101,49 @@ def test_each_call_of_a_refused_model_has_a_verdict():
             return torch.erfinv(x.sin()) + torch.special.i0(x)
 
     found = npu_compiler.check(Unknown(), (torch.randn(3),))
-    whole, taken, *refused = found.findings
+    whole, taken, *refused, half = found.findings
     assert (whole.rule, whole.verdict) == ("one program", "refused")
     assert taken.verdict == "accepted"
     assert "1 aten.sin.default" in taken.detail
     assert [one.operation for one in refused] == ["aten.erfinv.default", "aten.i0.default"]
     assert all("test_readiness.py" in one.line for one in refused)
+    assert (half.rule, half.verdict) == ("half precision", "accepted")
+
+
+class Overflowing(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt((1e4 * x).pow(2).mean(-1, keepdim=True))
+
+
+def test_a_model_that_overflows_is_not_ready(answer, tmp_path, capsys):
+    answer()
+    found = npu_compiler.check(Overflowing(), (torch.randn(2, 8),))
+    assert found.is_accepted
+    assert not found.is_ready
+    assert found.verdict.endswith("by the compiler of NPU 4000 (Lunar Lake), but half precision "
+                                  "changes its results")  # fmt: skip
+    *_, half, compiler = found.findings
+    assert (half.rule, half.verdict, compiler.verdict) == ("half precision", "refused", "accepted")
+    assert "aten.pow.Tensor_Scalar" in half.detail
+    assert "overflow" in half.detail
+    assert 'Compile with {"keep_float32": ["Overflowing"]}' in half.detail
+    # A folder has no inputs, so they are drawn.
+    npu_compiler.export(Overflowing(), (torch.randn(2, 8),), tmp_path / "m")
+    assert main(["check", str(tmp_path / "m")]) == 1
+    line = next(x for x in capsys.readouterr().out.splitlines() if "half precision  " in x)
+    assert line.startswith("NO")
+    assert "test_readiness.py" in line
+    assert main(["check", str(tmp_path / "m"), "--half-budget", "0"]) == 0
+    assert "half precision" not in capsys.readouterr().out
+
+
+def test_what_the_budget_leaves_out_is_named():
+    found = npu_compiler.check(Net().eval(), (torch.randn(2, 8),), half_budget_s=1e-9)
+    *_, half, _ = found.findings
+    assert half.verdict == "unknown"
+    assert half.detail == "left out after 1e-09 s: the last 3 of 3 calls; no overflow so far"
+    doubled = npu_compiler.check(torch.nn.Linear(3, 3).double(), (torch.randn(3).double(),))
+    assert doubled.findings[-1].detail.startswith("left out: Linear: half precision is compared")
 
 
 def test_varying_sizes_are_refused(tmp_path, capsys):
@@ -124,7 +163,7 @@ def test_element_type_that_npus_lack_is_refused():
 
     found = npu_compiler.check(Double(), (torch.randn(3),))
     if "element types" not in verdicts(found):  # float64 may be refused before there is a program
-        assert verdicts(found) == {"one program": "refused", "each call": "refused"}
+        assert verdicts(found)["one program"] == verdicts(found)["each call"] == "refused"
     else:
         assert verdicts(found)["element types"] == "refused"
     assert not found.is_ready

@@ -7,6 +7,7 @@ import difflib
 import json
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ __all__ = [
     "HalfPrecision",
     "HalfRun",
     "KeptSearch",
+    "check_graph",
     "check_half",
     "check_half_file",
     "is_finding",
@@ -53,10 +55,14 @@ _OPERANDS = frozenset(
 
 @dataclass(frozen=True)
 class HalfRun:
-    """Of one run: what became of each call, and the error of the worst output."""
+    """A run in both precisions: its calls, the error of the worst output, and what it left out.
+
+    `left` counts calls after the deadline; the error is infinite then.
+    """
 
     calls: tuple[HalfCall, ...]
     error: float
+    left: int = 0
 
 
 def is_finding(call: HalfCall) -> bool:
@@ -70,11 +76,16 @@ def is_lossy(call: HalfCall) -> bool:
 
 
 def run_both(
-    module: fx.GraphModule, inputs: Mapping[str, Any], is_kept: Callable[[fx.Node], bool]
+    module: fx.GraphModule,
+    inputs: Mapping[str, Any],
+    is_kept: Callable[[fx.Node], bool],
+    *,
+    deadline: float = math.inf,
 ) -> HalfRun:
-    """Runs a functional graph of aten calls, with float32 floats, in both precisions.
+    """Runs a functional graph of calls, with float32 floats, in both precisions.
 
-    A call that `is_kept` is computed in float32, from inputs as they come.
+    A call that `is_kept` is computed in float32, from inputs as they come. The run ends at the
+    deadline, by time.monotonic().
     """
     wide: dict[fx.Node, Any] = {}
     half: dict[fx.Node, Any] = {}
@@ -82,8 +93,9 @@ def run_both(
     last_use = _last_uses(module.graph)
     written = {found for node in module.graph.nodes for found in written_inputs(node)}
     written_error = 0.0
+    nodes = list(module.graph.nodes)
     with torch.no_grad():
-        for node in module.graph.nodes:
+        for position, node in enumerate(nodes):
             if node.op == "output":
                 error = max(written_error, _outputs_error(node, wide, half))
                 return HalfRun(tuple(calls), error)
@@ -93,6 +105,9 @@ def run_both(
                 if node in written:  # the caller's stays as it is
                     wide[node], half[node] = value.clone(), value.clone()
                 continue
+            if time.monotonic() > deadline:
+                left = sum(other.op == "call_function" for other in nodes[position:])
+                return HalfRun(tuple(calls), math.inf, left)
             wide[node] = _call(node, *_arguments(node, wide))
             half[node], call = _half_call(node, half, wide[node], is_kept=is_kept(node))
             if call is not None:
@@ -237,11 +252,15 @@ TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class KeptSearch:
-    """What a search came to: runs before and after it, and names or patterns of modules kept."""
+    """The result of a search: runs before and after it, and names or patterns of modules kept.
+
+    `left_out` describes the part that the deadline prevented; "" for none.
+    """
 
     first: HalfRun
     last: HalfRun
     kept: tuple[str, ...]
+    left_out: str = ""
 
 
 def search_kept(
@@ -251,28 +270,40 @@ def search_kept(
     kept: Sequence[str] = (),
     tolerance: float = TOLERANCE,
     mend: bool = True,
+    deadline: float = math.inf,
 ) -> KeptSearch:
     """Runs a graph in both precisions, and keeps modules in float32 until outputs are near.
 
-    `kept` is kept from the start; `mend` says whether anything may be added to it.
+    `kept` is kept from the start; `mend` says whether anything may be added to it. No run begins
+    after the deadline, by time.monotonic().
     """
     given, names = tuple(kept), list(kept)
-    run = first = _run(module, values, names)
+    run = first = _run(module, values, names, deadline)
+    if first.left:
+        left_out = f"the last {first.left} of {first.left + len(first.calls)} calls"
+        return KeptSearch(first, first, given, left_out)
     while mend and run.error > tolerance and (more := _next_to_keep(run, tolerance, names)):
-        names += more
-        run = _run(module, values, names)
+        trial = _run(module, values, [*names, *more], deadline)
+        if trial.left:
+            return KeptSearch(first, run, tuple(names), "the search for what must stay in float32")
+        names, run = names + more, trial
     for added in reversed(names[len(given) :]):  # what overflowed need not have done harm
         others = [other for other in names if other != added]
-        if (trial := _run(module, values, others)).error <= tolerance:
+        trial = _run(module, values, others, deadline)
+        if trial.left:
+            return KeptSearch(first, run, tuple(names), "the search for what need not stay there")
+        if trial.error <= tolerance:
             names, run = others, trial
     return KeptSearch(first, run, tuple(names))
 
 
-def _run(module: fx.GraphModule, values: Mapping[str, Any], kept: Sequence[str]) -> HalfRun:
+def _run(
+    module: fx.GraphModule, values: Mapping[str, Any], kept: Sequence[str], deadline: float
+) -> HalfRun:
     def is_kept(node: fx.Node) -> bool:
         return any(fnmatchcase(keep_name(node), pattern) for pattern in kept)
 
-    return run_both(module, values, is_kept)
+    return run_both(module, values, is_kept, deadline=deadline)
 
 
 def _next_to_keep(run: HalfRun, tolerance: float, kept: Sequence[str]) -> list[str]:
@@ -342,6 +373,8 @@ class HalfPrecision:
         error_before: the same before anything was mended.
         tolerance: what was asked for.
         keep_float32: modules that were computed in float32; pass them to CompilerConfig.
+        left_out: the part for which the budget had no seconds left; "" for none.
+        calls_left_out: how many calls were not computed. With any, the errors are infinite.
     """
 
     model: str
@@ -351,6 +384,8 @@ class HalfPrecision:
     error_before: float
     tolerance: float
     keep_float32: tuple[str, ...]
+    left_out: str = ""
+    calls_left_out: int = 0
 
     @property
     def is_harmless(self) -> bool:
@@ -367,10 +402,17 @@ class HalfPrecision:
         return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
-        lines = [f"{self.model}: in half precision, {self._off(self.error_before)}"]
+        found = (
+            "not computed to its outputs" if self.calls_left_out else self._off(self.error_before)
+        )
+        lines = [f"{self.model}: in half precision, {found}"]
         lines += [f"  {finding}" for finding in self.findings[:_SHOWN]]
         if len(self.findings) > _SHOWN:
             lines.append(f"  and {len(self.findings) - _SHOWN} more calls")
+        if self.left_out:
+            lines.append(f"left out for want of time: {self.left_out}")
+        if self.calls_left_out:
+            return "\n".join(lines)
         if self.keep_float32:
             lines.append(f"with {', '.join(self.keep_float32)} in float32, {self._off(self.error)}")
             lines.append(f'as an option: {{"keep_float32": {json.dumps(self.keep_float32)}}}')
@@ -405,6 +447,7 @@ def check_half(
     keep_float32: Sequence[str] = (),
     mend: bool = False,
     tolerance: float = TOLERANCE,
+    budget_s: float | None = None,
 ) -> HalfPrecision:
     """Says what half precision, in which an NPU computes, does to a model; no NPU is needed.
 
@@ -419,6 +462,7 @@ def check_half(
         mend: look for modules to compute in float32 until the outputs keep to the tolerance, and
             leave out those without which they do so as well.
         tolerance: largest error of an output by its largest value.
+        budget_s: seconds after which the rest is left out; None for no limit.
 
     Returns:
         Every call, and which of them do harm. With `mend`, what must be kept, and the calls and the
@@ -431,10 +475,20 @@ def check_half(
     """
     program = capture_program(model, example_inputs, kwargs or {})
     values = _values(program, example_inputs, kwargs or {})
-    return _check(type(model).__name__, program, values, keep_float32, mend, tolerance)
+    return check_graph(
+        type(model).__name__,
+        program.graph_module,
+        values,
+        keep_float32=keep_float32,
+        mend=mend,
+        tolerance=tolerance,
+        budget_s=budget_s,
+    )
 
 
-def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
+def check_half_file(
+    path: str | os.PathLike[str], *, budget_s: float | None = None
+) -> HalfPrecision:
     """As check_half, of a program that torch.export.save wrote, with its own example inputs.
 
     What must be kept in float32 is looked for. Raises [saved-program] for another file.
@@ -444,21 +498,27 @@ def check_half_file(path: str | os.PathLike[str]) -> HalfPrecision:
         warnings.simplefilter("ignore")  # torch's, of its own trees of inputs
         program = without_composites(saved)
         values = _values(program, *saved.example_inputs)
-    return _check(Path(path).name, program, values, (), True, TOLERANCE)
+    return check_graph(Path(path).name, program.graph_module, values, budget_s=budget_s)
 
 
-def _check(
+def check_graph(
     name: str,
-    program: ExportedProgram,
+    module: fx.GraphModule,
     values: Mapping[str, Any],
-    keep_float32: Sequence[str],
-    mend: bool,
-    tolerance: float,
+    *,
+    keep_float32: Sequence[str] = (),
+    mend: bool = True,
+    tolerance: float = TOLERANCE,
+    budget_s: float | None = None,
 ) -> HalfPrecision:
+    """Checks a graph on the values of its placeholders, under a name; as check_half."""
+    deadline = math.inf if budget_s is None else time.monotonic() + budget_s
     _check_dtypes(name, values)
     kept = tuple(keep_float32)
-    _check_names(kept, program.graph_module.graph)
-    found = search_kept(program.graph_module, values, kept=kept, tolerance=tolerance, mend=mend)
+    _check_names(kept, module.graph)
+    found = search_kept(
+        module, values, kept=kept, tolerance=tolerance, mend=mend, deadline=deadline
+    )
     findings = tuple(filter(is_finding, found.first.calls))
     return HalfPrecision(
         model=name,
@@ -468,6 +528,8 @@ def _check(
         error_before=found.first.error,
         tolerance=tolerance,
         keep_float32=found.kept,
+        left_out=found.left_out,
+        calls_left_out=found.first.left,
     )
 
 

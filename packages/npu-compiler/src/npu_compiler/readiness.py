@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,10 @@ from npu_runtime.public_calls import public_call
 if TYPE_CHECKING:
     from torch import nn
 
+    from npu_compiler.half_precision import HalfPrecision
+
 __all__ = [
+    "HALF_BUDGET_S",
     "Readiness",
     "check",
     "check_file",
@@ -43,6 +46,10 @@ __all__ = [
 ]
 
 _TEMPLATE = Path(__file__).with_name("readiness.html")
+# Seconds for the search on half precision, unless the caller gives others.
+HALF_BUDGET_S = 20.0
+_HALF = "half precision"
+_SHOWN = 3  # calls that its finding lists
 _MARKS = {"accepted": "ok", "refused": "NO", "unknown": "??"}
 
 
@@ -53,7 +60,8 @@ class Readiness:
     Attributes:
         name: of the model.
         target: the NPU.
-        findings: one per rule, one per operation that breaks one, and the compiler's last.
+        findings: one per rule, one per operation that breaks one, half precision's, and the
+            compiler's last.
         report: of the NPU's compiler; None if it compiled nothing.
     """
 
@@ -63,20 +71,32 @@ class Readiness:
     report: TargetReport | None
 
     @property
-    def is_ready(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the compiler accepts it or, without one, no rule refuses it."""
         if self.report is not None:
             return self.report.is_accepted
-        return all(finding.verdict != "refused" for finding in self.findings)
+        return all(one.verdict != "refused" or one.rule == _HALF for one in self.findings)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is accepted, and half precision is not known to change its results."""
+        return self.is_accepted and not self._is_changed
 
     @property
     def verdict(self) -> str:
         """The verdict in words."""
         if self.report is not None:
-            return f"{'accepted' if self.is_ready else 'refused'} by the compiler of {self.target}"
-        if self.is_ready:
-            return f"no rule refuses it for {self.target}"
-        return f"refused by the rules for {self.target}"
+            text = "accepted" if self.is_accepted else "refused"
+            text += f" by the compiler of {self.target}"
+        elif self.is_accepted:
+            text = f"no rule refuses it for {self.target}"
+        else:
+            text = f"refused by the rules for {self.target}"
+        return f"{text}, but half precision changes its results" if self._is_changed else text
+
+    @property
+    def _is_changed(self) -> bool:
+        return any(one.verdict == "refused" and one.rule == _HALF for one in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as what JSON can hold."""
@@ -168,15 +188,22 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     target: str = "lunar-lake",
     rules_only: bool = False,
+    half_budget_s: float = HALF_BUDGET_S,
 ) -> Readiness:
     """Checks whether an NPU's compiler accepts a model; no NPU is needed.
+
+    Half precision, in which an NPU computes, is compared with float32 on the example inputs, as
+    [check_half][npu_compiler.check_half] does.
 
     Args:
         model: a torch module.
         example_inputs: positional arguments of a call; their sizes are those that are checked.
         kwargs: arguments by name.
         target: the NPU, such as "lunar-lake" or "4000"; see `npu-compiler target list`.
-        rules_only: whether the compiler is left out, which takes seconds to minutes the first time.
+        rules_only: whether the compiler is left out, which takes seconds to minutes the first time,
+            and half precision with it.
+        half_budget_s: seconds for half precision; 0 leaves it out. A finding names what the budget
+            left out.
 
     Returns:
         The compiler's verdict if one is installed, else that of the rules, with one finding per
@@ -200,8 +227,57 @@ def check(
                 Finding("one program", "refused", str(failure)),
                 *_calls(model, example_inputs, kwargs or {}),
             )
-            return Readiness(type(model).__name__, chosen, findings, None)
-        return check_folder(folder, target=target, rules_only=rules_only)
+            found = Readiness(type(model).__name__, chosen, findings, None)
+        else:
+            found = check_folder(folder, target=target, rules_only=rules_only, half_budget_s=0)
+    from npu_compiler.half_precision import check_half
+
+    budget_s = 0 if rules_only else half_budget_s
+    return _with_half(
+        found,
+        budget_s,
+        lambda: check_half(model, example_inputs, kwargs=kwargs, mend=True, budget_s=half_budget_s),
+    )
+
+
+def _with_half(found: Readiness, budget_s: float, search: Callable[[], HalfPrecision]) -> Readiness:
+    """Returns a check with a finding on half precision, if there are seconds for it."""
+    if budget_s <= 0:
+        return found
+    findings = [*found.findings]
+    place = len(findings) - (findings[-1].rule == _RULE)
+    findings.insert(place, _half_finding(search, budget_s))
+    return replace(found, findings=tuple(findings))
+
+
+def _half_finding(search: Callable[[], HalfPrecision], budget_s: float) -> Finding:
+    from npu_compiler.errors import CompilerError
+
+    try:
+        half = search()
+    except (CompilerError, RuntimeError, NotImplementedError) as failure:
+        reason = " ".join(str(failure).split())[:300]
+        return Finding(_HALF, "unknown", f"left out: {reason}")
+    listed = [str(one) for one in half.findings[:_SHOWN]]
+    if len(half.findings) > _SHOWN:
+        listed.append(f"{len(half.findings) - _SHOWN} more calls")
+    left_out = f"left out after {budget_s:g} s: {half.left_out}" if half.left_out else ""
+    if half.calls_left_out:
+        harm = f"so far {'; '.join(listed)}" if listed else "no overflow so far"
+        return Finding(_HALF, "unknown", f"{left_out}; {harm}")
+    is_harmless = half.error_before <= half.tolerance
+    detail = (
+        f"outputs are off by {half.error_before:.1e}, "
+        f"{'within' if is_harmless else 'more than'} {half.tolerance:.0e}"
+    )
+    if listed:
+        detail += f": {'; '.join(listed)}"
+    if half.keep_float32:
+        names = json.dumps(list(half.keep_float32))
+        detail += f'. Compile with {{"keep_float32": {names}}}: off by {half.error:.1e}'
+    if left_out:
+        detail += f". {left_out[0].upper()}{left_out[1:]}"
+    return Finding(_HALF, "accepted" if is_harmless else "refused", detail)
 
 
 def _calls(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Finding]:
@@ -252,7 +328,11 @@ def _calls(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def check_file(
-    path: str | os.PathLike[str], *, target: str = "lunar-lake", rules_only: bool = False
+    path: str | os.PathLike[str],
+    *,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
+    half_budget_s: float = HALF_BUDGET_S,
 ) -> Readiness:
     """Checks a program that torch.export.save wrote, with its own example inputs; see `check`.
 
@@ -265,14 +345,27 @@ def check_file(
 
     program = read_saved_program(path)
     args, kwargs = program.example_inputs
-    found = check(program.module(), args, kwargs=kwargs, target=target, rules_only=rules_only)
+    found = check(
+        program.module(),
+        args,
+        kwargs=kwargs,
+        target=target,
+        rules_only=rules_only,
+        half_budget_s=half_budget_s,
+    )
     return replace(found, name=Path(path).name)
 
 
 def check_folder(
-    path: str | os.PathLike[str], *, target: str = "lunar-lake", rules_only: bool = False
+    path: str | os.PathLike[str],
+    *,
+    target: str = "lunar-lake",
+    rules_only: bool = False,
+    half_budget_s: float = HALF_BUDGET_S,
 ) -> Readiness:
     """Checks a folder that npu_compiler.export made; arguments and errors as of `check`.
+
+    The folder has no example inputs: half precision is compared on drawn ones.
 
     Raises:
         ExportError: the folder is not one, or is damaged.
@@ -281,7 +374,14 @@ def check_folder(
     folder = Path(path)
     name = read_manifest(folder).name
     model = openvino_core().read_model(next(folder.glob("*.xml")))
-    return check_model(model, name=name, target=target, rules_only=rules_only)
+    found = check_model(model, name=name, target=target, rules_only=rules_only)
+
+    def search() -> HalfPrecision:
+        from npu_compiler.half_folder import check_half_folder  # late: with torch
+
+        return check_half_folder(folder, budget_s=half_budget_s)
+
+    return _with_half(found, 0 if rules_only else half_budget_s, search)
 
 
 def check_model(

@@ -20,7 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.half:
             parser.error("--output writes no page of --half: leave one of them out.")
-        if not given.half and (given.estimate or not given.path.is_file()):
+        if given.half_budget is not None and not given.half_budget >= 0:
+            parser.error("--half-budget must be 0 or more seconds.")
+        if given.estimate or not given.path.is_file():
             from npu_compiler.exported.manifest import read_manifest  # numpy: help needs none
 
             read_manifest(given.path)
@@ -33,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "path", type=Path,
-        help="a folder that npu_compiler.export made, or a file that torch.export.save wrote; "
-        "--half takes files alone, --estimate folders",
+        help="a folder that npu_compiler.export made, or a file that torch.export.save wrote, "
+        "which --estimate does not take",
     )  # fmt: skip
     add_target(parser)
     kinds = parser.add_mutually_exclusive_group()
@@ -45,6 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     kinds.add_argument(
         "--half", action="store_true",
         help="say what float16 does to each call, and what must stay in float32",
+    )  # fmt: skip
+    parser.add_argument(
+        "--half-budget", type=float, metavar="SECONDS",
+        help="seconds for float16 before the rest is left out, 0 for none of it (default: 20; with "
+        "--half no limit)",
     )  # fmt: skip
     kinds.add_argument(
         "--estimate", action="store_true",
@@ -57,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.path.is_file():
         start_packages()  # torch, which exported folders do not need
     if given.half:
-        return _half(given.path, given.json)
+        return _half(given.path, given.half_budget, given.json)
     if given.estimate:
         return _estimate(given.path, given.target, given.output, given.json)
     return _check(given)
@@ -65,10 +72,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check(given: argparse.Namespace) -> int:
     # OpenVINO and, for a file, dynamo: help needs neither.
-    from npu_compiler.readiness import check_file, check_folder, readiness_page
+    from npu_compiler.readiness import HALF_BUDGET_S, check_file, check_folder, readiness_page
 
     check = check_file if given.path.is_file() else check_folder
-    readiness = check(given.path, target=given.target, rules_only=given.rules)
+    budget_s = HALF_BUDGET_S if given.half_budget is None else given.half_budget
+    readiness = check(
+        given.path, target=given.target, rules_only=given.rules, half_budget_s=budget_s
+    )
     if given.output is not None:
         title = f"{readiness.name} on {readiness.target}"
         _write(given.output, readiness_page(title, [readiness]))
@@ -76,10 +86,12 @@ def _check(given: argparse.Namespace) -> int:
     return 0 if readiness.is_ready else 1
 
 
-def _half(path: Path, answer: Path | None) -> int:
-    from npu_compiler.half_precision import check_half_file  # dynamo: help needs none
+def _half(path: Path, budget_s: float | None, answer: Path | None) -> int:
+    from npu_compiler.half_folder import check_half_folder  # torch: help needs none
+    from npu_compiler.half_precision import check_half_file
 
-    found = check_half_file(path)
+    check = check_half_file if path.is_file() else check_half_folder
+    found = check(path, budget_s=budget_s)
     give_answer(answer, found.as_dict(), lambda: print(found))
     return 0 if found.is_harmless and not found.keep_float32 else 1
 
