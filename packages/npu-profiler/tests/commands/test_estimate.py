@@ -67,7 +67,7 @@ def commands(tmp_path, monkeypatch):
 
 def test_the_slow_layers_lead_and_every_table_is_labelled(commands, tmp_path, capsys):
     assert cli.main(["estimate", "model", "--target", "lunar-lake"]) == 0
-    assert commands("npu-compiler") == "check model --target lunar-lake --json"
+    assert commands("npu-compiler") == "check model --target lunar-lake --half-budget 0 --json"
     shown = capsys.readouterr()
     assert "wrote estimate.json: npu-profiler view estimate.json shows it" in shown.err
     lines = shown.out.splitlines()

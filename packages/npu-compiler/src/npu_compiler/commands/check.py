@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the findings; returns 1 if the model is refused."""
+    """Prints the findings; returns 1 if the model is not ready."""
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.half:

@@ -22,7 +22,10 @@ def main(words: Sequence[str]) -> int:
     check_top(arguments.top)
     output = check_writable(arguments.output, "trace")
     given = ["check", str(arguments.path), "--target", arguments.target]
-    checks = run_command(_package(arguments.path), given, caller="estimate")
+    package = _package(arguments.path)
+    if package == "npu-compiler":
+        given += ["--half-budget", "0"]  # half precision changes no schedule
+    checks = run_command(package, given, caller="estimate")
     programs = read_schedules(checks if isinstance(checks, list) else [checks])
     try:
         write_schedule(programs, output)
