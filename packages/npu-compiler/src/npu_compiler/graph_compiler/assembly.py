@@ -26,6 +26,7 @@ from npu_compiler.graph_compiler.partition import Plan, Segment
 from npu_compiler.graph_compiler.records import ProgramRecord
 from npu_compiler.graph_compiler.targets import ProgramFacts, TargetChoice, choose_target
 from npu_compiler.kernel_programs.rows import graph_size
+from npu_compiler.lowering.host_forms import host_form
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs.execution import KernelCall, ProgramCall
 from npu_runtime import device_info
@@ -344,4 +345,7 @@ class _Outer:
         return copy
 
     def _copy(self, node: fx.Node) -> None:
-        self._copies[node] = self._graph.node_copy(node, lambda source: self._copies[source])
+        copy = self._graph.node_copy(node, lambda source: self._copies[source])
+        if node.op == "call_function":
+            copy.target = host_form(node.target)
+        self._copies[node] = copy

@@ -25,6 +25,7 @@ from npu_compiler.graph_compiler.assembly import Assembled, assemble
 from npu_compiler.graph_compiler.building import RefusedNode, count_calls
 from npu_compiler.graph_compiler.debug import GraphDump
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
+from npu_compiler.graph_compiler.host_threads import limit_spinning
 from npu_compiler.graph_compiler.partition import Plan, make_plan
 from npu_compiler.graph_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.graph_compiler.targets import CAPTURED
@@ -283,6 +284,8 @@ class CompiledGraph:
                 self._seen[name] = max(bits, self._seen.get(name, 0))
         # Before any of them is read.
         watched = self._watch(frozen)
+        if self._kind != "inference":
+            limit_spinning()  # gradients of weights are torch's between the programs
         with observe.span("compile", "graph", graph=self._name, kind=self._kind):
             plan, assembled = self._assembled(
                 {self._placeholders[p].name: tensor for p, tensor in frozen.items()}

@@ -23,6 +23,7 @@ from npu_compiler.graph.origins import (
     note_source_names,
     source_names,
 )
+from npu_compiler.graph.whole_resizing import resizing_kept_whole
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.option_names import check_modules
@@ -139,7 +140,7 @@ def _trace_by_autograd(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    with observe.span("compile", "capture"):
+    with observe.span("compile", "capture"), resizing_kept_whole():
         traced: Callable[..., Any] = capture(graph_module, inputs)
     is_plain = memory is not None and memory.is_plain and len(made) == 1
     if is_plain and isinstance(made[0], CompiledGraph):
