@@ -219,6 +219,7 @@ def test_inputs_that_the_model_refuses_are_named_without_a_trace(caplog):
         layer(torch.ones(2, 9))
     assert caught.value.code == "refused-input"
     assert isinstance(caught.value, RuntimeError)
+    assert "Got float32 (2, 9). Pass inputs" in str(caught.value)
     assert not caplog.records
     assert layer(torch.ones(3, 8)).shape == (3, 4)
 

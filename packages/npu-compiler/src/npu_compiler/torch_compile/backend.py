@@ -343,7 +343,7 @@ def _compiled_call(module: nn.Module, config: CompilerConfig) -> Callable[..., A
     name = type(module).__name__
 
     def compute(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with refusals_named(name):
+        with refusals_named(name, (args, kwargs)):
             if config.training is not False:
                 return fast(*args, **kwargs)
             with torch.no_grad():

@@ -28,11 +28,12 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
 
 
 @contextmanager
-def refusals_named(model: str) -> Iterator[None]:
+def refusals_named(model: str, arguments: Any) -> Iterator[None]:
     """Raises a ModelInputError where an operator of the model refuses what it is given.
 
     Args:
         model: the name of its class.
+        arguments: nested arguments of the call.
 
     Raises:
         ModelInputError: [refused-input] with the operator's reason.
@@ -44,14 +45,21 @@ def refusals_named(model: str) -> Iterator[None]:
         reason: BaseException = failure
         while reason.__cause__ is not None or reason.__context__ is not None:
             reason = reason.__cause__ or reason.__context__  # type: ignore[assignment]
-        said = str(reason).strip().splitlines()
+        said = (str(reason).strip().splitlines() or ["no reason given"])[0][:300].rstrip(".")
         raise ModelInputError(
-            f"{model}: an operator refuses these inputs: {(said or ['no reason given'])[0][:300]} "
-            "Pass inputs of shapes and dtypes that the model takes.",
+            f"{model}: an operator refuses these inputs: {said}. Got "
+            f"{_shapes(arguments)}. Pass inputs of shapes and dtypes that the model takes.",
             code="refused-input",
         ) from None
     finally:
         _in_call.depth -= 1
+
+
+def _shapes(arguments: Any) -> str:
+    """The dtypes and sizes of tensors, since the operator's reason may name sizes by symbols."""
+    tensors = [one for one in _pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+    texts = [f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors]
+    return ", ".join(texts) or "no tensors"
 
 
 def moved(arguments: Any, device: str) -> Any:
