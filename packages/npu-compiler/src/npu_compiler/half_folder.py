@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from npu_compiler.exported.manifest import Manifest, read_manifest
 from npu_compiler.graph.kept_origins import kept_origins
-from npu_compiler.half_precision import HalfPrecision, check_graph
+from npu_compiler.half_precision import HalfPrecision, check_graph, deadline_of
 from npu_compiler.openvino_core import openvino_core
 
 __all__ = ["check_half_folder"]
@@ -37,12 +37,13 @@ def check_half_folder(
         ExportError: the folder is not one, or is damaged; [half-dtype] for floats that are not
             float32.
     """
+    deadline = deadline_of(budget_s)
     folder = Path(path)
     manifest = read_manifest(folder)
     model = openvino_core().read_model(next(folder.glob("*.xml")))
     inputs = _drawn(manifest)
     module, values = _as_graph(model, inputs)
-    return check_graph(manifest.name, module, values, budget_s=budget_s)
+    return check_graph(manifest.name, module, values, deadline=deadline)
 
 
 def _drawn(manifest: Manifest) -> list[torch.Tensor]:

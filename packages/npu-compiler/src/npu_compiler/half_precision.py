@@ -35,6 +35,7 @@ __all__ = [
     "check_graph",
     "check_half",
     "check_half_file",
+    "deadline_of",
     "is_finding",
     "is_lossy",
     "run_both",
@@ -462,7 +463,8 @@ def check_half(
         mend: look for modules to compute in float32 until the outputs keep to the tolerance, and
             leave out those without which they do so as well.
         tolerance: largest error of an output by its largest value.
-        budget_s: seconds after which the rest is left out; None for no limit.
+        budget_s: seconds after which the rest is left out, those of the capture among them; None
+            for no limit.
 
     Returns:
         Every call, and which of them do harm. With `mend`, what must be kept, and the calls and the
@@ -473,6 +475,7 @@ def check_half(
             that are not float32.
         OptionError: [option-value] for a name in keep_float32 that no call has.
     """
+    deadline = deadline_of(budget_s)
     program = capture_program(model, example_inputs, kwargs or {})
     values = _values(program, example_inputs, kwargs or {})
     return check_graph(
@@ -482,8 +485,13 @@ def check_half(
         keep_float32=keep_float32,
         mend=mend,
         tolerance=tolerance,
-        budget_s=budget_s,
+        deadline=deadline,
     )
+
+
+def deadline_of(budget_s: float | None) -> float:
+    """Returns the end of a budget that begins now, by time.monotonic(); infinity for None."""
+    return math.inf if budget_s is None else time.monotonic() + budget_s
 
 
 def check_half_file(
@@ -493,12 +501,13 @@ def check_half_file(
 
     What must be kept in float32 is looked for. Raises [saved-program] for another file.
     """
+    deadline = deadline_of(budget_s)
     saved = read_saved_program(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of its own trees of inputs
         program = without_composites(saved)
         values = _values(program, *saved.example_inputs)
-    return check_graph(Path(path).name, program.graph_module, values, budget_s=budget_s)
+    return check_graph(Path(path).name, program.graph_module, values, deadline=deadline)
 
 
 def check_graph(
@@ -509,10 +518,9 @@ def check_graph(
     keep_float32: Sequence[str] = (),
     mend: bool = True,
     tolerance: float = TOLERANCE,
-    budget_s: float | None = None,
+    deadline: float = math.inf,
 ) -> HalfPrecision:
     """Checks a graph on the values of its placeholders, under a name; as check_half."""
-    deadline = math.inf if budget_s is None else time.monotonic() + budget_s
     _check_dtypes(name, values)
     kept = tuple(keep_float32)
     _check_names(kept, module.graph)
