@@ -25,7 +25,15 @@ def test_a_name_without_a_namespace_means_aten() -> None:
     assert first_match("npu::rms_norm", ["npu.rms_norm"]) == "npu.rms_norm"
 
 
-@pytest.mark.parametrize("pattern", ["mm", "aten::add.Tensor", "aten.*norm*", "npu.*"])
+@pytest.mark.parametrize("pattern", ["aten.mm.default", "mm.default", "aten.mm", "aten::mm"])
+def test_an_overload_without_a_name_is_pythons_default(pattern: str) -> None:
+    assert first_match("aten::mm", [pattern]) == pattern
+    assert first_match("aten::add.Tensor", ["aten.add.default"]) is None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["mm", "aten.mm.default", "aten::add.Tensor", "aten.*norm*", "npu.*"]
+)
 def test_patterns_of_operators_pass(pattern):
     check_patterns("host_ops", [pattern])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from npu_ops import _C
 from npu_ops.config import Settings, read_host_ops, read_settings
+from npu_ops.errors import OperatorInputError
 from npu_ops.names import check_patterns, dotted_name, first_match
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
@@ -46,12 +48,21 @@ class _Policy:
         with self._lock:
             if self._settings is None:
                 self._settings = read_settings()
+                _warn_of_unknown(self._settings.host_ops)
             return self._settings
 
     def change(self, **changes: object) -> None:
         settings = self.get()
         with self._lock:
             self._settings = replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def _warn_of_unknown(patterns: Sequence[str]) -> None:
+    """Warns of a pattern without an operator, which a module imported later may define."""
+    try:
+        check_patterns("NPU_FALLBACK_OPS", patterns)
+    except OperatorInputError as failure:
+        warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
 
 
 _policy = _Policy()

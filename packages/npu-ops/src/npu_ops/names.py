@@ -25,14 +25,16 @@ def first_match(name: str, patterns: Iterable[str]) -> str | None:
     Args:
         name: of the op, in either spelling.
         patterns: exact names or globs. A pattern without a namespace means aten, one without an
-            overload means all of them: `add` fits `aten::add.Tensor`.
+            overload means all of them: `add` fits `aten::add.Tensor`. The dispatcher's `aten::mm`
+            is `aten.mm.default` in Python.
     """
     full = dotted_name(name)
     without_overload = ".".join(full.split(".")[:2])
+    names = {full, without_overload} | ({f"{full}.default"} if full == without_overload else set())
     for pattern in patterns:
         wanted = dotted_name(pattern)
         forms = (wanted, f"aten.{wanted}")
-        if any(fnmatchcase(n, form) for n in (full, without_overload) for form in forms):
+        if any(fnmatchcase(n, form) for n in names for form in forms):
             return pattern
     return None
 
