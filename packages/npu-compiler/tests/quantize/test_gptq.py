@@ -360,13 +360,33 @@ def test_later_products_make_up_for_errors_of_earlier_ones(monkeypatch):
     expected = run(model, calls)
     compress_by_moments(model, calls, group_size=64)
 
-    def without_drift(*args, drift, **options):
-        return round_by_moments(*args, **options)
-
-    monkeypatch.setattr(gptq, "round_by_moments", without_drift)
+    rounded = gptq._rounded
+    monkeypatch.setattr(gptq, "_rounded", lambda *args: rounded(*args[:-1], None))
     compress_by_moments(other, calls, group_size=64)
     error = np.linalg.norm(run(model, calls) - expected)
     assert error < 0.95 * np.linalg.norm(run(other, calls) - expected)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    model, calls = chain(), inputs()
+    whole, other = model.clone(), model.clone()
+    compress_by_moments(whole, calls, group_size=32)
+
+    def interrupt(done, total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress_by_moments(model, calls, group_size=32, kept=tmp_path, on_progress=interrupt)
+    (tmp_path / "0001.npz").write_bytes(b"cut off")
+    rounded, weights, told = gptq._rounded, [], []
+    monkeypatch.setattr(gptq, "_rounded", lambda *args: weights.append(args[0]) or rounded(*args))
+    compress_by_moments(
+        other, calls, group_size=32, kept=tmp_path, on_progress=lambda *one: told.append(one)
+    )
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert len(weights) == 1
+    np.testing.assert_array_equal(run(other, calls), run(whole, calls))
 
 
 def test_by_moments_two_runs_are_equal():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import openvino as ov
@@ -33,6 +34,8 @@ def compress_weights_by_data(
     group_size: int | None = 64,
     symmetric: bool = False,
     rounding: str = "gptq",
+    kept: Path | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> ov.Model:
     """Compresses the weights of matrix products to int4 so that the products change least.
 
@@ -48,6 +51,9 @@ def compress_weights_by_data(
         group_size: 32, 64 or 128, or None for one scale per output channel.
         symmetric: without zero points.
         rounding: "gptq", or "awq" for AWQ and scale estimation by NNCF.
+        kept: for "gptq": a folder that gets each weight when it is rounded. Those that a former
+            call with equal arguments left there are not rounded again. None to keep nothing.
+        on_progress: for "gptq": called with the number of weights that are rounded, and of all.
 
     Returns:
         The compressed model.
@@ -71,7 +77,10 @@ def compress_weights_by_data(
         )
     _prepare(model, samples)
     if rounding == "gptq":
-        compress_by_moments(model, samples, group_size=group_size, symmetric=symmetric)
+        compress_by_moments(
+            model, samples, group_size=group_size, symmetric=symmetric, kept=kept,
+            on_progress=on_progress,
+        )  # fmt: skip
         return model
     nncf = _library()
     modes = nncf.CompressWeightsMode

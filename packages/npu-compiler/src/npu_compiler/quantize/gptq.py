@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import openvino as ov
 import openvino.opset15 as ops
 import torch
 
+from npu_command.whole_files import draft_of
 from npu_compiler.errors import OptionError
 from npu_compiler.openvino_core import openvino_core
 from npu_compiler.quantize.compress import WeightUses, replace_weight, weight_uses
@@ -69,8 +73,12 @@ def round_by_moments(
             f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )
-    columns = weight.shape[1]
-    for name, sums in (("moments", moments), ("drift", moments if drift is None else drift)):
+    _check_sums(weight.shape[1], moments, moments if drift is None else drift)
+    return _rounded(weight, _Moments.of(moments), group_size, symmetric, drift)
+
+
+def _check_sums(columns: int, moments: torch.Tensor, drift: torch.Tensor) -> None:
+    for name, sums in (("moments", moments), ("drift", drift)):
         if tuple(sums.shape) != (columns, columns) or not bool(sums.isfinite().all()):
             raise OptionError(
                 f"round_by_moments: {name} must be finite numbers of shape ({columns}, {columns}); "
@@ -78,14 +86,22 @@ def round_by_moments(
                 "the sums over all inputs of the product; calls must not overflow.",
                 code="quantize-data",
             )
+
+
+def _rounded(
+    weight: torch.Tensor,
+    moments: _Moments,
+    group_size: int,
+    symmetric: bool,
+    drift: torch.Tensor | None,
+) -> QuantizedWeight:
     exact = weight.detach().float()
-    damped = _damped(moments)
     if drift is not None:
         moved = exact.double() @ drift.double()
-        exact = exact + torch.linalg.solve(damped, moved, left=False).float()
+        exact = exact + torch.cholesky_solve(moved.t(), moments.factor).t().float()
     grid = _searched_grid(exact, group_size, symmetric)
-    values = _compensated(exact, damped, grid)
-    near = damped.float()
+    values = _compensated(exact, moments, grid)
+    near = moments.near
     for _ in range(_ROUNDS):
         grid = _fitted(exact, near, values, grid)
         values = _improved(exact, near, values, grid)
@@ -95,16 +111,29 @@ def round_by_moments(
 
 @dataclass(frozen=True)
 class _Grid:
-    """Which floats the integers of each group stand for; scale and zero are (rows, groups)."""
+    """Which floats the integers of each group stand for.
+
+    Attributes:
+        scale, zero: (rows, groups), or, by column, (groups, rows).
+    """
 
     scale: torch.Tensor
     zero: torch.Tensor
     group_size: int
     symmetric: bool
+    is_by_column: bool = False
+
+    def by_column(self) -> _Grid:
+        """Returns the grid for columns that are rows of memory."""
+        scale, zero = self.scale.t().contiguous(), self.zero.t().contiguous()
+        return _Grid(scale, zero, self.group_size, self.symmetric, is_by_column=True)
 
     def round(self, exact: torch.Tensor, group: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The integers, as floats, of one column or group, and what they stand for."""
-        scale, zero = self.scale[:, group], self.zero[:, group]
+        if self.is_by_column:
+            scale, zero = self.scale[group], self.zero[group]
+        else:
+            scale, zero = self.scale[:, group], self.zero[:, group]
         low, high = (-8, 7) if self.symmetric else (0, 15)
         values = (exact / scale).round_().add_(zero).clamp_(low, high)
         return values, (values - zero) * scale
@@ -121,11 +150,33 @@ class _Grid:
         return QuantizedWeight(grouped, self.scale[..., None].contiguous(), zero, 4)
 
 
-def _damped(moments: torch.Tensor) -> torch.Tensor:
-    matrix = moments.double().clone()
-    mean = float(matrix.diagonal().mean())
-    matrix.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
-    return matrix
+@dataclass(frozen=True)
+class _Moments:
+    """Damped moments, and what every weight with such inputs needs of them.
+
+    Attributes:
+        near: the moments in float32.
+        factor: their lower Cholesky factor.
+        order: the columns, those with large inputs first.
+        upper: the upper Cholesky factor of their inverse in that order, in float32.
+    """
+
+    near: torch.Tensor
+    factor: torch.Tensor
+    order: torch.Tensor
+    upper: torch.Tensor
+
+    @classmethod
+    def of(cls, moments: torch.Tensor) -> _Moments:
+        """Returns those of a sum of x x^T."""
+        matrix = moments.double().clone()
+        mean = float(matrix.diagonal().mean())
+        matrix.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
+        factor = torch.linalg.cholesky(matrix)
+        order = torch.argsort(matrix.diagonal(), descending=True, stable=True)
+        inverse = torch.cholesky_inverse(factor)[order][:, order]
+        upper = torch.linalg.cholesky(inverse, upper=True).float()
+        return cls(matrix.float(), factor, order, upper)
 
 
 def _searched_grid(weight: torch.Tensor, group_size: int, symmetric: bool) -> _Grid:
@@ -157,25 +208,24 @@ def _searched_grid(weight: torch.Tensor, group_size: int, symmetric: bool) -> _G
     return best
 
 
-def _compensated(weight: torch.Tensor, moments: torch.Tensor, grid: _Grid) -> torch.Tensor:
+def _compensated(weight: torch.Tensor, moments: _Moments, grid: _Grid) -> torch.Tensor:
     """The integers by GPTQ, columns with large inputs first."""
-    order = torch.argsort(moments.diagonal(), descending=True, stable=True)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments[order][:, order]))
-    upper = torch.linalg.cholesky(inverse, upper=True).float()
-    left = weight[:, order]
+    order, upper = moments.order, moments.upper
+    # A column is one row of memory here, and in `_improved`.
+    left, grid = weight.t()[order], grid.by_column()
     values = torch.empty_like(left)
     columns = order.tolist()
     for first in range(0, len(columns), _BLOCK):
         end = min(first + _BLOCK, len(columns))
-        errors = torch.empty((len(weight), end - first))
+        errors = torch.empty((end - first, len(weight)))
         for at in range(first, end):
-            exact = left[:, at]
-            values[:, at], rounded = grid.round(exact, columns[at] // grid.group_size)
+            exact = left[at]
+            values[at], rounded = grid.round(exact, columns[at] // grid.group_size)
             error = (exact - rounded) / upper[at, at]
-            left[:, at + 1 : end] -= error[:, None] * upper[None, at, at + 1 : end]
-            errors[:, at - first] = error
-        left[:, end:] -= errors @ upper[first:end, end:]
-    return values[:, torch.argsort(order)]
+            left[at + 1 : end].addr_(upper[at, at + 1 : end], error, alpha=-1)
+            errors[at - first] = error
+        left[end:].addmm_(upper[first:end, end:].t(), errors, alpha=-1)
+    return values[torch.argsort(order)].t()
 
 
 def _fitted(
@@ -218,20 +268,20 @@ def _improved(
     weight: torch.Tensor, moments: torch.Tensor, values: torch.Tensor, grid: _Grid
 ) -> torch.Tensor:
     """The integers after one pass in which each becomes the best beside all others."""
-    values = values.clone()
     stood = (grid.offsets(values) * grid.scale[..., None]).flatten(1)
-    pull = (weight - stood) @ moments
-    diagonal = moments.diagonal()
+    pull = ((weight - stood) @ moments).t().contiguous()
+    stood, values, grid = stood.t().contiguous(), values.t().contiguous(), grid.by_column()
+    diagonal = moments.diagonal().tolist()
     for first in range(0, weight.shape[1], _BLOCK):
         block = slice(first, min(first + _BLOCK, weight.shape[1]))
-        near, before = pull[:, block].clone(), stood[:, block].clone()
+        near, before = pull[block].clone(), stood[block].clone()
         for at in range(block.start, block.stop):
-            wanted = stood[:, at] + near[:, at - first] / diagonal[at]
-            values[:, at], rounded = grid.round(wanted, at // grid.group_size)
-            near -= (rounded - stood[:, at])[:, None] * moments[None, at, block]
-            stood[:, at] = rounded
-        pull -= (stood[:, block] - before) @ moments[block]
-    return values
+            wanted = stood[at] + near[at - first] / diagonal[at]
+            values[at], rounded = grid.round(wanted, at // grid.group_size)
+            near.addr_(moments[at, block], rounded - stood[at], alpha=-1)
+            stood[at] = rounded
+        pull.addmm_(moments[block].t(), stood[block] - before, alpha=-1)
+    return values.t()
 
 
 # The generator of fused elementwise kernels fails on pieces of BERT (OpenVINO 2026.4.1: "All
@@ -350,6 +400,8 @@ def compress_by_moments(
     *,
     group_size: int | None,
     symmetric: bool = False,
+    kept: Path | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> None:
     """Compresses, in place, the weights of matrix products to int4 one after the other.
 
@@ -363,6 +415,9 @@ def compress_by_moments(
         samples: one call each: arrays for the model's inputs, in order.
         group_size: 32, 64 or 128, or None for one scale per output channel.
         symmetric: without zero points.
+        kept: a folder that gets each weight when it is rounded. Those that a former call with equal
+            arguments left there are not rounded again. None to keep nothing.
+        on_progress: called with the number of weights that are rounded, and with that of all.
     """
     position = {node.get_friendly_name(): at for at, node in enumerate(model.get_ordered_ops())}
 
@@ -370,8 +425,8 @@ def compress_by_moments(
         return position[uses.products[0].get_friendly_name()] if uses.products else -1
 
     original = model.clone()
-    kept = (uses for uses in weight_uses(model) if uses.products or uses.elements >= _SMALL_TABLE)
-    found = sorted(kept, key=first_product)
+    large = (uses for uses in weight_uses(model) if uses.products or uses.elements >= _SMALL_TABLE)
+    found = sorted(large, key=first_product)
     rounded: list[tuple[WeightUses, int]] = []
     for uses in found:
         group = fitting_group(uses.columns, group_size)
@@ -380,7 +435,11 @@ def compress_by_moments(
             replace_weight(uses, quantize_weight(uses.matrix(), bits=8, symmetric=symmetric))
         else:
             rounded.append((uses, group))
-    _round_in_turn(original, model.clone(), rounded, samples=samples, symmetric=symmetric)
+    store = None if kept is None else _Store(kept)
+    _round_in_turn(
+        original, model.clone(), rounded, samples=samples, symmetric=symmetric, store=store,
+        on_progress=on_progress or (lambda done, total: None),
+    )  # fmt: skip
     model.validate_nodes_and_infer_types()
 
 
@@ -391,26 +450,67 @@ def _round_in_turn(
     *,
     samples: Sequence[Sequence[Any]],
     symmetric: bool,
+    store: _Store | None,
+    on_progress: Callable[[int, int], object],
 ) -> None:
     """Rounds weights, with the model as it was and as it becomes running beside each other."""
     exact_nodes = {node.get_friendly_name(): node for node in original.get_ops()}
     nodes = {node.get_friendly_name(): node for node in twin.get_ops()}
     exact_run, run = SegmentedModel(original, samples), SegmentedModel(twin, samples)
     seen: list[_Array] = []
-    sums = (torch.empty(0), torch.empty(0))
-    for uses, group in rounded:
+    moments: _Moments | None = None
+    drift = torch.empty(0)
+    for number, (uses, group) in enumerate(rounded):
+        on_progress(number, len(rounded))
         names = [product.get_friendly_name() for product in uses.products]
+        known = None if store is None else store.read(number, symmetric)
+        if known is not None and known.values.numel() == uses.elements:
+            _set_weight([nodes[name] for name in names], known, uses.is_transposed)
+            replace_weight(uses, known)
+            continue
         values = run.advance(nodes[names[0]].input(0))
         exact_values = exact_run.advance(exact_nodes[names[0]].input(0))
         if values is not seen:  # products that share their input share its sums
             seen = values
             is_transposed = bool(nodes[names[0]].get_attributes()["transpose_a"])
-            sums = _sums(exact_values, values, is_transposed)
-        quantized = round_by_moments(
-            uses.matrix(), sums[0], group_size=group, symmetric=symmetric, drift=sums[1]
-        )
+            sums, drift = _sums(exact_values, values, is_transposed)
+            _check_sums(uses.columns, sums, drift)
+            moments = _Moments.of(sums)
+        assert moments is not None, "the first weight has set it"
+        quantized = _rounded(uses.matrix(), moments, group, symmetric, drift)
+        if store is not None:
+            store.write(number, quantized)
         _set_weight([nodes[name] for name in names], quantized, uses.is_transposed)
         replace_weight(uses, quantized)
+    on_progress(len(rounded), len(rounded))
+
+
+class _Store:
+    """Weights that were rounded, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def read(self, number: int, symmetric: bool) -> QuantizedWeight | None:
+        """Returns a weight; None if it is not there, or damaged."""
+        damage = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+        with contextlib.suppress(*damage), np.load(self._path(number)) as found:
+            values, scale = (torch.from_numpy(found[name]) for name in ("values", "scale"))
+            zero = None if symmetric else torch.from_numpy(found["zero"])
+            return QuantizedWeight(values, scale, zero, 4)
+        return None
+
+    def write(self, number: int, weight: QuantizedWeight) -> None:
+        """Writes a weight, whole or not at all."""
+        arrays: dict[str, Any] = {"values": weight.values.numpy(), "scale": weight.scale.numpy()}
+        if weight.zero_point is not None:
+            arrays["zero"] = weight.zero_point.numpy()
+        with draft_of(self._path(number)) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04}.npz"
 
 
 def _sums(

@@ -13,6 +13,7 @@ from npu_llm.choices import PipelineName, check_group_size
 from npu_llm.errors import OptionError
 from npu_llm.kv_cache.static_layout import KEY_POSITIONS
 from npu_llm.precision import Precision
+from npu_llm.progress import Advance
 
 if TYPE_CHECKING:
     from npu_llm.capture.step import CapturedStep
@@ -35,11 +36,16 @@ class Compression:
         symmetric: whether to omit zero points: a little smaller, a little less exact.
         text: a text file; int4 weights are rounded so that products with its tokens change least
             (GPTQ). None to round to the nearest value.
+        kept: a folder for the weights that were rounded by the text, where a former run that was
+            interrupted may have left some; None for none.
+        advance: reports how many of them are rounded.
     """
 
     group_size: int | None = None
     symmetric: bool = False
     text: Path | None = None
+    kept: Path | None = None
+    advance: Advance | None = None
 
     def __post_init__(self) -> None:
         """Checks the group size.
@@ -98,6 +104,12 @@ def compress_by_text(
     from npu_compiler.quantize import compress_weights_by_data
 
     assert compression.text is not None
+    advance = compression.advance
+
+    def on_progress(done: int, total: int) -> None:
+        if advance is not None:
+            advance(done / total, f"weight {done:,} of {total:,}")
+
     if captured.states:
         raise _unusable(compression.text, "the model keeps states between the tokens of a text")
     return compress_weights_by_data(
@@ -105,6 +117,8 @@ def compress_by_text(
         _samples(captured, model, _tokens(compression.text, tokenizer)),
         group_size=compression.group_size,
         symmetric=compression.symmetric,
+        kept=compression.kept,
+        on_progress=on_progress,
     )
 
 

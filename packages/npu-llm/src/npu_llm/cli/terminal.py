@@ -50,6 +50,9 @@ __all__ = [
 Counter = Callable[[int, int], None]
 
 
+_LINE_S = 10.0  # between two lines of a stage without a terminal
+
+
 class Display:
     """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal.
 
@@ -149,10 +152,16 @@ class Display:
 
     def _lines(self) -> ProgressListener:
         started: dict[str, float] = {}
+        told_s = time.perf_counter()
 
         def listener(stage: Stage, share: float) -> None:
+            nonlocal told_s
+            now = time.perf_counter()
             if stage.name not in started:
-                started[stage.name] = time.perf_counter()
+                started[stage.name] = told_s = now
+            elif stage.doing and now >= told_s + _LINE_S:
+                told_s = now
+                self.line(f"{stage.title}: {stage.doing}, {now - started[stage.name]:.0f} s")
             elif share >= 1.0 and not stage.doing and started[stage.name] >= 0:
                 seconds = time.perf_counter() - started[stage.name]
                 started[stage.name] = -1.0
