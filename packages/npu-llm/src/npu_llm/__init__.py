@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npu_llm.chat.reply import Reply, ReplyStream
     from npu_llm.compat.intel_npu_acceleration_library.modelling import NPUModel
     from npu_llm.encoder_decoders.models import NPUModelForSeq2SeqLM, NPUModelForSpeechSeq2Seq
+    from npu_llm.generation.exported_model import ExportedModel
     from npu_llm.generation.lazy_model import load
     from npu_llm.generation.model import NPUModelForCausalLM
     from npu_llm.generation.static_generation import (
@@ -51,6 +52,7 @@ __all__ = [
     "CaptureError",
     "ChatSession",
     "ContextError",
+    "ExportedModel",
     "LlmError",
     "MemoryNeedError",
     "ModelError",
@@ -85,6 +87,7 @@ __all__ = [
 
 _HOMES = {
     "ChatSession": "chat.chat_session",
+    "ExportedModel": "generation.exported_model",
     "NPUAutoModel": "tasks.auto_model",
     "NPUModel": "compat.intel_npu_acceleration_library.modelling",
     "NPUModelForAudioClassification": "tasks.models",

@@ -205,13 +205,13 @@ def _choose(
 ) -> torch.Tensor:
     """The next token of each row: (batch,) int64 on cpu."""
     if not processors and not do_sample:
-        return argmax(logits)
+        return torch.as_tensor(argmax(logits))
     with one_thread() if logits.numel() <= _MOST_ON_ONE_THREAD else nullcontext():
         scores = logits
         if processors:
             scores = processors(sequences.to(device), logits.to(device))
         if not do_sample:
-            return argmax(scores)
+            return torch.as_tensor(argmax(scores))
         shares = torch.nn.functional.softmax(scores, dim=-1)
         return torch.multinomial(shares, num_samples=1)[:, 0].cpu()
 

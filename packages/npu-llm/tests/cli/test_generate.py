@@ -75,6 +75,6 @@ def test_what_renders_the_prompt_starts_before_the_model(in_process, monkeypatch
         raise Seen(chat_template._renderer._process is not None)
 
     chat_template._renderer.end()
-    monkeypatch.setattr(session, "start", start)
+    monkeypatch.setattr(session, "start_plain", start)
     with pytest.raises(Seen, match="True"):
         in_process("generate", "Hello")

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import npu_llm
+
 # Prints which of the two a command imported, to standard error after its own lines.
 COMMAND = """
 import io, sys
@@ -57,6 +59,17 @@ print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file
 """
 
 
+# As for the command, where neither torch nor what needs it can be imported.
+WITHOUT_TORCH = """
+import sys
+
+sys.modules.update(dict.fromkeys(("torch", "transformers", "openvino")))
+from npu_llm.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def imported(program, checkpoint, cache_dir, *arguments):
     place = ["--model", str(checkpoint), "--cache-dir", str(cache_dir), "--dtype", "float32"]
     line = [sys.executable, "-c", program, arguments[0], *place, *arguments[1:]]
@@ -78,6 +91,29 @@ def imported(program, checkpoint, cache_dir, *arguments):
 )
 def test_a_cached_command_imports_no_transformers(checkpoint, cache_dir, arguments):
     assert imported(COMMAND, checkpoint, cache_dir, *arguments) == []
+
+
+def without_torch(*arguments):
+    line = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_an_exported_folder_answers_without_torch(checkpoint, shared, tmp_path):
+    folder = tmp_path / "out"
+    npu_llm.export(checkpoint, folder, dtype="float32", pipeline="kernels")
+    asked = ("--seed", "3", "--max-new-tokens", "4", "the quick")
+    done = without_torch("generate", "--model", folder, *asked)
+    assert done.returncode == 0, done.stderr
+    assert "holds a kernel program" in done.stderr
+    with_torch = subprocess.run(
+        [sys.executable, "-c", "import torch\n" + WITHOUT_TORCH.replace("sys.modules", "{}"),
+         "generate", "--model", str(folder), *asked],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert with_torch.stdout == done.stdout
+    refused = without_torch("generate", "--model", folder, "--kv-cache", "u8", "the quick")
+    assert refused.returncode == 2
+    assert "[torch-missing]" in refused.stderr
 
 
 def test_a_server_imports_no_transformers(checkpoint, cache_dir):

@@ -8,7 +8,7 @@ from npu_llm.checkpoint.facts import read_facts
 from npu_llm.checkpoint.requirements import cache_bytes_per_token
 from npu_llm.checkpoint.source import find_source
 from npu_llm.errors import ContextError
-from npu_llm.models import load as module
+from npu_llm.models import kernel_loading as module
 from npu_llm.precision import PRECISIONS
 
 IDS = torch.tensor([[5, 9, 3, 7, 1, 4]])

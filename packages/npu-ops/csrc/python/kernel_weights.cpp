@@ -1,34 +1,13 @@
 #include "python/kernel_weights.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
-#include <atomic>
 #include <map>
-#include <optional>
 
-#include <pybind11/stl.h>
-#include <torch/csrc/utils/pybind.h>
-
-#include "kernel_programs/linear.h"
-#include "kernel_programs/row_kernels.h"
 #include "python/module.h"
 
 namespace npu::ops::python {
 
 using kernel_programs::Kind;
 using kernel_programs::PackedLinear;
-
-void require_tensor(const at::Tensor& tensor, const std::string& name, at::ScalarType dtype,
-                    std::int64_t count) {
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == dtype &&
-      tensor.numel() == count) {
-    return;
-  }
-  throw py::value_error(name + ": must be a contiguous cpu tensor of " + std::to_string(count) +
-                        " " + c10::toString(dtype) + "; got " + std::to_string(tensor.numel()) +
-                        " " + c10::toString(tensor.scalar_type()));
-}
 
 namespace {
 
@@ -46,7 +25,8 @@ Kind kind_named(const std::string& text, const std::string& name) {
   return kind->second;
 }
 
-// A kind of blocks that a row of so many inputs can have.
+}  // namespace
+
 Kind block_kind(const std::string& text, std::int64_t inputs) {
   const Kind kind = kind_named(text, "kind");
   if (!kernel_programs::is_of_blocks(kind) || kind == Kind::mixed)
@@ -57,77 +37,9 @@ Kind block_kind(const std::string& text, std::int64_t inputs) {
   return kind;
 }
 
-void check_rows(const std::optional<at::Tensor>& rows, std::int64_t below) {
-  if (!rows) return;
-  require_tensor(*rows, "rows", at::kLong, rows->numel());
-  const auto* row = rows->const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < rows->numel(); ++i) {
-    if (row[i] < 0 || row[i] >= below)
-      throw py::value_error("rows: must be below " + std::to_string(below) + "; got " +
-                            std::to_string(row[i]));
-  }
-}
+namespace {
 
-// The rows of a file in a kind's blocks, or some of them, as packed weights have them.
-at::Tensor pack_blocks(const std::string& name, const at::Tensor& blocks, std::int64_t inputs,
-                       const std::optional<at::Tensor>& rows) {
-  const Kind kind = block_kind(name, inputs);
-  const kernel_programs::BlockForm form = kernel_programs::form_of(kind);
-  const std::int64_t of_row = inputs / form.file_inputs * form.file_bytes;
-  require_tensor(blocks, "blocks", at::kByte, blocks.numel() / of_row * of_row);
-  check_rows(rows, blocks.numel() / of_row);
-  PackedLinear made;
-  made.kind = kind;
-  made.inputs = static_cast<int>(inputs);
-  const std::int64_t outputs = rows ? rows->numel() : blocks.numel() / of_row;
-  if (outputs <= 0 || outputs >= (std::int64_t{1} << 31))
-    throw py::value_error("blocks: must be some rows; got " + std::to_string(outputs));
-  made.outputs = static_cast<int>(outputs);
-  at::Tensor data =
-      at::empty({static_cast<std::int64_t>(made.blocks() * made.block_bytes())}, at::kByte);
-  const auto* file = blocks.const_data_ptr<std::uint8_t>();
-  const auto* order = rows ? rows->const_data_ptr<std::int64_t>() : nullptr;
-  auto* to = data.mutable_data_ptr<std::uint8_t>();
-  std::atomic<bool> are_finite{true};
-  {
-    const py::gil_scoped_release unlocked;
-    at::parallel_for(0, made.blocks(), 8, [&](std::int64_t first, std::int64_t last) {
-      if (!kernel_programs::pack_block_rows(kind, file, made.outputs, made.inputs, order,
-                                            static_cast<int>(first), static_cast<int>(last), to)) {
-        are_finite = false;
-      }
-    });
-  }
-  if (!are_finite) throw py::value_error("blocks: a scale is not finite");
-  return data;
-}
-
-// Rows of a packed weight in float32.
-at::Tensor unpack_blocks(const std::string& name, const at::Tensor& data, std::int64_t outputs,
-                         std::int64_t inputs, const std::optional<at::Tensor>& rows) {
-  PackedLinear weight;
-  weight.kind = block_kind(name, inputs);
-  weight.inputs = static_cast<int>(inputs);
-  weight.outputs = static_cast<int>(outputs);
-  require_tensor(data, "data", at::kByte,
-                 static_cast<std::int64_t>(weight.blocks() * weight.block_bytes()));
-  check_rows(rows, outputs);
-  const std::int64_t count = rows ? rows->numel() : outputs;
-  at::Tensor values = at::empty({count, inputs}, at::kFloat);
-  const auto* from = data.const_data_ptr<std::uint8_t>();
-  const auto* chosen = rows ? rows->const_data_ptr<std::int64_t>() : nullptr;
-  auto* to = values.mutable_data_ptr<float>();
-  const py::gil_scoped_release unlocked;
-  at::parallel_for(0, count, 32, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) {
-      kernel_programs::read_block_row(weight.kind, from, chosen == nullptr ? i : chosen[i],
-                                      weight.inputs, to + i * inputs);
-    }
-  });
-  return values;
-}
-
-void read_parts(const py::object& weight, const std::string& name, std::vector<at::Tensor>& held,
+void read_parts(const py::object& weight, const std::string& name, std::vector<Array>& held,
                 PackedLinear& made) {
   made.do_alternate = py::cast<bool>(weight.attr("alternating"));
   int outputs = 0;
@@ -153,7 +65,7 @@ void read_parts(const py::object& weight, const std::string& name, std::vector<a
 }  // namespace
 
 PackedLinear packed_linear(const py::object& weight, const std::string& name,
-                           std::vector<at::Tensor>& held) {
+                           std::vector<Array>& held) {
   if (!py::hasattr(weight, "kind"))
     throw py::value_error(name + ": must be a packed linear weight");
   PackedLinear made;
@@ -173,29 +85,23 @@ PackedLinear packed_linear(const py::object& weight, const std::string& name,
   if (kernel_programs::is_of_blocks(made.kind)) {
     block_kind(py::cast<std::string>(weight.attr("kind")), made.inputs);
   }
-  const auto tensor = [&](const char* part, at::ScalarType dtype, std::int64_t count) {
-    held.push_back(py::cast<at::Tensor>(weight.attr(part)));
-    require_tensor(held.back(), name + "." + part, dtype, count);
-    return held.back().const_data_ptr();
+  const auto array = [&](const char* part, Element element, std::int64_t count) {
+    held.push_back(py::cast<Array>(weight.attr(part)));
+    require_array(held.back(), name + "." + part, element, count);
+    return read(held.back());
   };
   made.data = static_cast<const std::uint8_t*>(
-      tensor("data", at::kByte, static_cast<std::int64_t>(made.blocks() * made.block_bytes())));
+      array("data", Element::uint8, static_cast<std::int64_t>(made.blocks() * made.block_bytes())));
   if (made.kind != Kind::int8 && made.kind != Kind::int4) return made;
   const bool is_grouped = made.kind == Kind::int4;
   const std::int64_t scales =
       is_grouped ? std::int64_t{made.blocks()} * made.groups() * kernel_programs::kBlockOutputs
                  : made.outputs;
-  made.scales = tensor("scales", is_grouped ? at::kHalf : at::kFloat, scales);
+  made.scales = array("scales", is_grouped ? Element::float16 : Element::float32, scales);
   if (!weight.attr("zeros").is_none()) {
-    made.zeros = static_cast<const std::uint8_t*>(tensor("zeros", at::kByte, scales));
+    made.zeros = static_cast<const std::uint8_t*>(array("zeros", Element::uint8, scales));
   }
   return made;
-}
-
-void bind_kernel_weights(py::module_& m) {
-  m.def("kernel_sets", &kernel_programs::kernel_sets);
-  m.def("pack_blocks", &pack_blocks);
-  m.def("unpack_blocks", &unpack_blocks);
 }
 
 }  // namespace npu::ops::python

@@ -1,22 +1,19 @@
 // Packed weights of Python (npu_ops.kernel_programs.weights) as the kernels take them, checked.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <pybind11/pybind11.h>
-
 #include <string>
 #include <vector>
 
 #include "kernel_programs/packed_linear.h"
+#include "python/array.h"
 
 namespace npu::ops::python {
 
-// Raises ValueError unless `tensor` is contiguous, on cpu, and of this dtype and size.
-void require_tensor(const at::Tensor& tensor, const std::string& name, at::ScalarType dtype,
-                    std::int64_t count);
+// A kind of blocks that a row of so many inputs can have; raises ValueError for another.
+kernel_programs::Kind block_kind(const std::string& text, std::int64_t inputs);
 
-// The weight; its memory is that of tensors which are appended to `held`.
-kernel_programs::PackedLinear packed_linear(const pybind11::object& weight, const std::string& name,
-                                            std::vector<at::Tensor>& held);
+// The weight; its memory is that of arrays which are appended to `held`.
+kernel_programs::PackedLinear packed_linear(const py::object& weight, const std::string& name,
+                                            std::vector<Array>& held);
 
 }  // namespace npu::ops::python

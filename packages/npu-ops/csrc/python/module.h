@@ -1,4 +1,4 @@
-// The parts of the Python module npu_ops._C.
+// The parts of the Python modules npu_ops._C and npu_ops._programs.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,7 +18,8 @@ inline std::string one_line(const py::error_already_set& error) {
 void bind_sampling(py::module_& m);
 void bind_host_use(py::module_& m);
 void bind_kernel_program(py::module_& m);
-void bind_kernel_weights(py::module_& m);
+void bind_block_weights(py::module_& m);
+void bind_tensor_call(py::module_& m);
 void bind_variants(py::module_& m);
 
 }  // namespace npu::ops::python

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.abc
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
@@ -18,6 +19,7 @@ from typing import Any
 
 __all__ = [
     "deferred_starts",
+    "has_torch",
     "homes_of",
     "is_deferred",
     "lazy_names",
@@ -44,9 +46,17 @@ def lazy_names(package: str, homes: Mapping[str, str | None]) -> Callable[[str],
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
+        try:
+            module = importlib.import_module(f"{package}.{name if home is None else home}")
+        except ImportError as failure:
+            if has_torch():
+                raise
+            raise ImportError(
+                f"{package}.{name}: needs torch, which is not installed. Run `pip install torch`."
+            ) from failure
         if home is None:
-            return importlib.import_module(f"{package}.{name}")
-        value = getattr(importlib.import_module(f"{package}.{home}"), name)
+            return module
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -59,11 +69,19 @@ def homes_of(modules: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def start(action: Callable[[], object]) -> None:
-    """Runs a package's code that needs torch: now, or when a command has read its arguments."""
-    if _deferred is None:
-        action()
-    else:
+    """Runs a package's code that needs torch: now, or when a command has read its arguments.
+
+    Where torch is not installed it never runs: what needs none can be imported all the same.
+    """
+    if _deferred is not None:
         _deferred.append(action)
+    elif has_torch():
+        action()
+
+
+def has_torch() -> bool:
+    """Whether torch is installed; nothing is imported."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def start_packages() -> None:

@@ -6,7 +6,7 @@ made the program; here it is only handed on.
 
 from collections.abc import Mapping
 
-from npu_runtime import _C, observe
+from npu_runtime import observe
 from npu_runtime.config import config
 
 __all__ = ["is_wanted", "start", "stop", "tell_origins"]
@@ -31,6 +31,8 @@ def start(*, first: int, every: int) -> None:
         every: after those each run of this distance; 0 for none.
     """
     global _is_on
+    from npu_runtime import _C  # late, here and below: it needs torch's libraries
+
     _is_on = True
     _C.set_layer_sampling(first, every)
     for program, origins in list(_origins.items()):
@@ -60,5 +62,7 @@ def _tell(program: str, origins: Mapping[str, tuple[str, str]]) -> None:
 def stop() -> None:
     """Ends it; programs that were loaded for it keep their small cost."""
     global _is_on
+    from npu_runtime import _C
+
     _is_on = False
     _C.set_layer_sampling(0, 0)

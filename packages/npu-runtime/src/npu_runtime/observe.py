@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from npu_runtime import _C
 from npu_runtime.public_calls import public_call
 
 __all__ = [
@@ -117,6 +116,8 @@ def _forget(listener: Listener) -> None:
 
 
 def _tell_native() -> None:
+    from npu_runtime import _C  # late, here and below: it needs torch's libraries
+
     _C.set_kernels_wanted(any(listener not in _without_kernels for listener in _listeners))
     _C.set_listening(bool(_listeners))
 
@@ -209,6 +210,8 @@ def _emit_span(category: str, name: str, start_ns: int, args: dict[str, object])
 
 
 def _deliver(python_events: list[Event]) -> None:
+    from npu_runtime import _C
+
     with _lock:
         native, dropped = _C.drain_events()
         events = [*map(Event._make, native), *python_events]

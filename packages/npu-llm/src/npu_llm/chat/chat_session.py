@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -11,12 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from npu_llm.chat.output_format import OutputFormat
 from npu_llm.chat.output_parser import Delta
 from npu_llm.chat.reply import Draft, Finish, InterruptGuard, Reply, ReplyStream, generated
-from npu_llm.chat.session_file import ModelIdentity, SavedSession, read_session, write_session
 from npu_llm.engine.engine import Engine, EngineOptions
 from npu_llm.engine.kv_store import SequentialStore
 from npu_llm.engine.sampler import Token
@@ -26,11 +24,12 @@ from npu_llm.errors import ContextError, OptionError, SessionError, missing_toke
 from npu_llm.structured_output import Form, TokenConstraint, given_form
 from npu_llm.tokenizer.detokenizer import Detokenizer
 from npu_llm.tokenizer.tokenizer import Message, Tokenizer, tool_schema
+from npu_ops.kernel_programs.native import is_torch_loaded
 from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
-    from npu_llm.generation.language_model import LanguageModel
+    from npu_llm.generation.entry_model import EntryModel
 
 __all__ = ["ChatSession", "Overflow"]
 
@@ -61,7 +60,7 @@ class ChatSession:
     @public_call
     def __init__(
         self,
-        model: LanguageModel,
+        model: EntryModel,
         system: str | None = None,
         *,
         tools: Sequence[Any] | None = None,
@@ -135,7 +134,7 @@ class ChatSession:
         return len(self._store.cached_tokens)
 
     @property
-    def model(self) -> LanguageModel:
+    def model(self) -> EntryModel:
         """The model that answers."""
         return self._model
 
@@ -268,6 +267,8 @@ class ChatSession:
         Raises:
             SessionError: [session-unwritable], [session-busy].
         """
+        from npu_llm.chat.session_file import ModelIdentity, SavedSession, write_session
+
         with self._claimed():
             saved = SavedSession(
                 messages=self._messages,
@@ -279,7 +280,7 @@ class ChatSession:
 
     @classmethod
     @public_call
-    def restore(cls, model: LanguageModel, path: str | Path, **options: Any) -> ChatSession:
+    def restore(cls, model: EntryModel, path: str | Path, **options: Any) -> ChatSession:
         """Reads what `save` wrote, and continues the conversation where it was.
 
         Args:
@@ -291,6 +292,8 @@ class ChatSession:
             SessionError: [session-unreadable] for a file that is missing, damaged or of another
                 kind, [session-model] for a session with another model or precision.
         """
+        from npu_llm.chat.session_file import ModelIdentity, read_session
+
         saved = read_session(Path(path), ModelIdentity.of(model))
         session = cls(model, **options)
         session._messages = [dict(message) for message in saved.messages]
@@ -333,6 +336,8 @@ class ChatSession:
                 )
                 with closing(events):
                     if streamer is not None:
+                        import torch  # late, here and below: an answer needs none
+
                         streamer.put(torch.tensor([draft.prompt]))
                     for event in events:
                         if isinstance(event, Finished):
@@ -340,6 +345,8 @@ class ChatSession:
                             break
                         piece = draft.add(event)
                         if streamer is not None:
+                            import torch
+
                             streamer.put(torch.tensor([event.id]))
                         yield from parser.take(piece)
                         if draft.ends(self._stop, cancel):
@@ -414,8 +421,7 @@ class ChatSession:
         if params is None:
             return self._by_transformers(prompt, options), Detokenizer(decoder)
         if params.seed is None and params.temperature:
-            # Random numbers follow torch.manual_seed.
-            params = replace(params, seed=int(torch.randint(1 << 62, ())))
+            params = replace(params, seed=_new_seed())
         constraint = self._constraint(prompt, form, budget)
         text = Detokenizer(decoder, params.stop, includes_stop=True)
         return self._engine.generate(prompt, params, constraint=constraint), text
@@ -433,11 +439,15 @@ class ChatSession:
         self, prompt: list[int], options: Mapping[str, Any]
     ) -> Generator[Event, None, None]:
         """Yields the tokens of transformers' generate, which another thread calls."""
+        import torch
+
         cache = self._store.lend(prompt)
         tokens: list[int] = []
         ids = torch.tensor([prompt])
         model: Any = self._model
         arguments = {"pad_token_id": self._tokenizer.pad_token_id, **options}
+        if (seed := arguments.pop("seed", None)) is not None:
+            torch.manual_seed(seed)
         if options.get("stop_strings") is not None:
             arguments["tokenizer"] = model.tokenizer
         found = generated(
@@ -538,6 +548,15 @@ def _as_message(message: str | Message) -> dict[str, Any]:
         'Pass {"role": "tool", "content": "..."}, for example.',
         code="message-kind",
     )
+
+
+def _new_seed() -> int:
+    """Returns a seed that follows torch.manual_seed; without torch, one from the system."""
+    if not is_torch_loaded():
+        return random.SystemRandom().getrandbits(62)
+    import torch
+
+    return int(torch.randint(1 << 62, ()))
 
 
 def _finish(end: Finished) -> Finish:

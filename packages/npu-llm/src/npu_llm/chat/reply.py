@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
+
     from npu_llm.chat.output_parser import Delta, OutputParser
     from npu_llm.chat.tool_calls import Call
     from npu_llm.engine.sampler import Token
@@ -276,4 +276,6 @@ class _Streamed:
 
     def must_stop(self, input_ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
         """A stopping criterion: True for each row, (batch,) bool, once is_stopped is."""
+        import torch
+
         return torch.full((input_ids.shape[0],), self.is_stopped)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npu_llm.chat.chat_session import ChatSession
     from npu_llm.chat.reply import Reply
     from npu_llm.cli.terminal import Display
-    from npu_llm.generation.language_model import LanguageModel
+    from npu_llm.generation.entry_model import EntryModel
 
 __all__ = ["LocalModels", "main"]
 
@@ -122,7 +122,7 @@ class LocalModels:
         self._options = options
         self._display = display
 
-    def new_session(self, model: LanguageModel) -> ChatSession:
+    def new_session(self, model: EntryModel) -> ChatSession:
         """Returns an empty session with a model."""
         from npu_llm.chat.chat_session import ChatSession
 
@@ -179,7 +179,7 @@ class LocalModels:
             **figures(model, reply),
         }
 
-    def _settings(self, model: LanguageModel) -> dict[str, Any]:
+    def _settings(self, model: EntryModel) -> dict[str, Any]:
         from npu_llm.cli.session import generation_options
 
         return {**generation_options(self._options, model), "overflow": "drop_oldest"}

@@ -73,15 +73,18 @@ def generate(options: argparse.Namespace) -> int:
     display = Display()
     with import_notice():
         from npu_llm.chat.chat_session import ChatSession
-        from npu_llm.cli.session import figures, generation_options, start
+        from npu_llm.cli.session import figures, generation_options, start_plain
         from npu_llm.cli.terminal import writer_beside_json
         from npu_llm.cli.turns import show_deltas
-    model = start(options, display)
+    model = start_plain(options, display)
     if options.adapter:
         names = [model.load_adapter(path) for path, _ in options.adapter]
         model.set_adapter(dict(zip(names, (scale for _, scale in options.adapter), strict=True)))
         display.line(f"adapters: {', '.join(names)}")
-    session = ChatSession(model, options.system, **generation_options(options, model))
+    asked = generation_options(options, model)
+    if options.seed is not None:
+        asked["seed"] = options.seed
+    session = ChatSession(model, options.system, **asked)
     stream = session.stream(prompt, schema=schema)
     show_deltas(stream, writer_beside_json(options.json), display)
     reply = stream.reply

@@ -10,18 +10,21 @@ from typing import Any
 
 import npu_runtime
 from npu_command.host_memory import process_memory_bytes
+from npu_command.import_hooks import has_torch, start_packages
 from npu_command.output import import_notice
 from npu_llm.chat.reply import Reply
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.arguments import SAMPLING, file_options
 from npu_llm.cli.terminal import Display
-from npu_llm.errors import missing_tokenizer
-from npu_llm.generation.language_model import LanguageModel
-from npu_llm.generation.lazy_model import load
-from npu_llm.models.entry import is_exported
+from npu_llm.errors import ModelError, missing_tokenizer
+from npu_llm.generation.entry_model import EntryModel
+from npu_llm.generation.exported_model import ExportedModel
+from npu_llm.models.entry import Entry, is_exported, open_exported
 from npu_llm.models.load_options import LoadOptions
+from npu_ops.kernel_programs.native import has_programs
+from npu_runtime.config import config
 
-__all__ = ["be_quiet", "figures", "generation_options", "start"]
+__all__ = ["be_quiet", "figures", "generation_options", "start", "start_plain"]
 
 _QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # SmolLM2's card recommends these; sampled more freely, a model of its size loses the thread.
@@ -37,22 +40,14 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
     Raises:
         NpuError: if it cannot start.
     """
-    asked = {
-        name: getattr(options, name)
-        for name in (
-            "dtype",
-            "pipeline",
-            "max_context",
-            "kv_cache",
-            "sparse_attention",
-            "verify",
-            "cache_dir",
-        )
-    } | file_options(options)
-    LoadOptions(**asked)  # refuses bad ones before anything is printed
+    asked = _asked(options)
     with import_notice():
+        start_packages()
+        from npu_llm.generation.lazy_model import load
+
+        LoadOptions(**asked)  # refuses bad ones before anything is printed
         device = npu_runtime.device_info()
-    display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
+    _tell_device(device, display)
     path: str | Path = options.model
     if options.model is None:
         source = find_installed_weights()
@@ -65,6 +60,91 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         model = load(path, **asked, on_progress=listener)
     if needs_tokenizer and not model.has_tokenizer:
         raise missing_tokenizer(path)
+    _describe(model, display)
+    if getattr(options, "seed", None) is not None:
+        import torch
+
+        torch.manual_seed(options.seed)
+    return model
+
+
+def start_plain(options: argparse.Namespace, display: Display) -> Any:
+    """Starts the model that the options name for text alone: without torch if that suffices.
+
+    Returns:
+        An ExportedModel for a kernel program in an exported folder or the compile cache, without
+        further options; else what `start` does.
+
+    Raises:
+        NpuError: if it cannot start.
+        ModelError: [torch-missing] if it needs torch, which is not installed.
+    """
+    entry = _plain_entry(options)
+    if entry is None:
+        if not has_torch():
+            raise ModelError(
+                "--model: must be an exported kernel program, without further options, where torch "
+                f"is not installed; got {options.model}. Install torch, or export the model.",
+                code="torch-missing",
+            )
+        return start(options, display)
+    model = ExportedModel(entry)
+    if "made_with" in entry.about:  # an exported folder
+        display.line("device: CPU, the host's cores (the folder holds a kernel program)")
+    else:
+        _tell_device(npu_runtime.device_info(), display)
+    _describe(model, display)
+    return model
+
+
+# Options of add_model, add_adapters and others that only `start` knows.
+_NOT_PLAIN = ("max_context", "kv_cache", "sparse_attention", "adapter", "json_schema")
+
+
+def _plain_entry(options: argparse.Namespace) -> Entry | None:
+    """Returns the kernel program that the options name; None if `start` is needed."""
+    is_watched = config.attach or config.profile_layers  # by the profiler, which needs torch
+    if is_watched or options.pipeline not in (None, "auto", "kernels"):
+        return None
+    if any(getattr(options, name, None) for name in _NOT_PLAIN):
+        return None
+    entry = _written_entry(options) if has_programs() else None
+    if entry is None or entry.pipeline != "kernels" or not entry.has_fast_tokenizer:
+        return None
+    from npu_llm.models.kernel_loading import is_compared
+
+    # What torch has not seen on such a processor it sees now, where it is installed.
+    has_verdict = options.verify == "off" or (
+        options.verify == "first" and is_compared(entry.compiled)
+    )
+    return entry if has_verdict or not has_torch() else None
+
+
+def _written_entry(options: argparse.Namespace) -> Entry | None:
+    """Returns the exported folder that the options name, or the model's entry in the cache."""
+    if options.model is not None and is_exported(folder := Path(options.model).expanduser()):
+        return open_exported(folder) if options.dtype in (None, "auto") else None
+    path = find_installed_weights().path if options.model is None else Path(options.model)
+    if not has_torch() or not path.expanduser().exists():
+        return None
+    from npu_llm.models.lookup import locate
+
+    return locate(path, LoadOptions(**_asked(options))).entry
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments of LoadOptions."""
+    names = (
+        "dtype", "pipeline", "max_context", "kv_cache", "sparse_attention", "verify", "cache_dir",
+    )  # fmt: skip
+    return {name: getattr(options, name) for name in names} | file_options(options)
+
+
+def _tell_device(device: npu_runtime.DeviceInfo, display: Display) -> None:
+    display.line(f"device: {device.device}, {device.full_name} ({device.reason})")
+
+
+def _describe(model: EntryModel, display: Display) -> None:
     display.line(_how_it_started(model))
     if model.report.weights is not None:
         display.line(f"weights: {model.report.weights}")
@@ -78,14 +158,9 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         display.line(f"{name}: {said}")
     if model.verification.status != "right":
         display.line(f"program: {model.verification}")
-    if getattr(options, "seed", None) is not None:
-        import torch
-
-        torch.manual_seed(options.seed)
-    return model
 
 
-def generation_options(options: argparse.Namespace, model: LanguageModel) -> dict[str, Any]:
+def generation_options(options: argparse.Namespace, model: EntryModel) -> dict[str, Any]:
     """Returns the arguments of ChatSession for the command's options."""
     chosen: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
     chosen |= {
@@ -103,7 +178,7 @@ def generation_options(options: argparse.Namespace, model: LanguageModel) -> dic
     return chosen
 
 
-def figures(model: LanguageModel, reply: Reply) -> dict[str, str]:
+def figures(model: EntryModel, reply: Reply) -> dict[str, str]:
     """Returns the rows of the table that follows an answer."""
     peak, _ = process_memory_bytes()
     report = model.report
@@ -112,7 +187,7 @@ def figures(model: LanguageModel, reply: Reply) -> dict[str, str]:
     if report.from_cache:
         compiled = f"from cache, loaded in {compiled}"
     return {
-        "device": npu_runtime.device_info().device,
+        "device": report.device,
         "pipeline": _pipeline(model),
         "precision": model.precision.name,
         **_attention(model),

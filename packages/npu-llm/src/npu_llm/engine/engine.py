@@ -12,10 +12,10 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from npu_llm.engine.kv_store import CacheUsage, KVStore, PagedStore, SequentialStore
-from npu_llm.engine.sampler import Token, sample
+from npu_llm.engine.sampler import Logits, Token, sample
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.scheduler import Scheduler
 from npu_llm.engine.sequence import (
@@ -32,7 +32,7 @@ from npu_ops.kernel_programs.program import BLOCK_SLOTS
 from npu_runtime import observe
 
 if TYPE_CHECKING:
-    from npu_llm.generation.language_model import LanguageModel
+    from npu_llm.generation.entry_model import EntryModel
     from npu_llm.structured_output import TokenConstraint
 
 __all__ = ["CACHE_BYTES", "Engine", "EngineOptions", "EngineState", "RequestHandle"]
@@ -132,7 +132,7 @@ class Engine:
     the model meanwhile.
     """
 
-    def __init__(self, model: LanguageModel, options: EngineOptions | None = None) -> None:
+    def __init__(self, model: EntryModel, options: EngineOptions | None = None) -> None:
         self.options = options or EngineOptions()
         self._model = model
         self._store = _store_of(model, self.options)
@@ -304,10 +304,7 @@ class Engine:
             return stuck is not None
         count = sum(chunk.num_tokens for chunk in chunks)
         try:
-            with (
-                torch.inference_mode(),
-                observe.span("serving", f"step {count} rows", rows=count, sequences=len(chunks)),
-            ):
+            with observe.span("serving", f"step {count} rows", rows=count, sequences=len(chunks)):
                 logits = self._store.run(chunks)
         except Exception as failure:  # noqa: BLE001  # reported to its requests; others go on
             for chunk in chunks:
@@ -419,7 +416,7 @@ class Engine:
         else:
             self._finish(sequence, "error", _no_room(sequence.num_pending))
 
-    def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> None:
+    def _sample(self, sequences: list[Sequence], logits: Logits) -> None:
         """Appends a token to each sequence without pending tokens."""
         # A cancelled sequence ends before the next step.
         active = [index for index, one in enumerate(sequences) if not one.is_cancelled]
@@ -449,18 +446,18 @@ class Engine:
             self._changed.notify_all()
 
 
-def _score_prompts(chunks: Several[Chunk], logits: torch.Tensor) -> torch.Tensor:
+def _score_prompts(chunks: Several[Chunk], logits: Logits) -> Logits:
     """Passes the logits of prompts on; returns those of the last chunks, one row for each."""
     if not any(chunk.sequence.scores_prompt for chunk in chunks):
         return logits
-    counts = [chunk.num_logits for chunk in chunks]
+    ends = np.cumsum([chunk.num_logits for chunk in chunks])
     last = []
-    for chunk, rows in zip(chunks, torch.split(logits, counts), strict=True):
+    for chunk, rows in zip(chunks, np.split(logits, ends[:-1]), strict=True):
         if chunk.is_last:
             last.append(rows[-1:])
         if chunk.sequence.scores_prompt:
             chunk.sequence.score(rows)
-    return torch.cat(last) if last else logits[:0]
+    return np.concatenate(last) if last else logits[:0]
 
 
 def _no_room(num_tokens: int) -> ContextError:
@@ -471,7 +468,7 @@ def _no_room(num_tokens: int) -> ContextError:
     )
 
 
-def _store_of(model: LanguageModel, options: EngineOptions) -> KVStore:
+def _store_of(model: EntryModel, options: EngineOptions) -> KVStore:
     pool = model.block_pool
     if pool is None or options.is_sequential:
         return SequentialStore(model)

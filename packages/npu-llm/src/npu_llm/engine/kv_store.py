@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
@@ -9,17 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from npu_llm.engine.radix_cache import RadixCache
+from npu_llm.engine.sampler import Logits
 from npu_llm.engine.sequence import Chunk, Sequence
 from npu_llm.errors import ContextError
 from npu_llm.kv_cache.blocks import BlockPool, BlockTable, build_rows, run_rows
+from npu_ops.kernel_programs.native import is_torch_loaded
 from npu_ops.kernel_programs.program import BLOCK_SLOTS
 from npu_runtime import observe
 
 if TYPE_CHECKING:
-    from npu_llm.generation.language_model import LanguageModel
+    import torch
+
+    from npu_llm.generation.entry_model import EntryModel
     from npu_llm.kv_cache.cache import StepCache
 
 __all__ = ["CacheUsage", "KVStore", "PagedStore", "SequentialStore", "common_length"]
@@ -72,7 +76,7 @@ class KVStore(ABC):
         """Makes room for the pending tokens; False if there is none."""
 
     @abstractmethod
-    def run(self, chunks: Several[Chunk]) -> torch.Tensor:
+    def run(self, chunks: Several[Chunk]) -> Logits:
         """Reads chunks of different sequences in one step.
 
         Returns:
@@ -132,7 +136,7 @@ class PagedStore(KVStore):
         """See KVStore.append_slots."""
         return self._make_room(self._tables[sequence.seq_id], sequence.num_pending)
 
-    def run(self, chunks: Several[Chunk]) -> torch.Tensor:
+    def run(self, chunks: Several[Chunk]) -> Logits:
         """See KVStore.run."""
         tables = [self._tables[chunk.sequence.seq_id] for chunk in chunks]
         counts = [chunk.num_tokens for chunk in chunks]
@@ -142,9 +146,8 @@ class PagedStore(KVStore):
             start = chunk.sequence.num_computed
             tokens += chunk.sequence.token_ids[start : start + chunk.num_tokens]
             kept += range(len(tokens) - chunk.num_logits, len(tokens))
-        # numpy: each call of torch.tensor would let other threads have Python's lock.
-        ids, places = (torch.from_numpy(np.array(one, np.int64)) for one in (tokens, kept))
-        logits = run_rows(self._pool.store, build_rows(tables, counts, ids, kept=places))
+        ids, places = (np.array(one, np.int64) for one in (tokens, kept))
+        logits: Logits = run_rows(self._pool.store, build_rows(tables, counts, ids, kept=places))
         for chunk, table in zip(chunks, tables, strict=True):
             table.slots += chunk.num_tokens
             if chunk.sequence.num_computed // BLOCK_SLOTS != table.slots // BLOCK_SLOTS:
@@ -193,7 +196,7 @@ class SequentialStore(KVStore):
 
     max_num_seqs = 1
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: EntryModel) -> None:
         self.cached_tokens: list[int] = []
         self.num_reused = 0
         self._model = model
@@ -221,15 +224,19 @@ class SequentialStore(KVStore):
         """True: the cache grows by itself."""
         return True
 
-    def run(self, chunks: Several[Chunk]) -> torch.Tensor:
+    def run(self, chunks: Several[Chunk]) -> Logits:
         """See KVStore.run."""
         (chunk,) = chunks
         past, count = chunk.sequence.num_computed, chunk.num_tokens
         phase = "decode" if past else "prefill"
         assert self._cache is not None, "the sequence has room"
         tokens = chunk.sequence.token_ids[past : past + count]
-        with observe.span(phase, f"{phase} {count} tokens", batch=1, tokens=count, past=past):
-            logits = self._cache.append(tokens, num_logits=max(chunk.num_logits, 1))
+        with (
+            _without_gradients(),
+            observe.span(phase, f"{phase} {count} tokens", batch=1, tokens=count, past=past),
+        ):
+            found = self._cache.append(tokens, num_logits=max(chunk.num_logits, 1))
+            logits: Logits = np.asarray(found)
         return logits if chunk.num_logits else logits[:0]
 
     def free(self, sequence: Sequence) -> None:
@@ -285,7 +292,7 @@ class SequentialStore(KVStore):
             cache.restore(tensors)
         else:
             with (
-                torch.inference_mode(),
+                _without_gradients(),
                 observe.span(
                     "prefill", f"prefill {len(tokens)} tokens", batch=1, tokens=len(tokens), past=0
                 ),
@@ -310,6 +317,15 @@ def common_length(one: Several[int], other: Several[int]) -> int:
     if one[:shorter] == other[:shorter]:
         return shorter
     return next(index for index in range(shorter) if one[index] != other[index])
+
+
+def _without_gradients() -> contextlib.AbstractContextManager[None]:
+    """Returns torch's inference mode; nothing in a process without torch."""
+    if not is_torch_loaded():
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.inference_mode()
 
 
 def _num_blocks(num_tokens: int) -> int:

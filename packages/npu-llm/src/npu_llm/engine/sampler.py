@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_ops.kernel_programs.sampler import argmax
@@ -17,7 +17,9 @@ from npu_ops.kernel_programs.sampler import sample as sample_rows
 if TYPE_CHECKING:
     from npu_llm.structured_output import TokenConstraint
 
-__all__ = ["Sampler", "Token", "sample", "score_tokens"]
+__all__ = ["Logits", "Sampler", "Token", "sample", "score_tokens"]
+
+Logits = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Token:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def sample(samplers: Sequence[Sampler], logits: torch.Tensor) -> list[Token | Exception]:
+def sample(samplers: Sequence[Sampler], logits: Logits) -> list[Token | Exception]:
     """Samples the next token of each answer.
 
     Args:
@@ -46,8 +48,7 @@ def sample(samplers: Sequence[Sampler], logits: torch.Tensor) -> list[Token | Ex
         For each answer the token, or the failure of its own constraint or logits.
     """
     found: list[Token | Exception] = []
-    # Row by row: torch would copy rows together with its threads, on the cores of the next step.
-    for sampler, row in zip(samplers, logits.unbind(), strict=True):
+    for sampler, row in zip(samplers, np.asarray(logits), strict=True):
         try:
             found.append(sampler.next(row))
         except Exception as failure:  # noqa: BLE001  # a constraint may raise anything
@@ -55,7 +56,7 @@ def sample(samplers: Sequence[Sampler], logits: torch.Tensor) -> list[Token | Ex
     return found
 
 
-def score_tokens(logits: torch.Tensor, tokens: Sequence[int], *, num_top: int) -> list[Token]:
+def score_tokens(logits: Logits, tokens: Sequence[int], *, num_top: int) -> list[Token]:
     """Returns tokens with their log probabilities.
 
     Args:
@@ -63,13 +64,19 @@ def score_tokens(logits: torch.Tensor, tokens: Sequence[int], *, num_top: int) -
         tokens: one for each row.
         num_top: number of most likely tokens to report with each.
     """
-    logprobs = torch.log_softmax(logits, -1)
-    values, ids = torch.topk(logprobs, min(num_top, logprobs.shape[-1]))
-    own = logprobs[torch.arange(len(tokens)), torch.tensor(tokens)]
+    highest = logits.max(-1, keepdims=True)
+    sums = np.exp(logits - highest).sum(-1, keepdims=True)
+    logprobs = logits - highest - np.log(sums)
+    own = logprobs[np.arange(len(tokens)), tokens]
+    count = min(num_top, logprobs.shape[-1])
+    best = np.argpartition(-logprobs, max(count - 1, 0), -1)[:, :count]
+    values = np.take_along_axis(logprobs, best, -1)
+    order = np.argsort(-values, -1, kind="stable")
+    best, values = (np.take_along_axis(one, order, -1) for one in (best, values))
     return [
         Token(token, logprob, tuple(zip(top, its, strict=True)))
         for token, logprob, top, its in zip(
-            tokens, own.tolist(), ids.tolist(), values.tolist(), strict=True
+            tokens, own.tolist(), best.tolist(), values.tolist(), strict=True
         )
     ]
 
@@ -91,8 +98,8 @@ class Sampler:
         self._counts: Counter[int] = Counter()  # of the answer's tokens
         self._seen: set[int] = set(prompt) if self._repeats else set()
         self._bias = (
-            torch.tensor(list(params.logit_bias)),
-            torch.tensor(list(params.logit_bias.values()), dtype=torch.float32),
+            np.array(list(params.logit_bias), np.int64),
+            np.array(list(params.logit_bias.values()), np.float32),
         )
         self._num_before_end = params.min_new_tokens if params.stop_token_ids else 0
 
@@ -101,7 +108,7 @@ class Sampler:
         """Whether the constraint allows no further token."""
         return self._constraint is not None and self._constraint.is_over
 
-    def next(self, logits: torch.Tensor) -> Token:
+    def next(self, logits: Logits) -> Token:
         """Samples a token, and updates the state with it.
 
         Args:
@@ -113,13 +120,15 @@ class Sampler:
         params = self._params
         scores = self._penalized(logits)
         if self._constraint is not None:
-            scores = self._constraint.mask(scores)
+            import torch  # which constraints of forms need
+
+            scores = self._constraint.mask(torch.from_numpy(scores)).numpy()
         elif self._num_before_end > 0:
             self._num_before_end -= 1
-            scores = scores.clone()
-            scores[list(params.stop_token_ids)] = -torch.inf
+            scores = scores.copy()
+            scores[list(params.stop_token_ids)] = -np.inf
         if params.temperature == 0.0:
-            token: int | None = int(argmax(scores[None]))
+            token: int | None = int(argmax(scores[None])[0])
         else:
             (token,) = sample_rows(scores[None], [params], [self._generator.random()])
         if token is None:
@@ -134,19 +143,19 @@ class Sampler:
         (found,) = score_tokens(logits[None], [token], num_top=params.logprobs)
         return found
 
-    def _penalized(self, logits: torch.Tensor) -> torch.Tensor:
+    def _penalized(self, logits: Logits) -> Logits:
         """Returns the logits with penalties and bias."""
         params = self._params
         if not params.logit_bias and not self._penalizes:
             return logits
-        scores = logits.clone()
+        scores = logits.copy()
         if self._repeats and self._seen:
-            ids = torch.tensor(sorted(self._seen))
+            ids = np.array(sorted(self._seen))
             found, penalty = scores[ids], params.repetition_penalty
-            scores[ids] = torch.where(found > 0, found / penalty, found * penalty)
+            scores[ids] = np.where(found > 0, found / penalty, found * penalty)
         if self._counts:
-            ids = torch.tensor(list(self._counts))
-            counts = torch.tensor(list(self._counts.values()), dtype=torch.float32)
+            ids = np.array(list(self._counts))
+            counts = np.array(list(self._counts.values()), np.float32)
             scores[ids] -= counts * params.frequency_penalty + params.presence_penalty
         if params.logit_bias:
             ids, values = self._bias

@@ -7,12 +7,10 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from npu_llm.engine.sampler import Sampler, Token, score_tokens
+from npu_llm.engine.sampler import Logits, Sampler, Token, score_tokens
 from npu_llm.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    import torch
-
     from npu_llm.structured_output import TokenConstraint
 
 __all__ = [
@@ -123,7 +121,7 @@ class Sequence:
         is_whole = len(self._scored) >= self.num_prompt_tokens - 1
         return self.params.prompt_logprobs is not None and not is_whole
 
-    def score(self, logits: torch.Tensor) -> None:
+    def score(self, logits: Logits) -> None:
         """Takes the logits of the tokens of the prompt that a step has read.
 
         Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npu_compiler.verification.result import Verdict
-from npu_llm.choices import KvCache, PipelineName
-from npu_llm.errors import ContextError, OptionError, check_token_range, missing_tokenizer
+from npu_llm.choices import PipelineName
+from npu_llm.errors import OptionError
 from npu_llm.generation.adapters import AdaptedModel, Choice, parse_choice
+from npu_llm.generation.entry_model import EntryModel
 from npu_llm.kv_cache.cache import StepCache, run_step, step_inputs
 from npu_llm.models.build import prepare
-from npu_llm.models.entry import Entry, is_exported
+from npu_llm.models.entry import is_exported
 from npu_llm.models.export import prepare_exported
 from npu_llm.models.load import KernelPipeline, LoadedModel, LoadReport, Pipeline
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.precision import kernels_cache
 from npu_llm.structured_output import ConstraintMaker
 from npu_llm.tokenizer.tokenizer import Tokenizer
-from npu_ops.kernel_programs.sparse_attention import SparseAttention
 from npu_runtime.errors import KindError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def make_ready(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pi
     return prepare(name_or_path, options)
 
 
-class LanguageModel:
+class LanguageModel(EntryModel):
     """A model's programs, tokenizer and adapters.
 
     Attributes:
@@ -49,9 +48,8 @@ class LanguageModel:
     """
 
     def __init__(self, ready: LoadedModel[Pipeline]) -> None:
-        self.precision = ready.entry.precision
+        super().__init__(ready.entry)
         self.report: LoadReport = ready.report
-        self._entry = ready.entry
         self._pipeline = ready.programs
         self._device = torch.device("npu")
         self._adapters = AdaptedModel(ready.entry, ready.programs)
@@ -61,11 +59,6 @@ class LanguageModel:
         """Whether the cache cannot drop tokens, which assisted generation has to."""
         is_kept = self._entry.relocation is not None or bool(self._entry.states)
         return self.pipeline == "dynamic" and not is_kept
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._entry.name
 
     @property
     def cache_kind(self) -> str:
@@ -111,26 +104,6 @@ class LanguageModel:
         return self._pipeline.verdict
 
     @property
-    def kv_cache(self) -> KvCache | None:
-        """What keys and values are stored as; None for the dtype of the arithmetic."""
-        return self._entry.kv_cache
-
-    @property
-    def sparse_attention(self) -> SparseAttention | None:
-        """Which keys a token of a long sequence attends to; None for all."""
-        return self._entry.sparse_attention
-
-    @property
-    def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None if the model sets no limit."""
-        return self._entry.context_length
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether a tokenizer came with the model."""
-        return self._entry.has_tokenizer
-
-    @property
     def text_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, without transformers if its files suffice.
 
@@ -145,28 +118,11 @@ class LanguageModel:
             return self._saved_tokenizer
         return Tokenizer(self._entry.folder / "tokenizer", wrapped=used)
 
-    @cached_property
-    def _saved_tokenizer(self) -> Tokenizer:
-        if not self.has_tokenizer:
-            raise missing_tokenizer(self.name)
-        return Tokenizer(
-            self._entry.folder / "tokenizer",
-            needs_transformers=not self._entry.has_fast_tokenizer,
-            trust_remote_code=self._entry.trusts_code,
-        )
-
     @property
     def generation_defaults(self) -> dict[str, Any]:
         """The model's generation config: `generation_config` once that exists, or as saved."""
         used = self.__dict__.get("generation_config")
         found: dict[str, Any] = self._saved_defaults if used is None else used.to_diff_dict()
-        return found
-
-    @cached_property
-    def _saved_defaults(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            (self._entry.folder / "generation_config.json").read_text()
-        )
         return found
 
     @cached_property
@@ -185,28 +141,6 @@ class LanguageModel:
             )
         ends = sorted(self.end_tokens)
         return ConstraintMaker(self.text_tokenizer, vocabulary=self.vocabulary, ends=ends)
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """The tokens that end an answer."""
-        ends = self.generation_defaults.get("eos_token_id")
-        return frozenset([ends] if isinstance(ends, int) else ends or ())
-
-    @property
-    def entry(self) -> Entry:
-        """The folder that it was started from."""
-        return self._entry
-
-    @cached_property
-    def vocabulary(self) -> int:
-        """Token ids are below this."""
-        known = self._entry.vocabulary
-        if known is not None:
-            return known
-        from npu_llm.checkpoint.saved import read_saved_config  # for entries of former versions
-
-        config = read_saved_config(self._entry.folder)
-        return int(config.get_text_config().vocab_size)
 
     def new_cache(self) -> StepCache:
         """An empty cache, for `past_key_values` of forward and generate."""
@@ -252,22 +186,6 @@ class LanguageModel:
         )
         self.check_context(past + input_ids.shape[1])
         return run_step(cache, values, past=past, device=input_ids.device.type)
-
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raises OptionError [token-range] for a token that the model does not have."""
-        check_token_range("input_ids", min(tokens), max(tokens), self.vocabulary)
-
-    def check_context(self, length: int) -> None:
-        """Raises ContextError [context-overflow] if so many tokens do not fit."""
-        if self.context_length is not None and length > self.context_length:
-            longest = self._entry.facts.long_context
-            has_more = longest is not None and self._entry.max_context is None
-            raise ContextError(
-                f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
-                f"{length:,}. Shorten the prompt, or ask for fewer new tokens"
-                f"{f', or load it with max_context, at most {longest:,}' if has_more else ''}.",
-                code="context-overflow",
-            )
 
     # Adapters
 

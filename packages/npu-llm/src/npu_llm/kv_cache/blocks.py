@@ -13,9 +13,9 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 
 from npu_llm.errors import ContextError
 from npu_ops.kernel_programs.execution import CacheKind, Execution
@@ -30,7 +30,6 @@ from npu_ops.kernel_programs.program import (
     Rows,
 )
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
-from npu_ops.kernel_programs.weights import pack
 
 __all__ = [
     "BlockPool",
@@ -201,13 +200,15 @@ class BlockTable:
 def build_rows(
     tables: Sequence[BlockTable],
     counts: Sequence[int],
-    tokens: torch.Tensor,
+    tokens: Any,
     *,
-    kept: torch.Tensor,
-    positions: torch.Tensor | None = None,
-    block_tables: torch.Tensor | None = None,
+    kept: Any,
+    positions: Any | None = None,
+    block_tables: Any | None = None,
 ) -> Rows:
     """Returns the batch of a step that appends tokens to several sequences.
+
+    All arrays are numpy's, or tensors on cpu.
 
     Args:
         tables: one for each sequence, with room for its tokens.
@@ -227,22 +228,31 @@ def build_rows(
             np.cumsum(counts, dtype=np.int32) - np.array(counts, np.int32), counts
         )
         slots = np.repeat(starts, counts) + within
-    # numpy: each call of torch.tensor would let other threads have Python's lock.
-    flat_slots = torch.from_numpy(slots)
+    if positions is None:
+        positions = _like(tokens, slots.astype(np.int64))
+    if block_tables is None:
+        block_tables = _like(tokens, as_matrix([table.blocks for table in tables]))
     return Rows(
         tokens=tokens,
-        positions=flat_slots.long() if positions is None else positions,
-        sequences=torch.from_numpy(sequences),
-        slots=flat_slots,
-        block_tables=as_matrix([table.blocks for table in tables])
-        if block_tables is None
-        else block_tables,
+        positions=positions,
+        sequences=_like(tokens, sequences),
+        slots=_like(tokens, slots),
+        block_tables=block_tables,
         kept=kept,
         is_decode=all(count <= 1 for count in counts),
     )
 
 
-def run_rows(store: Execution, rows: Rows) -> torch.Tensor:
+def _like(tokens: Any, array: np.ndarray[Any, Any]) -> Any:
+    """Returns an array, as a tensor if the tokens are one."""
+    if isinstance(tokens, np.ndarray):
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def run_rows(store: Execution, rows: Rows) -> Any:
     """Runs a step in pieces of at most 512 tokens; returns logits (kept, vocabulary) float32."""
     total = len(rows.tokens)
     if total <= _PIECE:
@@ -259,14 +269,18 @@ def run_rows(store: Execution, rows: Rows) -> torch.Tensor:
             kept=rows.kept[(rows.kept >= start) & (rows.kept < end)] - start,
         )
         found.append(store.step(piece))
+    if isinstance(rows.tokens, np.ndarray):
+        return np.concatenate(found)
+    import torch
+
     return torch.cat(found)
 
 
-def as_matrix(tables: Sequence[Sequence[int]]) -> torch.Tensor:
+def as_matrix(tables: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
     """Returns lists of blocks as (sequences, most blocks) int32, padded with block 0."""
     most = max((len(table) for table in tables), default=0)
     filled = [[*table, *[0] * (most - len(table))] for table in tables]
-    return torch.from_numpy(np.array(filled, np.int32).reshape(len(tables), most))
+    return np.array(filled, np.int32).reshape(len(tables), most)
 
 
 def _exhausted(held: int, reason: str) -> ContextError:
@@ -314,6 +328,10 @@ def block_layout(cache: CacheKind, sparse_attention: SparseAttention | None = No
         vocabulary=BLOCK_SLOTS,
     )
     # Whole numbers that bfloat16 has, and no two slots or channels alike.
+    import torch
+
+    from npu_ops.kernel_programs.weights import pack
+
     numbers = torch.arange(BLOCK_SLOTS)[:, None] * 31 + torch.arange(keys + values) * 7
     table = (numbers % 251 - 125).float()
     weights = {"table": pack(table, "float32")}

@@ -100,6 +100,7 @@ class PagedCache(StepCache):
                 self._tables, [count], torch.tensor(tokens),
                 kept=torch.arange(count - num_logits, count), block_tables=self._block_tables,
             )  # fmt: skip
+            logits: torch.Tensor
             logits = self._pool.store.step(rows) if count == 1 else run_rows(self._pool.store, rows)
         except BaseException:
             self._take_back()
@@ -140,7 +141,7 @@ class PagedCache(StepCache):
         tables = [[places[block] for block in blocks] for blocks in held]
         found = {
             "blocks": self._pool.store.read_blocks(ids),
-            "tables": as_matrix(tables),
+            "tables": torch.from_numpy(as_matrix(tables)),
             "slots": torch.tensor([self._tables[row].slots for row in chosen]),
             "columns": torch.tensor([self._columns]),
         }
@@ -241,7 +242,9 @@ class PagedCache(StepCache):
             if table.make_room(count):
                 self._block_tables = None
         if self._block_tables is None:
-            self._block_tables = as_matrix([table.blocks for table in self._tables])
+            self._block_tables = torch.from_numpy(
+                as_matrix([table.blocks for table in self._tables])
+            )
 
     def _run(
         self, values: Mapping[str, torch.Tensor], new: torch.Tensor | None, counts: Sequence[int]
@@ -269,7 +272,7 @@ class PagedCache(StepCache):
             kept=order, positions=flat_positions, block_tables=self._block_tables,
         )  # fmt: skip
         if len(flat_ids):
-            logits = run_rows(self._pool.store, rows)
+            logits: torch.Tensor = run_rows(self._pool.store, rows)
         else:  # padding alone
             logits = torch.zeros(0, self._vocabulary)
         if not (is_plain or torch.equal(order, wanted)):

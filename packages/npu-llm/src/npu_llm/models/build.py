@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
+import shutil
 import time
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_command.host_memory import return_memory
 from npu_compiler.errors import LoweringError
 from npu_llm.capture.compression import Compression
-from npu_llm.checkpoint.facts import ModelFacts, needs_long_ropes, read_facts
+from npu_llm.checkpoint.facts import ModelFacts, needs_long_ropes
 from npu_llm.checkpoint.requirements import check_disk, check_memory
-from npu_llm.checkpoint.source import ModelSource, find_source
+from npu_llm.checkpoint.source import ModelSource
 from npu_llm.choices import PipelineName
 from npu_llm.config import read_settings
-from npu_llm.models.compile_cache import CompileCache, entry_key, refer, surroundings
+from npu_llm.models.compile_cache import make_key, refer
 from npu_llm.models.entry import Entry
 from npu_llm.models.load import LoadedModel, Pipeline, load_entry
 from npu_llm.models.load_options import LoadOptions
+from npu_llm.models.lookup import locate
 from npu_llm.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,43 +48,15 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         OptionError: [max-context], [static-kv-cache], see LoadOptions.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
-    options = options.for_device()
-    pipeline = options.pipeline_here
-    options.check_pipeline(pipeline)
     progress = Progress(options.on_progress)
-    here = surroundings()
-    root = options.cache_folder or read_settings().cache_dir
-    cache = CompileCache(root)
     with progress.stage("check"):
-        source = find_source(name_or_path, gguf_file=options.gguf_file, hub=options.hub)
-        long_ropes = needs_long_ropes(source, options.max_context)
-        known = read_facts(source) if options.needs_facts else None
-        names: tuple[PipelineName, ...] = ("kernels", "dynamic", pipeline)
-        adapted = options.adapted_modules
-        keys = {
-            name: entry_key(
-                source, options.precision_for(known, name), name, here, adapted,
-                is_for_npus=options.is_for_npus, ignore_unexpected=options.ignore_unexpected,
-                has_long_ropes=long_ropes,
-            )
-            for name in names
-        }  # fmt: skip
-        entry = cache.find(keys[pipeline])
-        if entry is None and pipeline == "dynamic":
-            entry = _made_instead_of_kernels(cache, keys["kernels"])
-        facts = (known or read_facts(source)) if entry is None else entry.facts
-        bound = facts.longest_context if entry is None else entry.model_context
-        options.check_context(source.name, bound)
-        precision = options.precision_for(facts, pipeline) if entry is None else entry.precision
-        check_memory(
-            source.name, facts, precision,
-            max_context=options.max_context, kv_cache=options.kept_as, is_built=entry is not None,
-            kernels=(pipeline if entry is None else entry.pipeline) == "kernels",
-            has_bounds=options.chosen_keys is not None,
-        )  # fmt: skip
+        found = locate(name_or_path, options)
+        options, pipeline, source, entry = found.options, found.pipeline, found.source, found.entry
+        cache, keys, facts = found.cache, found.keys, found.facts
         if entry is None:
-            check_disk(source.name, facts, precision, root, kernels=pipeline == "kernels")
-    found = entry is not None
+            precision = options.precision_for(facts, pipeline)
+            check_disk(source.name, facts, precision, cache.root, kernels=pipeline == "kernels")
+    is_cached = entry is not None
     started = time.perf_counter()
     if entry is None:
         dynamic = cache.find(keys["dynamic"]) if pipeline == "kernels" else None
@@ -97,13 +73,13 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
         options.check_context(source.name, entry.model_context)
     options.check_kernels(entry.why_not_kernels)
     options.check_pipeline(entry.pipeline)
-    build_time_s = 0.0 if found else time.perf_counter() - started
+    build_time_s = 0.0 if is_cached else time.perf_counter() - started
     with progress.stage("compile"):
         entry = options.applied_to(entry)
         loaded = load_entry(entry, entry.compiled, verify=options.verified)
     return loaded.reporting(
-        from_cache=found and loaded.report.from_cache,
-        entry_from_cache=found,
+        from_cache=is_cached and loaded.report.from_cache,
+        entry_from_cache=is_cached,
         build_time_s=build_time_s,
     )
 
@@ -141,6 +117,9 @@ def fill_entry(
     precision = options.precision_for(facts, pipeline)
     long_ropes = needs_long_ropes(source, options.max_context)
     compression = (compression or Compression()).suited_to(pipeline)
+    if compression.text is not None:
+        kept = _rounding_folder(source, pipeline, compression)
+        compression = replace(compression, kept=kept, advance=progress.advance)
     known: KnownModel | None = None
     traced: TracedModel | None = None
     is_plain = not options.adapted_modules and compression.text is None
@@ -176,7 +155,7 @@ def fill_entry(
     }
     if pipeline == "kernels":
         try:
-            with progress.stage("lower"):
+            with progress.stage("lower" if compression.text is None else "compress"):
                 step = model.kernel_step(context, precision, compression)
             about |= save_kernel_step(
                 step,
@@ -214,6 +193,8 @@ def fill_entry(
             device=device,
         )
     (folder / "about.json").write_text(json.dumps(about))
+    if compression.kept is not None:
+        shutil.rmtree(compression.kept, ignore_errors=True)
     del model, known
     if traced is not None:
         del traced
@@ -221,15 +202,22 @@ def fill_entry(
     return_memory()
 
 
-def _made_instead_of_kernels(cache: CompileCache, key: str) -> Entry | None:
-    """Returns the dynamic entry that was made where a kernel program was wanted, if there is one.
-
-    Args:
-        cache: where to look.
-        key: of the kernel program.
-    """
-    entry = cache.find(key)
-    if entry is None or entry.pipeline != "dynamic":
+def _rounding_folder(
+    source: ModelSource, pipeline: PipelineName, compression: Compression
+) -> Path | None:
+    """Returns where weights rounded by a text are kept until all are; None for a text unread."""
+    assert compression.text is not None
+    try:
+        text = hashlib.sha256(compression.text.read_bytes()).hexdigest()
+    except OSError:  # reported by who reads it
         return None
-    about = {name: value for name, value in entry.about.items() if name != "why_not_kernels"}
-    return replace(entry, about=about)
+    versions = {name: metadata.version(name) for name in ("npu-compiler", "openvino", "torch")}
+    parts = {
+        "files": source.identity(),
+        "pipeline": pipeline,
+        "text": text,
+        "group_size": compression.group_size,
+        "symmetric": compression.symmetric,
+        "versions": versions,
+    }
+    return read_settings().cache_dir / f".{make_key(f'rounding-{source.name}', parts)}"

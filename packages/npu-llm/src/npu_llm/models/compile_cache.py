@@ -111,6 +111,11 @@ class CompileCache:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self._root
+
     def find(self, key: str) -> Entry | None:
         """Returns the entry for a key; None if there is none, or if it is damaged.
 

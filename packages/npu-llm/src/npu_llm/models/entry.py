@@ -204,8 +204,10 @@ class Entry:
     @property
     def how_weights_run(self) -> str | None:
         """What became of the weights; see ModelFacts.how_weights_run."""
-        computed_in = cache_dtype_name(self.precision)
-        said = self.facts.how_weights_run(self.precision, self.pipeline, computed_in)
+        facts = self.facts
+        # The device decides what floats are computed in, and nothing about other weights.
+        computed_in = "" if facts.quantization is not None else cache_dtype_name(self.precision)
+        said = facts.how_weights_run(self.precision, self.pipeline, computed_in)
         repacked: Mapping[str, tuple[str, float]] = self.about.get("repacked") or {}
         parts = [
             f"{kind} repacked as {other}, {f'off by {loss:.1%}' if loss else 'exactly'}"

@@ -26,7 +26,8 @@ from npu_llm.errors import OptionError
 from npu_llm.models.build import fill_entry
 from npu_llm.models.compile_cache import CompileCache, draft, make_key, surroundings
 from npu_llm.models.entry import MANIFEST, VARIANTS, CompiledForm, Entry, free_folder, open_exported
-from npu_llm.models.load import LoadedModel, Pipeline, is_compared, load_entry
+from npu_llm.models.kernel_loading import is_compared
+from npu_llm.models.load import LoadedModel, Pipeline, load_entry
 from npu_llm.models.load_options import LoadOptions
 from npu_llm.models.program_form import form_of
 from npu_llm.models.static_programs import rewriting, write_variant

@@ -9,7 +9,6 @@ before they are used.
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,24 +23,20 @@ from npu_compiler.programs.blobs import AheadBlobs
 from npu_compiler.verification.comparison import ROUNDING
 from npu_compiler.verification.result import Verdict
 from npu_llm.adapters.lora import common_rank, idle_inputs, port_shapes
-from npu_llm.checkpoint.requirements import SHORT_CONTEXT, spare_bytes
 from npu_llm.choices import PipelineName, Verify
-from npu_llm.errors import ModelError, OptionError
 from npu_llm.kv_cache.blocks import BlockPool
 from npu_llm.kv_cache.cache import Relocation
 from npu_llm.kv_cache.static_layout import StaticLayout, StaticSizes, StepSizes
 from npu_llm.kv_cache.step_weights import StepWeights, load_step_weights
-from npu_llm.models.entry import KERNEL_PROGRAM, STEP_WEIGHTS, VARIANTS, CompiledForm, Entry
+from npu_llm.models.entry import VARIANTS, CompiledForm, Entry
+from npu_llm.models.kernel_loading import load_kernels, verdict_folder
+from npu_llm.models.load_report import LoadReport
 from npu_llm.models.program_form import form_here
 from npu_llm.models.static_programs import StaticPrograms, VerifyVariant, fixed_path, load_variant
-from npu_llm.precision import compile_options, kernels_cache, rounding_of
+from npu_llm.precision import compile_options, rounding_of
 from npu_llm.verification.kept_verdict import keep_verdict, read_kept
 from npu_llm.verification.verifier import Load, Verifier, wrong_result
-from npu_ops.errors import DamagedFileError, OperatorInputError
-from npu_ops.kernel_programs.execution import Execution, kernel_sets
-from npu_ops.kernel_programs.program import BLOCK_SLOTS, Attend, KernelProgram
-from npu_ops.kernel_programs.sparse_attention import why_not_sparse
-from npu_ops.kernel_programs.weights import read_weights
+from npu_ops.kernel_programs.program import Attend, KernelProgram
 from npu_runtime import Program, layer_recording
 
 if TYPE_CHECKING:
@@ -59,39 +54,8 @@ __all__ = [
     "LoadedModel",
     "Pipeline",
     "StaticPipeline",
-    "is_compared",
     "load_entry",
 ]
-
-# A comparison with torch uses some, and they come 16 at a time.
-_FEWEST_BLOCKS = 16
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """How a start went.
-
-    Attributes:
-        from_cache: whether nothing was traced and nothing compiled.
-        compile_time_s: seconds for compiling, or for importing the compiled form.
-        device: OpenVINO's name for the device that serves as npu.
-        verification: the outcome of comparing the program, or the one for one token, with torch.
-        entry_from_cache: whether nothing was traced.
-        build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
-        weights: what became of weights that others quantized, in words: whether they are kept,
-            repacked with which loss, or rounded again; None for a model without.
-        compiled_because: why an exported folder's own compiled form could not be used; None if it
-            was used, or if there is none.
-    """
-
-    from_cache: bool
-    compile_time_s: float
-    device: str
-    verification: Verdict
-    entry_from_cache: bool = True
-    build_time_s: float = 0.0
-    weights: str | None = None
-    compiled_because: str | None = None
 
 
 Programs = TypeVar("Programs", covariant=True)
@@ -318,34 +282,14 @@ def _load_dynamic(entry: Entry, form: CompiledForm, verify: Verify) -> DynamicPi
     )
 
 
-def is_compared(form: CompiledForm) -> bool:
-    """Whether a program was compared with torch as this processor runs it."""
-    return read_kept(_verdict_folder(form)) is not None
-
-
 def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedModel[Pipeline]:
     """Loads a kernel program; `form` has the verdicts, one for each set of kernels."""
     started = time.perf_counter()
-    try:
-        program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
-        _check_sparse(entry, program)
-        weights = read_weights(entry.folder / STEP_WEIGHTS)
-        cache = kernels_cache(entry.precision, entry.kv_cache)
-        execution = Execution(
-            program, weights, cache=cache, name=entry.name, sparse_attention=entry.sparse_attention
-        )
-    except OptionError:  # the user's, not the files'
-        raise
-    except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
-        raise ModelError(
-            f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
-            f"got: {why}. Export the model again, or remove the folder.",
-            code="exported-damaged",
-        ) from why
-    folder = _verdict_folder(form)
+    program, pool = load_kernels(entry)
+    folder = verdict_folder(form)
     known = read_kept(folder)
     pipeline = KernelPipeline(
-        pool=BlockPool(execution, most=_most_blocks(entry, execution.block_bytes)),
+        pool=pool,
         vocabulary=program.vocabulary,
         positions=program.positions,
         counts_distances=_counts_distances(program),
@@ -363,17 +307,6 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
     return LoadedModel(entry, pipeline, report)
 
 
-def _check_sparse(entry: Entry, program: KernelProgram) -> None:
-    broken = None if entry.sparse_attention is None else why_not_sparse(program)
-    if broken is not None:
-        raise OptionError(
-            f"sparse_attention: must be omitted for a model that it would break; got "
-            f"{entry.sparse_attention} for {entry.name}, which {broken}. Omit it for dense "
-            "attention.",
-            code="sparse-attention",
-        )
-
-
 def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
     # Heavy, and not needed for a start from the cache.
     from npu_llm.models.step_check import check_dynamic
@@ -388,22 +321,10 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
     return Verdict("right")
 
 
-def _most_blocks(entry: Entry, block_bytes: int) -> int:
-    """Returns how many blocks memory has room for, at least those of the tokens promised."""
-    spare = spare_bytes((entry.folder / STEP_WEIGHTS).stat().st_size)
-    promised = min(SHORT_CONTEXT, entry.context_length or SHORT_CONTEXT)
-    tokens = promised if entry.max_context is None else entry.max_context
-    return max(spare // max(block_bytes, 1), -(-tokens // BLOCK_SLOTS), _FEWEST_BLOCKS)
-
-
 def _counts_distances(program: KernelProgram) -> bool:
     """Whether attention depends on how many tokens lie between two, not only on their order."""
     attends = [one for one in program.instructions if isinstance(one, Attend)]
     return any(one.window is not None or one.slopes is not None for one in attends)
-
-
-def _verdict_folder(form: CompiledForm) -> Path:
-    return form.folder / f"kernels-{kernel_sets()[0]}"
 
 
 # Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.

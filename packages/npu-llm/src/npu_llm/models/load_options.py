@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import npu_runtime
 from npu_llm.checkpoint.facts import ModelFacts
@@ -26,6 +24,9 @@ from npu_llm.models.entry import Entry
 from npu_llm.precision import PRECISIONS, Precision, parse_precision
 from npu_llm.progress import ProgressListener
 from npu_ops.kernel_programs.sparse_attention import SparseAttention
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LoadOptions", "dtype_in"]
 
@@ -275,6 +276,8 @@ class LoadOptions:
 
 
 def _is_npu(device: str | torch.device) -> bool:
+    import torch  # late: few users name a device
+
     try:
         return torch.device(device).type == "npu"
     except (RuntimeError, TypeError):  # there is no such device

@@ -6,13 +6,15 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from npu_llm.errors import OptionError
 from npu_llm.structured_output.forms import Form, llguidance
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ConstraintMaker", "FormConstraint", "FormProcessor", "TokenConstraint"]
 
@@ -96,6 +98,8 @@ class FormConstraint:
         self._matcher = matcher
         self._ends = list(ends)
         self._vocabulary = vocabulary
+        import torch  # late, here and below: answers without a form need none
+
         self._bits = torch.zeros(-(-vocabulary // 32), dtype=torch.int32)
 
     @property
@@ -111,6 +115,8 @@ class FormConstraint:
         Raises:
             OptionError: [answer-form] if the next token takes too much work to find.
         """
+        import torch
+
         if self.is_over:
             held = torch.full_like(logits, -torch.inf)
             held[self._ends] = logits[self._ends]
@@ -166,6 +172,8 @@ class FormProcessor:
             input_ids: (rows, tokens) int64, prompt and answer so far.
             scores: (rows, vocabulary) float32.
         """
+        import torch
+
         if not self._rows:
             self._rows = [self._maker.make(self._form) for _ in input_ids]
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from npu_llm.structured_output.constraints import FormConstraint
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ThinkingGate"]
 
@@ -81,7 +83,7 @@ class ThinkingGate:
             return _only(logits, self._forced[:1])
         if self._state == "thinking" and self._after is not None:
             held = logits.clone()
-            held[self._ends] = -torch.inf
+            held[self._ends] = -math.inf
             return held
         if self._state == "start" and self._direct is not None:
             token = self._start[self._num_matched]
@@ -148,6 +150,6 @@ class ThinkingGate:
 
 def _only(logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
     """Returns logits with -inf for all but some tokens."""
-    held = torch.full_like(logits, -torch.inf)
+    held = logits.new_full(logits.shape, -math.inf)
     held[list(tokens)] = logits[list(tokens)]
     return held

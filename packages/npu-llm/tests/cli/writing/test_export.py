@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+import npu_llm
+from npu_compiler.quantize import gptq
 from npu_llm import NPUModelForCausalLM
 from npu_llm.cli import main
 from npu_llm.models.entry import MANIFEST, REFERENCE, STEP_WEIGHTS
@@ -41,6 +43,39 @@ def test_exported_folder_serves_as_model(run, checkpoint, shared, tmp_path):
     place = ("--cache-dir", shared.cache_dir(checkpoint))
     again = run("generate", "--model", checkpoint, "--dtype", "int8", *place, *asked)
     assert again[1] == answer
+
+
+def test_interrupted_rounding_by_a_text_goes_on(wide, tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_LLM_CACHE_DIR", str(tmp_path / "cache"))
+    text = tmp_path / "text"
+    text.write_text("the quick brown fox jumps over the lazy dog " * 20)
+    rounded, told = gptq._rounded, []
+
+    def rounding(*arguments):
+        if len(told) == 3:
+            raise KeyboardInterrupt
+        told.append(arguments)
+        return rounded(*arguments)
+
+    def write():
+        how = {"dtype": "int4", "pipeline": "kernels", "group_size": 32, "data": text}
+        return npu_llm.export(wide, tmp_path / "out", on_progress=listener, **how)
+
+    def listener(stage, share):
+        doing.add((stage.name, stage.doing))
+
+    doing = set()
+    monkeypatch.setattr(gptq, "_rounded", rounding)
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    (kept,) = (tmp_path / "cache").glob(".rounding-*")
+    assert len(list(kept.iterdir())) == 3
+    total = 14  # of two layers
+    assert ("compress", f"weight 3 of {total}") in doing
+    told = [None] * 4  # raises no more
+    assert (write() / STEP_WEIGHTS).is_file()
+    assert len(told) - 4 == total - 3
+    assert not kept.exists()
 
 
 def test_folder_that_is_there_already(run, checkpoint, tmp_path):

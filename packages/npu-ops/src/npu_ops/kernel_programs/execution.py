@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+import numpy as np
 
-from npu_ops import _C
 from npu_ops.errors import OperatorInputError, OpsError
+from npu_ops.kernel_programs.native import is_torch_loaded, native
+from npu_ops.kernel_programs.packed import PackedLinear
 from npu_ops.kernel_programs.program import Keep, KernelProgram, Linear, Rows
 from npu_ops.kernel_programs.sparse_attention import SparseAttention, why_not_sparse
 from npu_ops.kernel_programs.threads import ThreadCount
-from npu_ops.kernel_programs.weights import PackedLinear
 from npu_runtime import layer_recording, observe
+
+if TYPE_CHECKING:
+    import torch
+
+    from npu_ops import _C
 
 __all__ = [
     "CacheKind",
@@ -34,7 +39,7 @@ __all__ = [
 # As traces write arrays: "f32[35,576]".
 _WEIGHT_KINDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "int4": "u4"}
 _LEVEL_BITS = {"q2": 2, "q3": 3, "q4": 4, "q5": 5, "q6": 6, "q8": 8}  # of others 4
-_SHORT_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.uint8: "u8"}
+_SHORT_DTYPES = {"float32": "f32", "float16": "f16", "uint8": "u8"}
 
 
 class StageLayers:
@@ -105,7 +110,7 @@ class StageLayers:
             kept: how many there were after the program's Keep.
             place: device and stream.
         """
-        threads = [threading.get_native_id(), *_C.worker_threads()]
+        threads = [threading.get_native_id(), *native().worker_threads()]
         for index, (stage, duration_ns) in enumerate(zip(self._stages, times_ns, strict=True)):
             if stage.weights:
                 count = kept if stage.is_kept else rows
@@ -141,15 +146,19 @@ class _Stage:
 
 
 def _kind(weight: PackedLinear | torch.Tensor) -> str:
-    if isinstance(weight, torch.Tensor):
-        return _SHORT_DTYPES[weight.dtype]
+    if not isinstance(weight, PackedLinear):
+        return _SHORT_DTYPES[_dtype_name(weight)]
     # Blocks are multiplied by inputs of 8 bits.
     return _WEIGHT_KINDS.get(weight.kind, f"{weight.kind}_i8")
 
 
+def _dtype_name(array: torch.Tensor) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
 def _arrays(weight: PackedLinear | torch.Tensor) -> str:
     """Returns a weight as arrays: its elements, then scales and zeros as one dimension each."""
-    if isinstance(weight, torch.Tensor):
+    if not isinstance(weight, PackedLinear):
         return f"{_kind(weight)}[{','.join(map(str, weight.shape))}]"
     if weight.kind == "mixed":
         return " ".join(map(_arrays, weight.parts))
@@ -158,7 +167,10 @@ def _arrays(weight: PackedLinear | torch.Tensor) -> str:
         rest = weight.nbytes - weight.outputs * weight.inputs * bits // 8
         return f"u{bits}[{weight.outputs},{weight.inputs}] u8[{rest}]"
     beside = [part for part in (weight.scales, weight.zeros) if part is not None]
-    parts = [f"{_SHORT_DTYPES[part.dtype]}[{part.numel()}]" for part in beside]
+    parts = [
+        f"{_SHORT_DTYPES[_dtype_name(part)]}[{part.nbytes // part.dtype.itemsize}]"
+        for part in beside
+    ]
     return " ".join([f"{_kind(weight)}[{weight.outputs},{weight.inputs}]", *parts])
 
 
@@ -167,14 +179,15 @@ CacheKind = Literal["float32", "bfloat16", "u8"]
 
 def kernel_sets() -> list[str]:
     """Returns the instruction sets that have kernels and that this processor has, best first."""
-    return list(_C.kernel_sets())
+    return list(native().kernel_sets())
 
 
 class Execution:
     """A program that is ready to run, with blocks for keys and values.
 
-    A step is run by as many threads as the process may use, at most torch.get_num_threads(). Steps
-    that several Python threads ask for at once run one after the other.
+    A step is run by as many threads as the process may use, at most torch.get_num_threads(), or
+    OMP_NUM_THREADS without torch. Steps that several Python threads ask for at once run one after
+    the other.
 
     Attributes:
         program: what it runs.
@@ -215,6 +228,7 @@ class Execution:
         self.program = program
         self._name = name
         self._kernel_set = kernel_set or kernel_sets()[0]
+        self._takes_tensors = is_torch_loaded()
         self._native = native_program(
             program, weights, cache=cache, kernel_set=kernel_set, sparse_attention=sparse_attention
         )
@@ -224,14 +238,14 @@ class Execution:
         self.block_bytes: int = self._native.block_bytes
         self._threads = ThreadCount()
 
-    def step(self, rows: Rows) -> torch.Tensor:
+    def step(self, rows: Rows) -> Any:
         """Runs a step: appends keys and values of all rows, and computes the logits asked for.
 
         Args:
             rows: the tokens.
 
         Returns:
-            logits (kept, vocabulary) float32.
+            logits (kept, vocabulary) float32: a tensor, or an array of numpy if the tokens are.
 
         Raises:
             OperatorInputError: [kernel-program] for an index out of range, or a tensor of another
@@ -242,7 +256,7 @@ class Execution:
             return self._observed(rows)
         return self._run(rows)
 
-    def timed_step(self, rows: Rows) -> tuple[torch.Tensor, list[tuple[str, int]]]:
+    def timed_step(self, rows: Rows) -> tuple[Any, list[tuple[str, int]]]:
         """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
 
         Raises:
@@ -255,13 +269,29 @@ class Execution:
         """Returns how many threads run a step of these rows."""
         return self._threads.of_step() if rows.is_decode else self._threads.of_prompt()
 
-    def _timed(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    def _timed(self, rows: Rows) -> tuple[Any, np.ndarray[Any, Any]]:
         """Runs a step; returns logits, and nanoseconds: of stages, and of each worker's work."""
         count = self._count(rows)
-        times = torch.zeros(1 + count, len(self._layers.names), dtype=torch.int64)
+        times = np.zeros((1 + count, len(self._layers.names)), np.int64)
+        return self._step(rows, count, times), times
+
+    def _step(self, rows: Rows, count: int, times: np.ndarray[Any, Any] | None) -> Any:
+        """Runs a step by so many threads; its logits are of the kind that the tokens are."""
+        given: list[Any] = [
+            rows.tokens, rows.positions, rows.sequences, rows.slots, rows.block_tables, rows.kept,
+            times,
+        ]  # fmt: skip
+        are_arrays = isinstance(rows.tokens, np.ndarray)
+        if self._takes_tensors:
+            from torch import from_numpy
+
+            given = [from_numpy(one) if isinstance(one, np.ndarray) else one for one in given]
+        tokens, positions, sequences, slots, tables, kept, timed = given
         with translated():
-            logits = self._native.step(*_tensors(rows), count, times, rows.is_decode)
-        return logits, times
+            logits: Any = self._native.step(
+                tokens, positions, sequences, slots, tables, kept, count, timed, rows.is_decode
+            )
+        return logits.numpy() if self._takes_tensors and are_arrays else logits
 
     def reserve(self, blocks: int) -> None:
         """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are.
@@ -291,7 +321,7 @@ class Execution:
         with translated():
             self._native.write_blocks(list(ids), content.contiguous())
 
-    def _observed(self, rows: Rows) -> torch.Tensor:
+    def _observed(self, rows: Rows) -> Any:
         """Runs a step, and emits the span of a program, and of its layers if they are wanted."""
         start_ns = time.time_ns()
         place = {"device_index": 0, "stream": 0}
@@ -307,23 +337,13 @@ class Execution:
         )  # fmt: skip
         return logits
 
-    def _run(self, rows: Rows) -> torch.Tensor:
+    def _run(self, rows: Rows) -> Any:
         count = self._count(rows)
         began = time.perf_counter()
-        with translated():
-            logits: torch.Tensor = self._native.step(*_tensors(rows), count, None, rows.is_decode)
+        logits = self._step(rows, count, None)
         if rows.is_decode:
             self._threads.note(count, time.perf_counter() - began)
         return logits
-
-
-_Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _tensors(rows: Rows) -> _Tensors:
-    return (
-        rows.tokens, rows.positions, rows.sequences, rows.slots, rows.block_tables, rows.kept,
-    )  # fmt: skip
 
 
 def native_program(
@@ -337,7 +357,7 @@ def native_program(
     """Returns the native program; see Execution for the arguments, and for what is raised."""
     content = program.as_dict()
     with translated():
-        return _C.KernelProgram(
+        made: _C.KernelProgram = native().KernelProgram(
             content["instructions"],
             content["widths"],
             content["layers"],
@@ -348,6 +368,7 @@ def native_program(
             0 if sparse_attention is None else sparse_attention.blocks,
             0 if sparse_attention is None else sparse_attention.dense_up_to,
         )
+    return made
 
 
 @contextmanager
@@ -417,7 +438,7 @@ class TensorExecution:
             program, self._program.stages, weights, kernel_set=self._kernel_set
         )
         with translated():
-            self._native = _C.TensorCall(
+            self._native = native().TensorCall(
                 self._program,
                 rows,
                 [position for position, _ in arguments],
@@ -462,7 +483,8 @@ class TensorExecution:
         self, inputs: tuple[Any, ...], times: torch.Tensor | None
     ) -> list[torch.Tensor] | None:
         try:
-            return self._native.run(inputs, times)
+            found: list[torch.Tensor] | None = self._native.run(inputs, times)
+            return found
         except (MemoryError, ValueError):
             with translated():
                 raise
@@ -474,6 +496,8 @@ class TensorExecution:
         if not layer_recording.is_wanted():
             with observe.span("program", self._name, **place):
                 return self._run(inputs, None)
+        import torch
+
         times = torch.zeros(len(self._layers.names), dtype=torch.int64)
         found = self._run(inputs, times)
         if found is not None:

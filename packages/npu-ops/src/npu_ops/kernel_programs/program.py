@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any, Literal, get_args
 
 __all__ = [
     "BLOCK_SLOTS",
@@ -434,7 +431,7 @@ BLOCK_SLOTS = 16  # how many slots of a sequence lie in one block of the cache
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The tokens of a step, of any number of sequences, all contiguous tensors on cpu.
+    """The tokens of a step, of any number of sequences, all contiguous, tensors on cpu or numpy's.
 
     Attributes:
         tokens: (rows,) int64, the tokens' ids.
@@ -448,10 +445,10 @@ class Rows:
             for such steps.
     """
 
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    sequences: torch.Tensor
-    slots: torch.Tensor
-    block_tables: torch.Tensor
-    kept: torch.Tensor
+    tokens: Any
+    positions: Any
+    sequences: Any
+    slots: Any
+    block_tables: Any
+    kept: Any
     is_decode: bool = False

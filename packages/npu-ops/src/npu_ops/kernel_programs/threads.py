@@ -10,9 +10,8 @@ from __future__ import annotations
 import time
 from statistics import median
 
-import torch
-
 from npu_command.processors import read_processors
+from npu_ops.kernel_programs.native import most_threads
 
 __all__ = ["ThreadCount"]
 
@@ -26,7 +25,8 @@ _GAIN = 0.97  # of the time: less is no reason for more threads
 class ThreadCount:
     """The count of threads that decodes fastest, of those that may.
 
-    `torch.get_num_threads()` bounds it. One count is no choice, and nothing is timed then.
+    `npu_ops.kernel_programs.native.most_threads` bounds it. One count is no choice, and nothing
+    is timed then.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ThreadCount:
         self._restart()
 
     def _restart(self) -> None:
-        self._most = max(1, torch.get_num_threads())
+        self._most = most_threads()
         self._counts = sorted({min(count, self._most) for count in self._processors.counts})[::-1]
         self._times: dict[int, list[float]] = {count: [] for count in self._counts}
         self._timed_steps = len(self._counts) * _STEPS * _ROUNDS
@@ -53,7 +53,7 @@ class ThreadCount:
             if processors != self._processors:
                 self._processors = processors
                 self._restart()
-        if max(1, torch.get_num_threads()) != self._most:
+        if most_threads() != self._most:
             self._restart()
 
     def of_prompt(self) -> int:

@@ -10,16 +10,27 @@ has their layout.
 from __future__ import annotations
 
 import json
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO
 
 import torch
 
 from npu_ops import _C
-from npu_ops.errors import DamagedFileError, OperatorInputError
+from npu_ops.errors import OperatorInputError
+from npu_ops.kernel_programs.packed import (
+    BLOCK_KINDS,
+    BLOCK_OUTPUTS,
+    FIELDS,
+    LAYOUT,
+    VERSION,
+    BlockKind,
+    PackedKind,
+    PackedLinear,
+    mix,
+    read_weights,
+)
 
 __all__ = [
     "BLOCK_KINDS",
@@ -38,62 +49,9 @@ __all__ = [
 ]
 
 
-BlockKind = Literal[
-    "q4_0",
-    "q4_1",
-    "q5_0",
-    "q5_1",
-    "q8_0",
-    "q2_k",
-    "q3_k",
-    "q4_k",
-    "q5_k",
-    "q6_k",
-    "iq4_nl",
-    "iq4_xs",
-    "mxfp4",
-]
-BLOCK_KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
-PackedKind = Literal["float32", "bfloat16", "float16", "int8", "int4", BlockKind, "mixed"]
-BLOCK_OUTPUTS = 16
 _SLAB_INPUTS = 64
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _GROUPS = (32, 64, 128)
-
-
-@dataclass(frozen=True)
-class PackedLinear:
-    """A weight (outputs, inputs) as the kernels read it.
-
-    Attributes:
-        kind: what its elements are.
-        outputs: how many rows of products it gives.
-        inputs: how long these products are.
-        data: uint8, the elements; empty for "mixed".
-        scales: int8: (outputs,) float32; int4: (blocks, groups, 16) float16; None for floats.
-        zeros: uint8 of the scales' shape; None where all are 128 or 8.
-        group: how many inputs share a scale, for int4; else 0.
-        parts: of kind "mixed": weights of other kinds of blocks, of which each has some outputs.
-        alternating: whether blocks of 16 outputs of two parts alternate, as `interleave` has rows;
-            else parts follow one another.
-    """
-
-    kind: PackedKind
-    outputs: int
-    inputs: int
-    data: torch.Tensor
-    scales: torch.Tensor | None = None
-    zeros: torch.Tensor | None = None
-    group: int = 0
-    parts: tuple[PackedLinear, ...] = ()
-    alternating: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-        tensors = (self.data, self.scales, self.zeros)
-        own = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-        return own + sum(part.nbytes for part in self.parts)
 
 
 def pack(weight: torch.Tensor, kind: PackedKind) -> PackedLinear:
@@ -219,39 +177,6 @@ def pack_blocks(
     return PackedLinear(kind, outputs, inputs, data)
 
 
-def mix(parts: Sequence[PackedLinear], *, alternating: bool = False) -> PackedLinear:
-    """Returns one weight whose outputs are those of several kinds of blocks.
-
-    Args:
-        parts: weights of BLOCK_KINDS with the same inputs. All but the last have a multiple of 16
-            outputs.
-        alternating: whether 16 outputs of the first part and 16 of the second take turns. These
-            have equally many outputs, a multiple of 16.
-
-    Raises:
-        OperatorInputError: [weight-shape] for other parts.
-    """
-    sizes = [part.outputs for part in parts]
-    if (
-        len({part.inputs for part in parts}) != 1
-        or any(part.kind not in BLOCK_KINDS for part in parts)
-        or any(size % BLOCK_OUTPUTS for size in (sizes if alternating else sizes[:-1]))
-        or (alternating and (len(sizes) != 2 or sizes[0] != sizes[1]))
-    ):
-        raise OperatorInputError(
-            "mix: `parts` must be weights in blocks with the same inputs and a multiple of 16 "
-            f"outputs, got {[(part.kind, part.outputs, part.inputs) for part in parts]}. Pack them "
-            "in a common kind.",
-            code="weight-shape",
-        )
-    if len(parts) == 1:
-        return parts[0]
-    empty = torch.empty(0, dtype=torch.uint8)
-    return PackedLinear(
-        "mixed", sum(sizes), parts[0].inputs, empty, parts=tuple(parts), alternating=alternating
-    )
-
-
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Returns a tensor whose rows are 16 of gate, 16 of up, and so on.
 
@@ -334,19 +259,14 @@ def _by_block(of_groups: torch.Tensor) -> torch.Tensor:
 
 
 _ALIGNMENT = 64
-_VERSION = 1
-# Another layout of packed weights gets another name; a layout is the same on all machines.
-_LAYOUT = "blocks of 16 outputs, slabs of 64 inputs"
-_DTYPES = {
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "U8": torch.uint8,
-    "I32": torch.int32,
-    "I64": torch.int64,
+_NAMES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.int32: "I32",
+    torch.int64: "I64",
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_TENSORS = ("data", "scales", "zeros")
 # Of a file's header for each weight, at least; most need a third of it.
 _HEADER_BYTES = 400
 
@@ -364,20 +284,6 @@ def _plain_parts(name: str, item: PackedLinear) -> list[tuple[str, PackedLinear]
     if item.kind != "mixed":
         return [(name, item)]
     return [(f"{name}.{number}", part) for number, part in enumerate(item.parts)]
-
-
-def _read_packed(name: str, described: list[Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
-    """Returns a weight, whose tensors are taken out of the others."""
-    kind, outputs, inputs, group, *rest = described
-    if kind == "mixed":
-        alternating, of_parts = rest
-        parts = [
-            _read_packed(f"{name}.{number}", part, tensors) for number, part in enumerate(of_parts)
-        ]
-        return mix(parts, alternating=bool(alternating))
-    data = tensors.pop(f"{name}.data")
-    scales, zeros = (tensors.pop(f"{name}.{field}", None) for field in _TENSORS[1:])
-    return PackedLinear(kind, outputs, inputs, data, scales, zeros, group=group)
 
 
 @dataclass
@@ -436,11 +342,11 @@ def write_weights(
                     continue
                 packed[name] = _described(item)
                 for key, part in _plain_parts(name, item):
-                    for field in _TENSORS:
+                    for field in FIELDS:
                         tensor = getattr(part, field)
                         if tensor is not None:
                             writer.write(f"{key}.{field}", tensor)
-            metadata = {"version": str(_VERSION), "layout": _LAYOUT, "packed": json.dumps(packed)}
+            metadata = {"version": str(VERSION), "layout": LAYOUT, "packed": json.dumps(packed)}
             header = json.dumps({"__metadata__": metadata, **writer.header}).encode()
             size = max(room, _aligned(len(header) + 8))
             header = (size - 8).to_bytes(8, "little") + header.ljust(size - 8)
@@ -465,64 +371,3 @@ def _prepend(header: bytes, draft: Path, start: int, path: Path) -> None:
         tensors.seek(start)
         while chunk := tensors.read(1 << 24):
             file.write(chunk)
-
-
-def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
-    """Maps a file of weights; their pages are read when they are used.
-
-    Returns:
-        The weights by name. Their memory must not be written to.
-
-    Raises:
-        OSError: the file cannot be read.
-        DamagedFileError: [weights-file] if it is cut short, not such a file, or one of a version or
-            layout that is not known here.
-    """
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise _damaged(path, "it is cut short")
-        try:
-            header = json.loads(file.read(length))
-            metadata = header.pop("__metadata__")
-            version, layout = metadata["version"], metadata["layout"]
-            packed = json.loads(metadata["packed"])
-        except (ValueError, KeyError, TypeError, AttributeError) as failure:
-            raise _damaged(path, "its header cannot be read") from failure
-        if version != str(_VERSION) or layout != _LAYOUT:
-            raise _damaged(path, f"it has version {version}, layout {layout!r}")
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    try:
-        tensors = {
-            name: _tensor(memory, 8 + length, entry)
-            for name, entry in header.items()
-            if not name.endswith(".padding")
-        }
-        result: dict[str, PackedLinear | torch.Tensor] = {}
-        for name, described in packed.items():
-            result[name] = _read_packed(name, described, tensors)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as failure:
-        raise _damaged(path, "its tensors do not lie in it") from failure
-    return {**result, **tensors}
-
-
-def _tensor(memory: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
-    dtype = _DTYPES[entry["dtype"]]
-    first, last = entry["data_offsets"]
-    if not 0 <= first <= last or start + last > len(memory):
-        raise ValueError("a tensor lies outside the file")
-    if first == last:
-        return torch.empty(entry["shape"], dtype=dtype)
-    flat = torch.frombuffer(
-        memory, dtype=dtype, count=(last - first) // dtype.itemsize, offset=start + first
-    )
-    return flat.view(entry["shape"])
-
-
-def _damaged(path: Path, what: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path}: must be a file of packed weights as this version writes them; got one of which "
-        f"{what}. Remove it, and have it written again.",
-        code="weights-file",
-    )

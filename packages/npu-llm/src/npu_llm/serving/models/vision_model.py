@@ -240,7 +240,7 @@ class _VisionEngine:
         def choose(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             if answer.is_cancelled:
                 return scores
-            token = answer.sampler.next(scores[0].float().cpu())
+            token = answer.sampler.next(scores[0].float().cpu().numpy())
             self._num_tokens += 1
             ended.append(answer.append(token))
             forced = torch.full_like(scores, -torch.inf)
