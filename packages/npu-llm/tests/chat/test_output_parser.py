@@ -317,6 +317,19 @@ def test_reasoning_is_separated(start, text, is_thinking, expected, size):
     assert (output.reasoning, output.content) == expected
 
 
+@pytest.mark.parametrize("size", [1, 5, 1 << 20])
+def test_places_of_reasoning_are_kept(size):
+    text = (
+        "x" * 70_000 + "<think>hm</think>b<think>so</think>c"
+    )  # what was read long ago is dropped
+    parser = OutputParser(PLAIN_THINKING, None)
+    for start in range(0, len(text), size):
+        parser.take(text[start : start + size])
+    parser.end()
+    assert [text[start:end] for start, end in parser.thoughts] == ["hm", "so"]
+    assert parser.parsed.content.endswith("xbc")
+
+
 @pytest.mark.parametrize("size", [1, 6, 1 << 20])
 def test_channels_are_separated(size):
     thinking = THINKING["<|channel|>analysis<|message|>"]

@@ -39,6 +39,12 @@ class AnswerText:
         self.at = 0
         self.has_ended = False
         self.is_kept = False
+        self._dropped = 0
+
+    @property
+    def place(self) -> int:
+        """The place, counted from the beginning of the answer."""
+        return self._dropped + self.at
 
     def wait(self) -> Steps[bool]:
         """Waits for more text; returns False if none comes any more."""
@@ -90,6 +96,7 @@ class AnswerText:
         """
         while True:
             if self.at > _MOST_UNUSED and not self.is_kept:
+                self._dropped = self.place
                 self.text, self.at = self.text[self.at :], 0
             places = [
                 (place, -len(mark), mark)

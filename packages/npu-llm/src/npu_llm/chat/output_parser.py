@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -70,6 +71,7 @@ class OutputParser:
 
     Attributes:
         parsed: the answer so far.
+        thoughts: where each part of its reasoning begins and ends in its text.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class OutputParser:
             is_stream: whether calls may begin before they are complete.
         """
         self.parsed = ParsedOutput()
+        self.thoughts: list[tuple[int, float]] = []
         self._thinking = thinking
         self._style = calls
         self._source = AnswerText()
@@ -159,7 +162,11 @@ class OutputParser:
     def _pass_mark(self) -> None:
         self._space, self._is_after_mark = "", True
 
-    def _end_thought(self) -> None:
+    def _begin_thought(self) -> None:
+        self.thoughts.append((self._source.place, math.inf))
+
+    def _end_thought(self, mark: str) -> None:
+        self.thoughts[-1] = (self.thoughts[-1][0], self._source.place - len(mark))
         if self._thought_space is not None:
             self._thought_space = "\n"  # before a further thought
         self._pass_mark()
@@ -213,10 +220,11 @@ class OutputParser:
         style, thinking = self._style, self._thinking
         assert thinking is not None, "its mark was found"
         others = self._openers() if style is not None and style.ends_thinking else ()
+        self._begin_thought()
         mark = yield from self._source.until((thinking.end, *others), self._think)
+        self._end_thought(mark)
         if mark in others:
             self._source.at -= len(mark)
-        self._end_thought()
 
     def _marked_calls(self, mark: str) -> Steps[None]:
         """Reads the calls behind a mark; passes the mark on as content if none follow."""
@@ -304,10 +312,12 @@ class OutputParser:
 
     def _body(self, style: CallStyle, sink: Callable[[str], None]) -> Steps[None]:
         """Passes the body of a message on."""
-        end = yield from self._source.until((*style.starts, *style.ends), sink)
-        self._source.at -= len(end)
         if sink == self._think:
-            self._end_thought()
+            self._begin_thought()
+        end = yield from self._source.until((*style.starts, *style.ends), sink)
+        if sink == self._think:
+            self._end_thought(end)
+        self._source.at -= len(end)
 
     def _call_message(self, name: str, body: int) -> Steps[bool]:
         """Reads a call in the body of a message; returns whether there is one."""

@@ -205,7 +205,9 @@ def _by_data(options: argparse.Namespace) -> int:
             "it for float32.",
             code="eval-compare",
         )
-    samples = read_samples(options.data, form, options.model)
+    samples = read_samples(
+        options.data, form, options.model, trust_remote_code=options.trust_remote_code
+    )
     asked = _languages(options, task)
     results: list[TaskResult] = []
     for dtype in compared:
@@ -350,6 +352,7 @@ def _measures(
             generate=asked,
             source_language=options.source,
             on_samples=counter,
+            trust_remote_code=options.trust_remote_code,
         )
     del model
     gc.collect()  # the next one needs the memory

@@ -33,6 +33,7 @@ class PredictOptions:
 
     Attributes:
         path: where tokenizer and processors are.
+        trust_remote_code: whether code that came with the model may run.
         batch_size: how many samples are answered at once, at most.
         generate: arguments of generate, for models that write.
         source_language: what a translating model reads, as its tokenizer names it.
@@ -40,10 +41,15 @@ class PredictOptions:
     """
 
     path: str | Path
+    trust_remote_code: bool = False
     batch_size: int = 8
     generate: Mapping[str, Any] = field(default_factory=dict)
     source_language: str | None = None
     on_samples: Callable[[int, int], None] = lambda done, total: None
+
+    def load(self, loader: Any, what: str) -> Any:
+        """Loads what prepares a model's inputs, as load_beside does."""
+        return load_beside(loader, self.path, what, trust_remote_code=self.trust_remote_code)
 
 
 def predict(
@@ -62,7 +68,8 @@ def predict(
         the indices of its tokens' classes, or a vector.
 
     Raises:
-        ModelError: [missing-processor] if the model came without what prepares its inputs.
+        ModelError: [missing-processor] if the model came without what prepares its inputs,
+            [remote-code] if that needs code that is not trusted.
         ContextError: [context-overflow] for a question that leaves no room for its context.
     """
     return _ASKED[task](model, samples, how)
@@ -79,12 +86,12 @@ def _vectors(model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptio
 def _transcripts(
     model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
 ) -> list[Any]:
-    extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
+    extractor = how.load(AutoFeatureExtractor, "a feature extractor")
     recognize = pipeline(
         "automatic-speech-recognition",
         model=model,
         feature_extractor=extractor,
-        tokenizer=load_beside(AutoTokenizer, how.path, "a tokenizer"),
+        tokenizer=how.load(AutoTokenizer, "a tokenizer"),
         device="cpu",
     )
     rate = int(extractor.sampling_rate)
@@ -103,7 +110,7 @@ def _transcripts(
 def _translations(
     model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
 ) -> list[Any]:
-    tokenizer = load_beside(AutoTokenizer, how.path, "a tokenizer")
+    tokenizer = how.load(AutoTokenizer, "a tokenizer")
     if how.source_language is not None:
         tokenizer.src_lang = how.source_language
     answers: list[Any] = []
@@ -204,7 +211,7 @@ def _best_span(
 def _classes_of_images(
     model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
 ) -> list[Any]:
-    processor = load_beside(AutoImageProcessor, how.path, "an image processor")
+    processor = how.load(AutoImageProcessor, "an image processor")
     answers: list[Any] = []
     for batch in _batches(samples, how):
         given = processor([sample["image"] for sample in batch], return_tensors="pt")
@@ -215,7 +222,7 @@ def _classes_of_images(
 def _classes_of_sounds(
     model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
 ) -> list[Any]:
-    extractor = load_beside(AutoFeatureExtractor, how.path, "a feature extractor")
+    extractor = how.load(AutoFeatureExtractor, "a feature extractor")
     rate = int(extractor.sampling_rate)
     answers = []
     for sample in _one_by_one(samples, how):  # of any length: padding would change results of some

@@ -223,6 +223,7 @@ def evaluate_task(
     generate: Mapping[str, Any] | None = None,
     source_language: str | None = None,
     on_samples: Callable[[int, int], None] = lambda done, total: None,
+    trust_remote_code: bool = False,
 ) -> TaskResult:
     """Measures a model by samples of its task.
 
@@ -237,12 +238,14 @@ def evaluate_task(
         generate: arguments of generate, for models that write.
         source_language: what a translating model of many languages reads.
         on_samples: called between batches with how many samples are answered, and of how many.
+        trust_remote_code: whether code that came with the checkpoint may run.
 
     Raises:
         OptionError: [eval-task] for a task without a measure, [eval-data] for a sample that does
             not fit it, [missing-measure] if the library that measures it is not installed,
             [batch-size] for less than 1.
-        ModelError: [missing-processor] if the model came without what prepares its inputs.
+        ModelError: [missing-processor] if the model came without what prepares its inputs,
+            [remote-code] if that needs code that is not trusted.
     """
     if batch_size < 1:
         raise OptionError(
@@ -261,7 +264,12 @@ def evaluate_task(
     from npu_llm.evaluation.predictions import PredictOptions, predict
 
     asking = PredictOptions(
-        processors, batch_size, dict(generate or {}), source_language, on_samples
+        path=processors,
+        trust_remote_code=trust_remote_code,
+        batch_size=batch_size,
+        generate=dict(generate or {}),
+        source_language=source_language,
+        on_samples=on_samples,
     )
     found = predict(model, task, samples, asking)
     answers = [_answer(sample, labels) for sample in samples]

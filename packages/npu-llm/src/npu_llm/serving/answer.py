@@ -48,6 +48,7 @@ class Answer:
         stop: the stop string or the token that ended it; None for none of these.
         end: that token with its log probability, which is not part of the text.
         text: all of it so far.
+        starts: where the text of each token begins.
         arrived_s, first_s, last_s: by time.perf_counter: when it was asked for, and when the first
             and the latest token came; None before.
     """
@@ -75,6 +76,7 @@ class Answer:
         self.stop: str | int | None = None
         self.end: Token | None = None
         self.text = ""
+        self.starts: list[int] = []
         self.arrived_s = time.perf_counter()
         self.first_s: float | None = None
         self.last_s: float | None = None
@@ -171,7 +173,8 @@ class Answer:
         if token.id in self._ends:
             self.stop, self.end = token.id, token
             return
-        self._held.append((token, self._detokenizer.num_decoded))
+        self.starts.append(self._detokenizer.num_decoded)
+        self._held.append((token, self.starts[-1]))
         self.text += self._detokenizer.put([token.id])
         if self._detokenizer.has_stopped:
             self.finish, self.stop = "stop", self._detokenizer.stop

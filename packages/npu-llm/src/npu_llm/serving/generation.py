@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -166,11 +167,13 @@ class Usage:
 
     Attributes:
         prompt, answer: of all prompts, and of all answers.
+        reasoning: of the answers, those of reasoning.
         cached: of the first prompt, those that were in the cache.
     """
 
     prompt: int
     answer: int
+    reasoning: int
     cached: int
 
 
@@ -273,10 +276,16 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns how many tokens were read and written so far."""
-        written = 0
+        written = reasoning = 0
         if self.request.max_tokens != 0:
             written = sum(answer.tokens for answer in self.answers)
-        return Usage(sum(map(len, self.prompts)), written, self.answers[0].cached_tokens)
+            reasoning = sum(
+                bisect_left(answer.starts, end) - bisect_left(answer.starts, start)
+                for answer, parser in zip(self.answers, self._parsers, strict=True)
+                for start, end in (() if parser is None else parser.thoughts)
+            )
+        cached = self.answers[0].cached_tokens
+        return Usage(sum(map(len, self.prompts)), written, reasoning, cached)
 
     def close(self) -> None:
         """Ends the answers; those that have ended stay as they are."""

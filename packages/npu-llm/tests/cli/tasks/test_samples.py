@@ -3,6 +3,36 @@ import json
 import pytest
 import sacrebleu
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from npu_llm.cli.tasks.samples import read_calls
+from npu_llm.errors import ModelError
+from npu_llm.evaluation.predictions import PredictOptions
+
+
+def test_code_of_a_tokenizer_runs_only_if_trusted(tmp_path):
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words)
+    made.save_pretrained(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "own.Own"]}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | own))
+    code = "from transformers import PreTrainedTokenizerFast as Fast\nclass Own(Fast):\n    pass\n"
+    (tmp_path / "own.py").write_text(code)
+    (tmp_path / "lines").write_text("b")
+
+    def load(is_trusted):
+        trust = {"trust_remote_code": is_trusted}
+        (call,) = read_calls(tmp_path / "lines", str(tmp_path), ("text",), **trust)
+        options = PredictOptions(tmp_path, **trust)
+        return call, options.load(transformers.AutoTokenizer, "a tokenizer")
+
+    with pytest.raises(ModelError, match=r"\[remote-code\]"):
+        load(False)
+    call, tokenizer = load(True)
+    assert call["input_ids"].tolist() == [[1]]
+    assert type(tokenizer).__name__ == "Own"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["read_calls", "read_samples"]
 
 
-def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
+def read_samples(
+    path: Path, form: Form, model: str, *, trust_remote_code: bool
+) -> list[dict[str, Any]]:
     """Reads samples; sound and images are named relative to the file.
 
     Args:
         path: the file.
         form: the fields that samples must have; others are passed over.
         model: whose classes, sampling rate and channels count: a folder or name.
+        trust_remote_code: whether code that came with the model may run.
 
     Returns:
         The samples, with sound as arrays (samples,) float32 and images as PIL images.
@@ -33,14 +37,16 @@ def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
         OptionError: [eval-data] for a file that cannot be read, or a line that is no such sample;
             [image-unreadable] and [missing-pillow] for images; [audio-unreadable], [audio-rate] and
             others for sound, see npu_llm.speech.wave_file.
-        ModelError: [missing-processor] if the model has no config or feature extractor.
+        ModelError: [missing-processor] if the model has no config or feature extractor,
+            [remote-code] if one needs code that is not trusted.
     """
     from transformers import AutoConfig, AutoFeatureExtractor
 
     from npu_llm.evaluation import check_sample, labels_of
 
     kinds = set(form.fields.values())
-    config = load_beside(AutoConfig, model, "a config")
+    load = partial(load_beside, trust_remote_code=trust_remote_code)
+    config = load(AutoConfig, model, "a config")
     labels = labels_of(config) if kinds & {"label", "labels"} else None
     samples = []
     for number, line in _lines(path):
@@ -52,7 +58,7 @@ def read_samples(path: Path, form: Form, model: str) -> list[dict[str, Any]]:
         check_sample(sample, form, place, labels=labels)
         samples.append({name: sample[name] for name in form.fields if sample.get(name) is not None})
     if "audio" in kinds:
-        extractor = load_beside(AutoFeatureExtractor, model, "a feature extractor")
+        extractor = load(AutoFeatureExtractor, model, "a feature extractor")
         rate = int(extractor.sampling_rate)
         for sample in samples:
             sample["audio"] = read_wave(path.parent / sample["audio"], rate=rate)
@@ -78,33 +84,38 @@ def _unreadable(place: object, wanted: str) -> OptionError:
     return OptionError(f"{place}: must be {wanted}. Correct it.", code="eval-data")
 
 
-def read_calls(path: Path, model: str, modalities: tuple[str, ...]) -> list[dict[str, Any]]:
+def read_calls(
+    path: Path, model: str, modalities: tuple[str, ...], *, trust_remote_code: bool
+) -> list[dict[str, Any]]:
     """Returns a call for each line of a file.
 
     Args:
         path: texts, one a line; or paths of images or WAV files, relative to it.
         model: the checkpoint, whose tokenizer or processor prepares them.
         modalities: what the model reads: text, image or audio.
+        trust_remote_code: whether code that came with the model may run.
 
     Raises:
         OptionError: [text-lines], [text-encoding], [quantize-text] for a model that reads
             several kinds at once, [image-unreadable] for an image that cannot be read, [audio-rate]
             and others for sound.
-        ModelError: [missing-processor] if the model came without what prepares its inputs.
+        ModelError: [missing-processor] if the model came without what prepares its inputs,
+            [remote-code] if that needs code that is not trusted.
     """
     import transformers
 
+    load = partial(load_beside, trust_remote_code=trust_remote_code)
     lines = read_lines(str(path))
     if modalities == ("text",):
-        tokenizer = load_beside(transformers.AutoTokenizer, model, "a tokenizer")
+        tokenizer = load(transformers.AutoTokenizer, model, "a tokenizer")
         return [dict(tokenizer(line, truncation=True, return_tensors="pt")) for line in lines]
     if modalities == ("image",):
-        prepare = load_beside(transformers.AutoImageProcessor, model, "an image processor")
-        config = load_beside(transformers.AutoConfig, model, "a config")
+        prepare = load(transformers.AutoImageProcessor, model, "an image processor")
+        config = load(transformers.AutoConfig, model, "a config")
         images = (_read_image(path.parent / line, config) for line in lines)
         return [dict(prepare(image, return_tensors="pt")) for image in images]
     if modalities == ("audio",):
-        extract = load_beside(transformers.AutoFeatureExtractor, model, "a feature extractor")
+        extract = load(transformers.AutoFeatureExtractor, model, "a feature extractor")
         rate = int(extract.sampling_rate)
         sounds = (read_wave(path.parent / line, rate=rate) for line in lines)
         return [dict(extract(one, sampling_rate=rate, return_tensors="pt")) for one in sounds]

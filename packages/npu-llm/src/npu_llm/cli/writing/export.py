@@ -210,5 +210,10 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     if data is not None:
         from npu_llm.cli.tasks.samples import read_calls
 
-        how["inputs"] = read_calls(data, options.model, kind.input_modalities)
+        how["inputs"] = read_calls(
+            data,
+            options.model,
+            kind.input_modalities,
+            trust_remote_code=options.trust_remote_code,
+        )
     return how

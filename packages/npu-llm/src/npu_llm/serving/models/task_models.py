@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from npu_llm.speech.wave_file import read_samples
 if TYPE_CHECKING:
     from npu_llm.speech.transcriber import Transcriber, Transcript
     from npu_llm.speech.transcript import TranscriptOptions
+    from npu_llm.tasks.model import TaskModel
     from npu_llm.tasks.models import (
         NPUModelForFeatureExtraction,
         NPUModelForSequenceClassification,
@@ -113,9 +114,16 @@ class _ServedTask:
         name: what clients call it.
     """
 
-    def __init__(self, name: str, executor: Executor) -> None:
+    def __init__(self, name: str, kind: str, *, max_waiting: int) -> None:
+        """Starts the thread.
+
+        Args:
+            name: what clients call it.
+            kind: names the thread.
+            max_waiting: requests that are taken at once; more are refused.
+        """
         self.name = name
-        self._executor = executor
+        self._executor = Executor(f"npu-llm {kind}", max_waiting=max_waiting)
 
     @property
     def is_alive(self) -> bool:
@@ -132,17 +140,15 @@ class _ServedTask:
         self._executor.close()
 
 
-class ServedEncoder(_ServedTask):
-    """An encoder that answers.
+class _ServedTexts(_ServedTask):
+    """A model of texts that answers.
 
     Attributes:
         name: what clients call it.
-        context_length: how many tokens a text has at most; None for no bound.
+        model: the model.
     """
 
-    def __init__(
-        self, name: str, model: NPUModelForFeatureExtraction, *, max_waiting: int = 256
-    ) -> None:
+    def __init__(self, name: str, model: TaskModel, *, max_waiting: int = 256) -> None:
         """Takes the model.
 
         Args:
@@ -153,11 +159,24 @@ class ServedEncoder(_ServedTask):
         Raises:
             ModelError: [missing-processor] for a model without tokenizer.
         """
-        super().__init__(name, Executor("npu-llm vectors", max_waiting=max_waiting))
-        self.model = model
-        self.context_length = model.max_seq_length
-        self._width = int(model.config.get_text_config().hidden_size)
+        super().__init__(name, "texts", max_waiting=max_waiting)
+        self.model: Any = model
         self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+
+
+class ServedEncoder(_ServedTexts):
+    """An encoder that answers."""
+
+    model: NPUModelForFeatureExtraction
+
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens a text has at most; None for no bound."""
+        return self.model.max_seq_length
+
+    @property
+    def _width(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
 
     async def embed(
         self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
@@ -228,31 +247,15 @@ class ServedEncoder(_ServedTask):
         )
 
 
-class ServedReranker(_ServedTask):
-    """A cross-encoder that answers.
+class ServedReranker(_ServedTexts):
+    """A cross-encoder that answers."""
 
-    Attributes:
-        name: what clients call it.
-        context_length: how many tokens a pair has at most; None for no bound.
-    """
+    model: NPUModelForSequenceClassification
 
-    def __init__(
-        self, name: str, model: NPUModelForSequenceClassification, *, max_waiting: int = 256
-    ) -> None:
-        """Takes the model.
-
-        Args:
-            name: what clients call it.
-            model: with its tokenizer.
-            max_waiting: requests that are taken at once; more are refused.
-
-        Raises:
-            ModelError: [missing-processor] for a model without tokenizer.
-        """
-        super().__init__(name, Executor("npu-llm scores", max_waiting=max_waiting))
-        self.model = model
-        self.context_length = model.context_length
-        self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens a pair has at most; None for no bound."""
+        return self.model.context_length
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Returns how well the second text of each pair answers the first.
@@ -308,7 +311,7 @@ class ServedSpeech(_ServedTask):
             transcriber: the model with what prepares its inputs.
             max_waiting: requests that are taken at once; more are refused.
         """
-        super().__init__(name, Executor("npu-llm speech", max_waiting=max_waiting))
+        super().__init__(name, "speech", max_waiting=max_waiting)
         self.transcriber = transcriber
         self._is_closing = threading.Event()
 

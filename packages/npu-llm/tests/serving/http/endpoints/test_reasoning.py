@@ -37,6 +37,8 @@ def test_chat_completions_have_it_apart(thinker):
     (whole,) = post(thinker, "/v1/chat/completions", **body)
     message = whole["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes")
+    details = whole["usage"]["completion_tokens_details"]
+    assert 1 <= details["reasoning_tokens"] <= len("hm")
     chunks = post(thinker, "/v1/chat/completions", **body, stream=True)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hm"

@@ -55,6 +55,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.answer,
         "total_tokens": usage.prompt + usage.answer,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
 
 

@@ -172,7 +172,7 @@ class _Responding:
                 "input_tokens": usage.prompt,
                 "input_tokens_details": {"cached_tokens": usage.cached},
                 "output_tokens": usage.answer,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning},
                 "total_tokens": usage.prompt + usage.answer,
             },
         }  # fmt: skip
