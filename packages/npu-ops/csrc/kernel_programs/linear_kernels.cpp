@@ -318,13 +318,18 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
 }
 
 // Many rows of blocks of ggml's types: a piece of one or two blocks is unpacked, and multiplied by
-// all rows of a pass.
+// all rows of a pass, while the next is fetched.
 void linear_of_blocks(const PackedLinear& weight, const Activations& x, int rows, float* out,
                       std::size_t out_stride, int first_block, int last_block,
                       const Finish& finish) {
   constexpr int kBlocks = 2;
   UnpackedSlab pieces[kBlocks][kPieceSlabs];
   Floats16 totals[kBlocks][kRowsOfPass];
+  // Of nearly equal size, so that each is fetched in time. Blocks of 256 inputs stay whole.
+  const int all_slabs = weight.slabs(),
+            count_of_pieces = (all_slabs + kPieceSlabs - 1) / kPieceSlabs;
+  const int even = (all_slabs + count_of_pieces - 1) / count_of_pieces;
+  const int of_piece = all_slabs % 4 == 0 ? (even + 3) / 4 * 4 : even;
   for (int start = 0; start < rows; start += kRowsOfPass) {
     const int count = std::min(rows - start, kRowsOfPass);
     for (int block = first_block; block < last_block; block += kBlocks) {
@@ -333,28 +338,32 @@ void linear_of_blocks(const PackedLinear& weight, const Activations& x, int rows
       const bool are_alike =
           blocks == 2 && placed(weight, block).weight.kind == placed(weight, block + 1).weight.kind;
       const int together = are_alike ? kMostBlocks : 1;
-      const std::uint8_t* next[kBlocks] = {};
       for (int b = 0; b < blocks; ++b)
         std::fill_n(totals[b], count, Floats16{});
-      for (int slab = 0; slab < weight.slabs(); slab += kPieceSlabs) {
-        const int slabs = std::min(kPieceSlabs, weight.slabs() - slab);
+      for (int slab = 0; slab < all_slabs; slab += of_piece) {
+        const int slabs = std::min(of_piece, all_slabs - slab);
+        const bool is_last = slab + of_piece >= all_slabs;
+        const int next_block = is_last ? block + kBlocks : block;
+        const int next_slab = is_last ? 0 : slab + of_piece;
+        PieceBytes next[kBlocks];
         for (int b = 0; b < blocks; ++b) {
           const PlacedBlock at = placed(weight, block + b);
-          next[b] = unpack_piece(at.weight, at.block, slab, slabs, pieces[b]);
+          unpack_piece(at.weight, at.block, slab, slabs, pieces[b]);
+          if (next_block + b >= last_block) continue;
+          const PlacedBlock then = placed(weight, next_block + b);
+          next[b] = piece_bytes(then.weight, then.block, next_slab,
+                                std::min(of_piece, all_slabs - next_slab));
         }
         for (int b = 0; b < blocks; b += together) {
-          const PackedLinear& of_piece = placed(weight, block + b).weight;
-          const BlockForm form = form_of(of_piece.kind);
+          const BlockForm form = form_of(placed(weight, block + b).weight.kind);
           const auto& tiles = unpacked_tiles(form)[together - 1];
-          const std::uint8_t* const end =
-              std::min(next[b] + kPieceSlabs / form.record_slabs() * form.record_bytes(),
-                       of_piece.data + of_piece.blocks() * of_piece.block_bytes());
           const int shares = (count + kMostRows - 1) / kMostRows;
           for (int i = 0, row = 0; i < shares; ++i) {
             const int of_tile = (count - row) / (shares - i);  // of nearly equal size
-            fetch_share(next[b], end, i, shares);
-            tiles[of_tile - 1](pieces + b, slabs, x, start + row, slab, weight.slabs(), form.zero,
-                               row, totals + b);
+            for (int one = b; one < std::min(b + together, blocks); ++one)
+              fetch_share(next[one].begin, next[one].end, i, shares);
+            tiles[of_tile - 1](pieces + b, slabs, x, start + row, slab, all_slabs, form.zero, row,
+                               totals + b);
             row += of_tile;
           }
         }
@@ -374,9 +383,10 @@ void linear_of_blocks(const PackedLinear& weight, const Activations& x, int rows
 
 void linear(const PackedLinear& weight, const Activations& x, int rows, float* out,
             std::size_t out_stride, int first_block, int last_block, const Finish& finish) {
-  const bool are_few = rows <= kFewRows;
-  if (is_of_blocks(weight.kind) && !(kReadsPlanes && are_few))
+  const bool are_of_blocks = is_of_blocks(weight.kind);
+  if (are_of_blocks && !(kReadsPlanes && rows <= kRowsOfPlanes))
     return linear_of_blocks(weight, x, rows, out, out_stride, first_block, last_block, finish);
+  const bool are_few = rows <= kFewRows || are_of_blocks;
   const int most_blocks = finish.gated ? 2 : are_few ? 1 : kMostBlocks;
 #if defined(__AVX512BF16__)
   const AmxProducts* const amx = are_few || !suits_amx(weight) ? nullptr : amx_products();
@@ -399,7 +409,8 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
 #endif
       const bool is_single = most_blocks == 1 || last_block - block == 1;
       const auto& of_rows = is_single ? kSingle : are_few ? kFewRowsOfTwo : kRowsOfTwo;
-      const int tiles = (end - row + kMostRows - 1) / kMostRows;
+      const int most_rows = are_few ? kFewRows : kMostRows;
+      const int tiles = (end - row + most_rows - 1) / most_rows;
       for (int i = 0; i < tiles; ++i) {
         const int count = (end - row) / (tiles - i);  // of nearly equal size
         if (!are_few) fetch_share(next, next_end, i, tiles);
