@@ -8,9 +8,22 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Body", "FormBody", "OtherFields", "Token", "other_fields"]
+__all__ = [
+    "Body",
+    "FormBody",
+    "OtherFields",
+    "Texts",
+    "Token",
+    "TokenLists",
+    "Tokens",
+    "other_fields",
+]
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+# Alternatives of a field. An error for each element of a long list would hold up other requests.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Tokens = Annotated[list[Token], Field(fail_fast=True)]
+TokenLists = Annotated[list[Tokens], Field(fail_fast=True)]
 
 
 class Body(BaseModel):

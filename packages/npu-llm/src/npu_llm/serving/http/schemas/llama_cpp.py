@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from npu_llm.serving.http.schemas.body import Body
+from npu_llm.serving.http.schemas.body import Body, Tokens
 
 __all__ = ["InfillBody", "LlamaCompletionBody", "LlamaOptions", "LlamaSamplingBody"]
 
@@ -48,7 +48,7 @@ class LlamaSamplingBody(LlamaOptions):
 class LlamaCompletionBody(LlamaSamplingBody):
     """The body of /completion."""
 
-    prompt: str | list[int] | list[str | int]
+    prompt: str | Tokens | Annotated[list[str | int], Field(fail_fast=True)]
 
 
 class _Extra(Body):

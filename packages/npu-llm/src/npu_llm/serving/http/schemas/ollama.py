@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from npu_llm.serving.http.schemas.body import Body
+from npu_llm.serving.http.schemas.body import Body, Texts, Tokens
 from npu_llm.serving.http.schemas.llama_cpp import LlamaOptions
 
 __all__ = [
@@ -102,7 +102,7 @@ class OllamaGenerateBody(_Answering):
     system: str | None = None
     raw: bool = False
     images: _Images | None = None
-    context: list[int] | None = Field(None, max_length=1 << 20)
+    context: Tokens | None = Field(None, max_length=1 << 20)
     without_effect = {**_Answering.without_effect, "template": ("",)}
 
 
@@ -110,7 +110,7 @@ class OllamaEmbedBody(Body):
     """The body of /api/embed."""
 
     model: str
-    input: str | list[str]
+    input: str | Texts
     truncate: bool = True
     dimensions: int | None = Field(None, ge=1)
     without_effect = {"keep_alive": None, "options": None}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from npu_llm.serving.http.schemas.body import Body, FormBody, Token
+from npu_llm.serving.http.schemas.body import Body, FormBody, Texts, Token, TokenLists, Tokens
 
 __all__ = [
     "AudioPart",
@@ -257,7 +257,7 @@ class ChatBody(SamplingBody):
 class CompletionBody(SamplingBody):
     """The body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Texts | Tokens | TokenLists
     max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
@@ -407,7 +407,7 @@ class EmbeddingsBody(Body):
     """The body of /v1/embeddings."""
 
     model: str | None = None
-    input: str | list[str] | list[Token] | list[list[Token]]
+    input: str | Texts | Tokens | TokenLists
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
     without_effect = {"user": None}
