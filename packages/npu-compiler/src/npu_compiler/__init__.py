@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from npu_compiler.readiness import Readiness, check
     from npu_compiler.roofline import TimeBound, TimeEstimate, estimate
     from npu_compiler.torch_compile.backend import (
-        compile,  # noqa: A004  # the name its users know
+        compile,  # noqa: A004  # the name that users know
         refresh,
     )
     from npu_compiler.torch_compile.tune import tune

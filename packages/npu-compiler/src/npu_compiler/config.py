@@ -1,4 +1,4 @@
-"""The settings of this package: the only place that reads the environment."""
+"""The settings of this package. No other module reads the environment."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ __all__ = ["Settings", "read_settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says."""
+    """The settings from the environment."""
 
     # Where programs are kept (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG cache
     # directory).
     cache_dir: Path
-    # Bound of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with 0 compiled models are
-    # not kept.
+    # Size limit of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with 0 compiled
+    # models are not kept.
     cache_size_bytes: int
-    # Where a model lies while the device reads it (NPU_COMPILE_TMPDIR; by default the system's).
+    # Directory of a model's files while the device reads them (NPU_COMPILE_TMPDIR; by default the
+    # system's temporary directory).
     temporary_dir: Path | None
-    # Where each compilation writes what it did (NPU_COMPILE_DEBUG); None for nowhere.
+    # Directory for the dumps of each compilation (NPU_COMPILE_DEBUG); None for no dumps.
     debug_dir: Path | None
-    # What programs are made for where CompilerConfig(target=...) does not say (NPU_COMPILE_TARGET:
-    # "openvino", "kernels" or "NPU"); None to choose.
+    # Target of programs unless CompilerConfig(target=...) is set (NPU_COMPILE_TARGET: "openvino",
+    # "kernels" or "NPU"); None for the automatic choice.
     target: str | None = None
-    # Which of OpenVINO's devices runs exported models in a process without torch (NPU_DEVICE, as
-    # npu-runtime reads it; by default the NPU where there is one).
+    # OpenVINO device that runs exported models in a process without torch (NPU_DEVICE, as
+    # npu-runtime reads it; by default the NPU if there is one).
     device: str | None = None
     # Library of an NPU's compiler (NPU_TARGET_COMPILER); None to search for one.
     target_compiler: Path | None = None
-    # Where the linker finds libraries before the system's (LD_LIBRARY_PATH).
+    # Directories that the linker searches before the system's (LD_LIBRARY_PATH).
     library_folders: tuple[Path, ...] = ()
 
 
@@ -43,8 +44,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OptionError: [bad-setting] for a size that is no whole number, a path at which no folder can
-            be, and a target that is not known.
+        OptionError: [bad-setting] for a size that is not a whole number, a path that cannot be a
+            folder, and an unknown target.
     """
     values = os.environ if environment is None else environment
     given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)

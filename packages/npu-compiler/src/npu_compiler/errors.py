@@ -26,14 +26,14 @@ __all__ = [
 
 
 class CompilerError(NpuError):
-    """Something the compiler cannot do, with a stable code."""
+    """The compiler cannot do something; the error has a stable code."""
 
 
 class LoweringError(CompilerError):
     """A graph, or one node of it, cannot be expressed as an OpenVINO model.
 
     Attributes:
-        node_name: the FX node that is refused; empty when it is no single node.
+        node_name: the FX node that is refused; empty if it is not a single node.
         reason: why, without the node's name and place.
     """
 
@@ -44,31 +44,31 @@ class LoweringError(CompilerError):
 
 
 class RegistryError(CompilerError):
-    """An op or a converter is defined twice, or for something that cannot have it."""
+    """An op or a converter is defined twice, or for an object that cannot have one."""
 
 
 class OptionError(CompilerError, ValueError):
-    """An option has a name or a value that the compiler does not know."""
+    """An option has an unknown name or value."""
 
 
 class ExportError(CompilerError, ValueError):
-    """A model cannot be exported, an exported one cannot be loaded, or its inputs do not fit."""
+    """A model cannot be exported, an exported one cannot be loaded, or inputs do not match."""
 
 
 class ModelInputError(CompilerError, RuntimeError):
-    """A model was given inputs that its own operators refuse."""
+    """A model's operators refuse the inputs of a call."""
 
 
 class GraphError(CompilerError, ValueError):
-    """A graph built by hand has a call, an input or an output that does not fit."""
+    """A graph built by hand has an invalid call, input or output."""
 
 
 class PassError(CompilerError):
-    """A pass over a graph left something that is not the graph it was given."""
+    """A pass broke an invariant of the graph."""
 
 
 class DumpError(CompilerError, ValueError):
-    """What NPU_COMPILE_DEBUG wrote cannot be found or read, or its page cannot be written."""
+    """Dumps of NPU_COMPILE_DEBUG cannot be found or read, or their page cannot be written."""
 
 
 class TuningError(CompilerError, ValueError):
@@ -80,7 +80,7 @@ class TargetError(CompilerError, ValueError):
 
 
 class SuiteError(CompilerError, ValueError):
-    """The suite of architectures was asked for what it does not have, or lacks transformers."""
+    """The suite of architectures has no such model, or transformers is not installed."""
 
 
 class QualityError(CompilerError, RuntimeError):
@@ -88,12 +88,12 @@ class QualityError(CompilerError, RuntimeError):
 
 
 class WrongResultError(CompilerError, RuntimeError):
-    """A program computed something else than torch, and strict allows no other way to run it."""
+    """A program's results differ from torch's, and `strict` forbids running the graph eagerly."""
 
 
 class CompilerFailureWarning(UserWarning):
-    """The compiler failed at something, which runs in another way."""
+    """The compiler failed on a part of a graph, which runs in another way."""
 
 
 class WrongResultWarning(UserWarning):
-    """A program computed something else than torch; it was mended or is run eagerly from now on."""
+    """A program's results differed from torch's; it was corrected, or now runs eagerly."""

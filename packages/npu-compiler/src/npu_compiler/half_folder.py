@@ -1,4 +1,4 @@
-"""Half precision of an exported folder: its OpenVINO model as a graph of calls."""
+"""Half-precision checks of exported folders. The OpenVINO model becomes a graph of calls."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from npu_compiler.openvino_core import openvino_core
 
 __all__ = ["check_half_folder"]
 
-# Sizes that vary are so large, if their bounds allow it.
+# The value of dynamic sizes, if their bounds allow it.
 _SIZE = 8
 
 
 def check_half_folder(
     path: str | os.PathLike[str], *, budget_s: float | None = None
 ) -> HalfPrecision:
-    """As check_half, of a folder that npu_compiler.export made.
+    """Checks a folder that npu_compiler.export wrote, as check_half does a module.
 
     The folder has no example inputs. Floats are drawn from a normal distribution, and indices
     within their bounds.
 
     Raises:
-        ExportError: the folder is not one, or is damaged; [half-dtype] for floats that are not
-            float32.
+        ExportError: it is not an exported folder, or is damaged; [half-dtype] for floats that are
+            not float32.
     """
     deadline = deadline_of(budget_s)
     folder = Path(path)
@@ -73,7 +73,7 @@ def _size(size: int | str | None, manifest: Manifest) -> int:
 def _as_graph(
     model: ov.Model, inputs: Sequence[torch.Tensor]
 ) -> tuple[fx.GraphModule, dict[str, Any]]:
-    """Takes a model apart into calls of its operations; returns the values of placeholders, too."""
+    """Splits a model into calls of its operations; also returns the values of placeholders."""
     origins = kept_origins(model)
     graph = fx.Graph()
     made: dict[tuple[str, int], fx.Node] = {}
@@ -120,7 +120,7 @@ def _key(output: ov.Output) -> tuple[str, int]:
 def _operation(node: ov.Node, made: Container[tuple[str, int]]) -> Callable[..., Any]:
     """Cuts a node out of its model; returns a function that computes it on float32 tensors.
 
-    Its constants of whole numbers stay, and what is in `made` becomes an argument.
+    Integer constants stay constants, and each value in `made` becomes an argument.
     """
     parameters = []
     for position, source in enumerate(node.input_values()):

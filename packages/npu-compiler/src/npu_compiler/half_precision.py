@@ -1,4 +1,4 @@
-"""Half precision: what it does to a model, call by call, without an NPU."""
+"""Half precision: simulates float16 call by call to find accuracy losses, without an NPU."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ __all__ = [
     "search_kept",
 ]
 
-# Within a call sums are kept in float32, as an NPU's array of multipliers has it. A call's numbers
-# that are operands, such as the 1e-8 of `x + 1e-8`, are rounded too, its attributes are not.
+# Sums within a call accumulate in float32, as in an NPU's MAC array. Scalar operands, such as the
+# 1e-8 of `x + 1e-8`, are rounded too; attributes are not.
 
-# Rounding takes away some 2e-4 of a result; above this, values are near the smallest of float16.
+# Rounding loses about 2e-4 of a result. A larger loss means values near float16's smallest.
 _LOSS = 1e-2
-# Ops whose numbers are constants of a program, as tensors are.
+# Ops with scalar arguments that become constants of a program, like tensors.
 _OPERANDS = frozenset(
     {"add", "sub", "rsub", "mul", "div", "where", "masked_fill", "full", "full_like",
      "scalar_tensor", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "fill"}
@@ -56,7 +56,7 @@ _OPERANDS = frozenset(
 
 @dataclass(frozen=True)
 class HalfRun:
-    """A run in both precisions: its calls, the error of the worst output, and what it left out.
+    """A run in both precisions: its calls, the error of the worst output, and the calls left out.
 
     `left` counts calls after the deadline; the error is infinite then.
     """
@@ -67,7 +67,7 @@ class HalfRun:
 
 
 def is_finding(call: HalfCall) -> bool:
-    """Whether a call did more than round."""
+    """Whether a call's error exceeds plain rounding."""
     return call.overflowed > 0 or call.invalid > 0 or is_lossy(call)
 
 
@@ -85,8 +85,8 @@ def run_both(
 ) -> HalfRun:
     """Runs a functional graph of calls, with float32 floats, in both precisions.
 
-    A call that `is_kept` is computed in float32, from inputs as they come. The run ends at the
-    deadline, by time.monotonic().
+    A call for which `is_kept` is true is computed in float32 from unchanged inputs. The run ends at
+    the deadline, by time.monotonic().
     """
     wide: dict[fx.Node, Any] = {}
     half: dict[fx.Node, Any] = {}
@@ -103,7 +103,7 @@ def run_both(
             if node.op in ("placeholder", "get_attr"):
                 value = inputs[node.name] if node.op == "placeholder" else _held(module, node)
                 wide[node] = half[node] = value
-                if node in written:  # the caller's stays as it is
+                if node in written:  # the caller's graph stays unchanged
                     wide[node], half[node] = value.clone(), value.clone()
                 continue
             if time.monotonic() > deadline:
@@ -134,7 +134,7 @@ def _half_call(
     has_nan = any(_has_nan(value) for value in pytree.tree_leaves(taken))
     away = sum(float((full - kept)[kept.isfinite()].square().sum()) for full, kept, _ in parts)
     size = sum(float(full[kept.isfinite()].square().sum()) for full, kept, _ in parts)
-    # A number that overflows is told where it reaches the result, which a mask's seldom does.
+    # An overflowing scalar is reported if it reaches the result, which a mask's scalar seldom does.
     infinite += sum(
         _count(kept.isinf() & (full.isfinite() | (right.isfinite() & is_number)))
         for full, kept, right in parts
@@ -189,7 +189,7 @@ def _rounded_number(value: float) -> float:
 
 
 def _new_infinities(given: Any, taken: Any) -> tuple[int, bool]:
-    """How many values of tensors overflow as operands, and whether a number does."""
+    """Returns how many tensor values overflow as operands, and whether a scalar does."""
     count, is_number = 0, False
     for before, after in zip(pytree.tree_leaves(given), pytree.tree_leaves(taken), strict=True):
         if isinstance(before, torch.Tensor):
@@ -200,7 +200,7 @@ def _new_infinities(given: Any, taken: Any) -> tuple[int, bool]:
 
 
 def _floats(*values: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """The float tensors of a call's results, side by side, in float64."""
+    """Yields the float tensors of a call's results in both precisions, in float64."""
     for parts in zip(*map(pytree.tree_leaves, values), strict=True):
         if isinstance(parts[0], torch.Tensor) and parts[0].is_floating_point():
             full, kept, wide = (part.double() for part in parts)
@@ -235,7 +235,7 @@ def _outputs_error(
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """Node -> the calls and inputs that nothing after it reads."""
+    """Maps each node to the values that no later node reads."""
     seen: set[fx.Node] = set()
     last: dict[fx.Node, list[fx.Node]] = {}
     for node in reversed(graph.nodes):
@@ -247,7 +247,7 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     return last
 
 
-# Largest error of an output by its largest value.
+# Largest error of an output, divided by its largest value.
 TOLERANCE = 1e-2
 
 
@@ -255,7 +255,7 @@ TOLERANCE = 1e-2
 class KeptSearch:
     """The result of a search: runs before and after it, and names or patterns of modules kept.
 
-    `left_out` describes the part that the deadline prevented; "" for none.
+    `left_out` describes the part that was skipped at the deadline; "" for none.
     """
 
     first: HalfRun
@@ -273,9 +273,9 @@ def search_kept(
     mend: bool = True,
     deadline: float = math.inf,
 ) -> KeptSearch:
-    """Runs a graph in both precisions, and keeps modules in float32 until outputs are near.
+    """Runs a graph in both precisions, and keeps modules in float32 until outputs are close.
 
-    `kept` is kept from the start; `mend` says whether anything may be added to it. No run begins
+    `kept` stays in float32 from the start; with `mend`, more modules may join it. No run begins
     after the deadline, by time.monotonic().
     """
     given, names = tuple(kept), list(kept)
@@ -288,7 +288,7 @@ def search_kept(
         if trial.left:
             return KeptSearch(first, run, tuple(names), "the search for what must stay in float32")
         names, run = names + more, trial
-    for added in reversed(names[len(given) :]):  # what overflowed need not have done harm
+    for added in reversed(names[len(given) :]):  # an overflow may be harmless
         others = [other for other in names if other != added]
         trial = _run(module, values, others, deadline)
         if trial.left:
@@ -308,9 +308,9 @@ def _run(
 
 
 def _next_to_keep(run: HalfRun, tolerance: float, kept: Sequence[str]) -> list[str]:
-    """The modules whose calls do the harm that no other harm explains; none when all is well."""
+    """Returns the modules with calls that cause an error of their own; empty if there are none."""
     harmful = [call for call in run.calls if call.overflowed or is_lossy(call)]
-    if not harmful:  # NaN of infinities goes away with what overflowed
+    if not harmful:  # NaN from infinities disappears once the overflow is gone
         harmful = [call for call in run.calls if is_finding(call)]
     names = [call.module for call in harmful]
     if not names and run.error > tolerance:
@@ -329,15 +329,14 @@ class HalfCall:
     Attributes:
         name: of the node in the captured graph.
         op: such as "aten.pow.Tensor_Scalar".
-        line: "file.py:12", of the Python code; "" where it is not known.
-        module: by which CompilerConfig.keep_float32 names it.
+        line: "file.py:12", of the Python code; "" if unknown.
+        module: the name that CompilerConfig.keep_float32 takes.
         overflowed: finite numbers of its inputs and its result that became infinite.
         invalid: results that are NaN here, with no NaN among its inputs, and not in float32.
         lost: results that became zero.
-        loss: size of what its own rounding took away by the size of the result, both as roots of
-            sums of squares.
-        error: largest difference from float32 by the largest value there; infinity where one is
-            finite and the other is not.
+        loss: L2 norm of its own rounding error, divided by the L2 norm of the result.
+        error: largest difference from float32, divided by the largest float32 value; infinity if
+            only one of the two is finite.
     """
 
     name: str
@@ -363,16 +362,16 @@ class HalfCall:
 
 @dataclass(frozen=True)
 class HalfPrecision:
-    """What is known of a model in half precision, for the inputs it was given.
+    """The behaviour of a model in half precision on the given inputs.
 
     Attributes:
         model: its name.
         calls: every call that computes with floats, in order.
-        findings: the calls that overflow, become NaN or lose more than rounding does; before
-            anything was mended.
+        findings: the calls that overflow, become NaN or lose more than rounding does, before any
+            module was kept in float32.
         error: of the worst output; see HalfCall.
-        error_before: the same before anything was mended.
-        tolerance: what was asked for.
+        error_before: the same before any module was kept in float32.
+        tolerance: the requested tolerance.
         keep_float32: modules that were computed in float32; pass them to CompilerConfig.
         left_out: the part for which the budget had no seconds left; "" for none.
         calls_left_out: how many calls were not computed. With any, the errors are infinite.
@@ -390,11 +389,11 @@ class HalfPrecision:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether the outputs are as near to float32's as was asked for."""
+        """Whether the outputs match float32's within the tolerance."""
         return self.error <= self.tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold; what is infinite is the string "inf"."""
+        """Returns all fields as JSON-compatible values; infinities become the string "inf"."""
         fields = {**dataclasses.asdict(self), "is_harmless": self.is_harmless}
         return {key: _finite(value) for key, value in fields.items()}
 
@@ -450,29 +449,29 @@ def check_half(
     tolerance: float = TOLERANCE,
     budget_s: float | None = None,
 ) -> HalfPrecision:
-    """Says what half precision, in which an NPU computes, does to a model; no NPU is needed.
+    """Checks a model in half precision, in which an NPU computes; needs no NPU.
 
     Every call of the captured graph runs with float16 inputs and a float16 result, and sums in
-    float32. What is found holds for these inputs.
+    float32. The findings hold for these inputs.
 
     Args:
         model: a torch module in float32.
-        example_inputs: positional arguments of a call, with values as the model will meet them.
+        example_inputs: positional arguments of a call, with realistic values.
         kwargs: arguments by name.
-        keep_float32: modules to compute in float32; as of CompilerConfig.
-        mend: look for modules to compute in float32 until the outputs keep to the tolerance, and
-            leave out those without which they do so as well.
-        tolerance: largest error of an output by its largest value.
+        keep_float32: modules to compute in float32; see CompilerConfig.
+        mend: look for modules to compute in float32 until the outputs are within the tolerance,
+            then drop the modules that are not needed for it.
+        tolerance: largest error of an output, divided by its largest value.
         budget_s: seconds after which the rest is left out, those of the capture among them; None
             for no limit.
 
     Returns:
-        Every call, and which of them do harm. With `mend`, what must be kept, and the calls and the
-        error of the run that keeps it; findings are always of the run before.
+        Every call, and the findings among them. With `mend`, also the modules to keep, and the
+        calls and the error of the run that keeps them; findings always belong to the run before.
 
     Raises:
-        ExportError: [export-capture] for a model that is no single graph; [half-dtype] for floats
-            that are not float32.
+        ExportError: [export-capture] for a model that is not a single graph; [half-dtype] for
+            floats that are not float32.
         OptionError: [option-value] for a name in keep_float32 that no call has.
     """
     deadline = deadline_of(budget_s)
@@ -497,14 +496,14 @@ def deadline_of(budget_s: float | None) -> float:
 def check_half_file(
     path: str | os.PathLike[str], *, budget_s: float | None = None
 ) -> HalfPrecision:
-    """As check_half, of a program that torch.export.save wrote, with its own example inputs.
+    """Checks a file of torch.export.save with its own example inputs, as check_half does a module.
 
-    What must be kept in float32 is looked for. Raises [saved-program] for another file.
+    Searches for modules to keep in float32. Raises [saved-program] for another file.
     """
     deadline = deadline_of(budget_s)
     saved = read_saved_program(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of its own trees of inputs
+        warnings.simplefilter("ignore")  # a warning of torch about its pytrees of inputs
         program = without_composites(saved)
         values = _values(program, *saved.example_inputs)
     return check_graph(Path(path).name, program.graph_module, values, deadline=deadline)
@@ -520,7 +519,7 @@ def check_graph(
     tolerance: float = TOLERANCE,
     deadline: float = math.inf,
 ) -> HalfPrecision:
-    """Checks a graph on the values of its placeholders, under a name; as check_half."""
+    """Checks a graph on its placeholders' values, under a name, as check_half does a module."""
     _check_dtypes(name, values)
     kept = tuple(keep_float32)
     _check_names(kept, module.graph)

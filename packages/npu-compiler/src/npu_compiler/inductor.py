@@ -20,7 +20,7 @@ __all__ = ["CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFx
 
 
 def on_host(kernel: Callable[..., Any], *args: Any) -> Any:
-    """Calls a compiled loop; npu tensors become views of their memory after their work."""
+    """Calls a compiled loop on views of npu tensors' memory, after their pending work."""
     return kernel(
         *[
             as_cpu(arg) if isinstance(arg, torch.Tensor) and arg.device.type == "npu" else arg
@@ -29,35 +29,35 @@ def on_host(kernel: Callable[..., Any], *args: Any) -> Any:
     )
 
 
-# Device memory is host memory, so that loops need no other code than on cpu; what differs is that
-# they wait for the device.
+# Device memory is host memory, so loops use the same code as on cpu. They only wait for the device
+# first.
 
 _HOST = torch.device("cpu")
 
 
 class Scheduling(CppScheduling):
-    """Fuses and writes loops as for cpu, which is what they run on."""
+    """Fuses and generates loops as for cpu, because they run there."""
 
     def codegen_node(self, node: Any) -> None:
-        """Writes the loops of fused nodes."""
+        """Generates the loops of fused nodes."""
         with V.graph.set_current_device(_HOST):
             super().codegen_node(node)
 
     def codegen_template(self, *args: Any, **named: Any) -> Any:
-        """Writes a product or another template with what is fused to it."""
+        """Generates a template, such as a matrix product, with its fused nodes."""
         with V.graph.set_current_device(_HOST):
             return super().codegen_template(*args, **named)
 
     def flush(self) -> None:
-        """Ends a kernel, and writes the call of it."""
+        """Finishes a kernel, and generates its call."""
         with V.graph.set_current_device(_HOST):
             super().flush()  # type: ignore[no-untyped-call]
 
 
 class _CallsOnHost:
-    """Of a wrapper, the Python code around the loops: each call goes through on_host.
+    """Mixin of wrappers, the Python code around the loops: routes each call through on_host.
 
-    In a graph with npu tensors that holds for loops over cpu tensors too, which on_host hands on.
+    In a graph with npu tensors this includes loops over cpu tensors, which on_host passes through.
     """
 
     def _generate_kernel_call_helper(
@@ -106,14 +106,14 @@ class _SubgraphWrapper(_CallsOnHost, wrapper.SubgraphPythonWrapperCodegen):
 
 
 class _NotWritten(wrapper.PythonWrapperCodegen):
-    """Stands for a kind of wrapper that Inductor looks for and that is not written for npu."""
+    """Placeholder for a kind of wrapper that Inductor looks up and npu does not implement."""
 
     setting: str
     supports_caching = False
 
     @classmethod
     def create(cls, *_args: Any, **_named: Any) -> wrapper.PythonWrapperCodegen:
-        """Raises [inductor-wrapper], which says what there is instead."""
+        """Raises [inductor-wrapper], which names the alternatives."""
         raise CompilerError(
             f"torch._inductor: graphs on npu are called from Python; got {cls.setting}. Leave it "
             "off, or write the graph to a folder with npu_compiler.export.",
@@ -134,10 +134,10 @@ class WrapperFxCodegen(_NotWritten):
 
 
 def _register() -> None:
-    """Tells Inductor that npu's loops are the C++ codegen's."""
+    """Registers the C++ codegen with Inductor for npu's loops."""
     register_device_op_overrides("npu", CpuDeviceOpOverrides())
     # The scheduler reorders and reindexes loops for all devices but cpu, in ways that the C++
-    # codegen does not take (torch 2.13: scheduler.py, "CPU reindexing is not validated yet").
+    # codegen does not support (torch 2.13: scheduler.py, "CPU reindexing is not validated yet").
     is_cpu = BaseSchedulerNode.is_cpu
 
     def is_written_in_cpp(self: BaseSchedulerNode) -> bool:

@@ -32,12 +32,12 @@ class Module(nn.Module):
     """A module whose calls run programs; write forward as for torch.nn.Module.
 
     Grad mode decides as under torch.compile: with gradients there are forward and backward
-    programs, without them the weights are built in. Inside another compiled module it is a part of
-    that one's graph.
+    programs; without them the weights are constants. Inside another compiled module it is part of
+    that module's graph.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module, which is compiled before its first call."""
+        """Calls the module; compiles it first if needed."""
         # A copy or an unpickled module has no compiled call yet.
         if self._compiled_call_impl is None and not torch.compiler.is_compiling():
             compile_following(self, CompilerConfig())
@@ -45,7 +45,7 @@ class Module(nn.Module):
 
 
 class NPUModuleWrapper(Module):
-    """Another module as one that runs programs.
+    """Wraps a module so that its calls run programs.
 
     It has the same parameters, buffers and children under the same names, so that its state_dict
     is the module's.
@@ -58,13 +58,13 @@ class NPUModuleWrapper(Module):
         """Wraps a module.
 
         Args:
-            module: any; what is changed in it is changed here.
+            module: any; it is wrapped, not copied.
         """
         super().__init__()
         self._share(module)
 
     def _share(self, module: nn.Module) -> None:
-        # Past nn.Module's own assignment, which would make it a child and prefix all names.
+        # Bypasses nn.Module's assignment, which would register a child and prefix all names.
         own = self.__dict__
         own["module"] = module
         for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
@@ -93,7 +93,7 @@ def convert_to_npu_module(module: nn.Module) -> NPUModuleWrapper:
 
 
 class QuantizedLinear(Module):
-    """A linear layer over integers; gradients flow to its input and its bias."""
+    """A linear layer with integer weights; gradients flow to its input and its bias."""
 
     weight: torch.Tensor
     scale: torch.Tensor
@@ -120,8 +120,8 @@ class QuantizedLinear(Module):
             bits: 8 or 4; by default 8 for int8 and 4 for uint8.
 
         Raises:
-            OptionError: [quantize-weight] when these do not fit together, [nn-weight] for a bias
-                that is not of floats.
+            OptionError: [quantize-weight] when shapes or dtypes do not match, [nn-weight] for a
+                bias that is not of floats.
         """
         super().__init__()
         self.bits = (8 if weight.dtype is torch.int8 else 4) if bits is None else bits
@@ -141,7 +141,7 @@ class QuantizedLinear(Module):
         return result
 
     def extra_repr(self) -> str:
-        """What repr() shows inside the brackets."""
+        """Returns the text inside the parentheses of repr()."""
         outputs, columns = self.weight.shape
         inputs = columns * (8 // self.bits)
         return f"{inputs}, {outputs}, bits={self.bits}, groups={self.scale.shape[1]}"
@@ -170,12 +170,12 @@ class QuantizedLinear(Module):
         group_size: int = 64,
         symmetric: bool = True,
     ) -> QuantizedLinear:
-        """Makes a layer of a float weight, round to nearest, where the weight is.
+        """Quantizes a float weight to nearest, on the weight's device.
 
         Args:
             weight: (outputs, inputs), a float dtype.
             bias: (outputs,), or None.
-            dtype: int8, or int4 in groups where a group size divides the rows.
+            dtype: int8; or int4, in groups if a group size divides the rows.
             group_size: the largest group of int4.
             symmetric: without zero points.
         """
@@ -196,14 +196,14 @@ class QuantizedLinear(Module):
 
 
 def _parameter(owner: str, tensor: torch.Tensor) -> nn.Parameter:
-    """Returns a parameter of a tensor's values; OptionError [nn-weight] for other than floats."""
+    """Returns a parameter with a tensor's values; OptionError [nn-weight] if not floats."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise _not_floats(owner, tensor)
     return nn.Parameter(tensor.detach())
 
 
 def _cast(owner: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tensor in another dtype; OptionError [nn-weight] for one of torch's quantized."""
+    """Returns a tensor in another dtype; OptionError [nn-weight] for torch's quantized tensors."""
     if tensor.is_quantized:
         raise _not_floats(owner, tensor)
     return tensor.to(dtype)
@@ -241,14 +241,14 @@ def quantize_model(
 ) -> nn.Module:
     """Replaces each torch.nn.Linear of a module by a QuantizedLinear, round to nearest.
 
-    The state_dict then holds the integers and scales under the layer's name. Rows that no group
-    size up to the wished one divides are 8 bits with one scale also for int4.
+    The state_dict then holds the integers and scales under the layer's name. With int4, rows that
+    no group size up to `group_size` divides get 8 bits and one scale.
 
     Args:
-        model: changed in place; a single Linear is answered by the new layer.
+        model: changed in place; for a single Linear the new layer is returned.
         dtype: torch.int8 or "int8" (one scale per output), or "int4" (one per group).
         group_size: 32, 64 or 128, for int4.
-        symmetric: without zero points; with them the error is a little less.
+        symmetric: without zero points; with them the error is slightly smaller.
         skip: called with name and layer; True keeps the layer, as for a head.
 
     Returns:
@@ -288,7 +288,7 @@ def quantize_model(
 
 
 class Linear(Module):
-    """A linear layer of given weights; the input is cast to their dtype, the result back."""
+    """A linear layer that computes in the weights' dtype; the result has the input's dtype."""
 
     @public_call
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -341,7 +341,7 @@ class Linear(Module):
 
 
 class Conv2d(Module):
-    """A convolution of given weights; the input is cast to their dtype, the result back."""
+    """A convolution that computes in the weights' dtype; the result has the input's dtype."""
 
     @public_call
     def __init__(
@@ -358,10 +358,10 @@ class Conv2d(Module):
         Args:
             weight: (outputs, inputs / groups, height, width).
             bias: (outputs,), or None.
-            strides: of both dimensions, or of each.
+            strides: one for both dimensions, or one for each.
             padding: zeros around the input, "same" or "valid".
             dilation: steps between the weights.
-            groups: parts of the channels that do not mix.
+            groups: number of channel groups, as in torch.
         """
         super().__init__()
         self.weight = _parameter("Conv2d", weight)

@@ -1,7 +1,7 @@
-"""The one OpenVINO core of Python code in a process.
+"""The single OpenVINO core that Python code shares in a process.
 
-npu_runtime runs the device's programs with a core of its own in C++, which it also keeps to the end
-of the process.
+npu_runtime runs the device's programs with a separate core in C++, which also lives until the
+process ends.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _core: ov.Core | None = None
 
 
 def openvino_core() -> ov.Core:
-    """Returns the process's core, which is made at the first call and never let go.
+    """Returns the process's core, which the first call creates and which is never released.
 
-    On Linux the CPU plugin of each core gives the thread that first uses it a stack for signals. At
-    the core's end it takes that memory away, and gives the thread the stack before only where its
-    own is still the current one. Of two cores whose lives overlap, or of one that ends in another
-    thread, a stack without memory is left, and the next signal, Ctrl-C say, ends the process
-    (OpenVINO 2026.4.1). Where no core ends, the latest stack stays and has its memory.
+    On Linux the CPU plugin of each core gives the thread that first uses it a stack for signals.
+    When the core is destroyed, it frees that memory, and restores the previous stack only if its
+    own is still current. Overlapping cores, or a core destroyed in another thread, leave a freed
+    stack behind, and the next signal, such as Ctrl-C, ends the process (OpenVINO 2026.4.1). If no
+    core is destroyed, the latest stack stays valid.
     """
     global _core
-    with _lock:  # a spare one would end while the other lives
+    with _lock:  # a spare core would be destroyed while the other is alive
         if _core is None:
             _core = ov.Core()
         return _core

@@ -1,4 +1,4 @@
-"""Names inside options, checked: operators, passes, modules and properties of the device."""
+"""Checks of names inside options: operators, passes, modules and properties of the device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["check_device_options", "check_modules", "check_ops", "nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a sentence with the known name that is spelled most like a name, or without one."""
+    """Returns a sentence that suggests the closest known name, or "" if none is close."""
     close = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
 def check_ops(option: str, names: Sequence[str]) -> None:
-    """Checks that each name is an operator's, as in "aten.gelu.default".
+    """Checks that each name is an operator with its overload, as in "aten.gelu.default".
 
     Raises:
         OptionError: [option-value] with the nearest name.
@@ -43,7 +43,7 @@ def check_ops(option: str, names: Sequence[str]) -> None:
 def _is_op(name: str) -> bool:
     if name in _op_names():
         return True
-    # Functions of Python and higher-order operators are called by their module.
+    # Python functions and higher-order operators are named by their module.
     module, _, last = name.rpartition(".")
     homes = (sys.modules.get(home) for home in (module, f"_{module}"))
     if any(hasattr(home, last) for home in homes if home is not None):
@@ -52,7 +52,7 @@ def _is_op(name: str) -> bool:
 
 
 def _op_names() -> set[str]:
-    """Names of the registered operators, each with its overload."""
+    """Returns the names of the registered operators, each with its overload."""
     names = set()
     for schema in torch._C._dispatch_get_all_op_names():
         name, _, overload = schema.partition(".")
@@ -79,7 +79,7 @@ def check_modules(
 
 
 def check_device_options(options: Mapping[str, str]) -> None:
-    """Checks that the device's compiler takes the properties, by a program of one operation.
+    """Checks that the device's compiler accepts the properties, by compiling a one-op program.
 
     Raises:
         OptionError: [option-value] with the nearest name.
@@ -90,7 +90,7 @@ def check_device_options(options: Mapping[str, str]) -> None:
 
 @functools.cache
 def _check_properties(options: tuple[tuple[str, str], ...]) -> None:
-    # Late: most compilations have no such options.
+    # Imported late because most compilations have no such options.
     import openvino as ov
     import openvino.opset15 as ops
 

@@ -1,4 +1,4 @@
-"""The options of one compilation, checked."""
+"""Compilation options and their validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _SPARSE = "a program that holds no keys and values has none to choose from"
-# What a caller of torch.compile says by its own arguments, or by moving the module.
+# Options that torch.compile has arguments for, or that moving the module sets.
 _NOT_FOR_BACKENDS = {
     "dynamic": "torch.compile takes it as an argument of its own. Write "
     "torch.compile(dynamic=...), or use npu_compiler.compile",
@@ -35,7 +35,7 @@ _NOT_FOR_BACKENDS = {
     "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
-int8, int4 = "int8", "int4"  # values of dtype, by the names of intel-npu-acceleration-library
+int8, int4 = "int8", "int4"  # values of dtype, under intel-npu-acceleration-library's names
 
 _SWITCHES = ("strict", "freeze", "use_to", "check_indices", "check_weights")
 _THREE_WAY = ("training", "dynamic")
@@ -58,62 +58,61 @@ POWERS_OF_TWO = "powers of two"
 
 @dataclass(frozen=True)
 class CompilerConfig:
-    """How to compile: of npu_compiler.compile, and of torch.compile(options={...}).
+    """Options of npu_compiler.compile and of torch.compile(options={...}).
 
     Attributes:
-        dtype: in which precision programs compute, "float32", "bfloat16" or "float16"; or to what
-            the weights of matrix products are compressed, "int8" or "int4". A torch dtype does as
-            well. None follows the graph's own dtype. Inputs, outputs and parameters keep theirs.
-        training: True for graphs with a backward graph, whose weights stay inputs of the program;
-            False for inference, whose results take no gradient. None: inference under
-            npu_compiler.compile, and as grad mode says under torch.compile.
-        strict: a node that would run eagerly is an error instead.
-        dynamic: whether sizes may vary without a new compilation, as torch.compile's argument of
-            that name: False never, True at once, None after the first change.
-            torch.compile(options=...) does not take it.
-        buckets: sizes that vary are rounded up to these, and each bucket gets a static program:
-            a list of sizes, such as (32, 64, 128), or "powers of two". None: powers of two where
-            the device needs static sizes, and programs with dynamic sizes elsewhere.
-        precision: in which precision programs compute beside compressed weights.
+        dtype: precision of the computation, "float32", "bfloat16" or "float16"; or the compressed
+            form of the weights of matrix products, "int8" or "int4". A torch dtype works as well.
+            None follows the graph's dtype. Inputs, outputs and parameters keep theirs.
+        training: True for graphs with a backward graph; weights stay inputs of the program. False
+            for inference; results take no gradient. None: inference under npu_compiler.compile, and
+            grad mode decides under torch.compile.
+        strict: raise an error for a node that would run eagerly.
+        dynamic: whether sizes may vary without a new compilation, like torch.compile's `dynamic`:
+            False never, True at once, None after the first change. torch.compile(options=...) does
+            not take it.
+        buckets: dynamic sizes are rounded up to these, and each bucket gets a static program: a
+            list of sizes, such as (32, 64, 128), or "powers of two". None: powers of two if the
+            device needs static sizes, and programs with dynamic sizes otherwise.
+        precision: precision of the computation if weights are compressed.
         freeze: weights become constants of inference programs. Without it they stay inputs.
         fallback_ops: ops, as in "aten.gelu.default", that are to run eagerly.
         keep_float32: modules, as in "layers.0.mlp.down" or "layers.*.norm", whose own calls run
-            eagerly between programs, in the dtype of the graph, whatever programs compute in;
-            npu_compiler.check_half finds them. A call outside of any module is named by its node.
-            "auto": inference graphs are computed in half precision at their first call, with its
-            values, and what that asks for is kept; see npu_compiler.torch_compile.auto_kept.
-        device_options: OpenVINO properties for the device's compiler, beside those that a precision
-            asks for, as {"SNIPPETS_MODE": "DISABLE"}.
-        enabled_passes: passes, as in "merge_linears", that run beside those which run by default.
-        disabled_passes: passes, as in "fuse_linear", that are left out; see
+            eagerly between programs, in the dtype of the graph; npu_compiler.check_half finds them.
+            Calls outside of any module go by their node's name. "auto": the first call of an
+            inference graph is simulated in half precision on its values, and the modules that need
+            float32 are kept; see npu_compiler.torch_compile.auto_kept.
+        device_options: OpenVINO properties for the device's compiler, in addition to those of the
+            precision, such as {"SNIPPETS_MODE": "DISABLE"}.
+        enabled_passes: passes to run in addition to the default ones, such as "merge_linears".
+        disabled_passes: passes to leave out, such as "fuse_linear"; see
             npu_compiler.passes.pipeline.
         group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
-        activations: "int8" beside dtype "int8": convolutions and matrix products compute in int8.
+        activations: "int8", with dtype "int8": convolutions and matrix products compute in int8.
             Only npu_compiler.export, which takes calibration data, does this.
-        symmetric: compressed weights have no zero points: a little smaller, a little less exact.
+        symmetric: compressed weights have no zero points: slightly smaller and slightly less exact.
         rounding: how npu_compiler.export rounds int4 weights by calibration data: "gptq", the
             default, or "awq" for AWQ and scale estimation.
-        verify: "first": each program is compared with torch on the first inputs it meets, before
-            its results are handed out, and what differs is mended or runs eagerly, with a warning;
-            "always": at every call, for debugging; "off": never.
-        nan: "propagate": NaN passes through every op as in torch; "fast": forms that drop NaN may
-            serve in inference where they are quicker. None: "propagate", but for the forms that the
-            documentation names.
-        check_indices: an index out of range raises, as in torch, instead of reading what the
-            device makes of it.
-        check_weights: a change of a weight that no version counter shows, as through `.data` or a
-            numpy alias, takes effect at the next call. False: only after npu_compiler.refresh.
-        target: what inference programs are made for: "openvino", the device's compiler; "kernels",
-            our own kernels on the host's cores, wherever they compute all of a program, see
-            `graph_compiler.targets`; "NPU", what the NPU's compiler takes, on any device:
-            refused operations are rewritten where an equal form exists, and run eagerly elsewhere.
-            None: "NPU" on that device; kernels for few rows and small weights, where a call costs
-            more than its arithmetic, if the device is OpenVINO's CPU plugin.
+        verify: "first": each program is compared with torch on its first inputs, before results are
+            returned. A program that differs is corrected or runs eagerly, with a warning. "always":
+            at every call, for debugging; "off": never.
+        nan: "propagate": NaN passes through every op as in torch; "fast": inference may use faster
+            forms that drop NaN. None: "propagate", except for the forms that the documentation
+            lists.
+        check_indices: an index out of range raises, as in torch; without the check the result
+            depends on the device.
+        check_weights: detect changes of weights that bypass the version counter, as through `.data`
+            or a numpy alias, at the next call. False: only after npu_compiler.refresh.
+        target: target of inference programs: "openvino", the device's compiler; "kernels", npu-ops'
+            kernels on the host's cores, if they cover the whole program, see
+            `graph_compiler.targets`; "NPU", operations that the NPU's compiler accepts, on any
+            device: refused operations are rewritten if an equal form exists, and run eagerly
+            otherwise. None: "NPU" on that device; on OpenVINO's CPU plugin, kernels for few rows
+            and small weights, for which call overhead exceeds the arithmetic.
         sparse_attention: which keys a token of a long sequence attends to, an approximation for
-            models that hold their keys and values in a kernel program, which npu_llm.load makes and
-            this is for. What npu_compiler.compile and torch.compile make holds none, and they
-            refuse it.
-        cache_dir: where programs are kept; by default NPU_COMPILE_CACHE_DIR.
+            models that keep their KV cache in a kernel program, as npu_llm.load makes them.
+            npu_compiler.compile and torch.compile refuse it.
+        cache_dir: directory of the compile cache; by default NPU_COMPILE_CACHE_DIR.
         use_to: also move the module to the npu device, before it is compiled. A call may have its
             inputs on the CPU, and its results are then there as well. torch.compile(options=...)
             does not take it.
@@ -180,19 +179,19 @@ class CompilerConfig:
 
     @property
     def computed_in(self) -> str | None:
-        """In which precision programs compute; None for the graph's own."""
+        """Precision of the computation; None for the graph's dtype."""
         own = None if self.compression else self.dtype
         found = self.precision or own
         return None if found is None else str(found)
 
     @property
     def compression(self) -> str | None:
-        """To what the weights of matrix products are compressed: int8, int4 or not at all."""
+        """Compressed form of the weights of matrix products: int8, int4 or None."""
         return str(self.dtype) if self.dtype in MODES else None
 
     @property
     def bucket_sizes(self) -> tuple[int, ...] | None:
-        """The sizes of buckets, rising; None for powers of two."""
+        """The sizes of buckets in ascending order; None for powers of two."""
         return self.buckets if isinstance(self.buckets, tuple) else None
 
     def _set(self, name: str, value: Any) -> None:
@@ -234,10 +233,10 @@ class CompilerConfig:
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
-    """Makes a configuration of options given by name.
+    """Builds a configuration from options given by name.
 
     Raises:
-        OptionError: [unknown-option] with names that are spelt alike, and as CompilerConfig.
+        OptionError: [unknown-option] with similar names; others as CompilerConfig raises.
     """
     known = [field.name for field in fields(CompilerConfig)]
     given = dict(options or {})
@@ -259,7 +258,7 @@ def resolve_config(
     *,
     is_calibrated: bool = False,
 ) -> CompilerConfig:
-    """Returns the configuration that a function of ours was given, whole or by name.
+    """Returns the configuration from a config object or from options by name.
 
     Args:
         subject: the function, for messages.
@@ -268,8 +267,9 @@ def resolve_config(
         is_calibrated: whether the function takes calibration data.
 
     Raises:
-        OptionError: [option-value] when config is none, [option-conflict] when both are given,
-            [option-place] for what needs calibration data, without any; and as parse_options.
+        OptionError: [option-value] if config is not a CompilerConfig, [option-conflict] when both
+            are given, [option-place] for an option that needs missing calibration data; others as
+            parse_options.
     """
     if config is None:
         config, options = parse_options(options), {}
@@ -304,9 +304,9 @@ def resolve_config(
 
 
 def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
-    """Makes a configuration of what torch.compile(options=...) was given.
+    """Builds a configuration from torch.compile(options=...).
 
-    Raises as parse_options, and [option-place] for one that torch.compile has other ways for.
+    Raises as parse_options, and [option-place] for an option that torch.compile sets otherwise.
     """
     config = parse_options(options)
     for name, way in _NOT_FOR_BACKENDS.items():
@@ -359,7 +359,7 @@ def _pass_names(option: str, value: Any) -> tuple[str, ...]:
         raise _bad_value(option, 'a list of names such as "fuse_linear"', value)
     if not value:
         return ()
-    from npu_compiler.passes.pipeline import pass_names  # late: it imports the passes and their ops
+    from npu_compiler.passes.pipeline import pass_names  # late: it imports all passes and their ops
 
     for name in value:
         if name not in pass_names():

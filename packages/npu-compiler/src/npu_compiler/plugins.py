@@ -1,4 +1,4 @@
-"""Converters and passes of other wheels: import by entry point, and the line of an error."""
+"""Plugins: loads converters and passes of other wheels by entry point, and locates their errors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def has_plugins(group: str) -> bool:
 
 
 class Plugins:
-    """The modules that the entry points of a group name; importing one fills a table."""
+    """The modules that the entry points of a group name; importing one adds rows to a table."""
 
     def __init__(self, group: str, table: dict[Any, Any], *, noun: str, instead: str) -> None:
         """Takes the group, and the table that its modules register in.
 
-        `noun` and `instead` are for the warning: what a module registers, and what a broken one
-        leads to.
+        `noun` and `instead` are texts of the warning: the things that a module registers, and the
+        consequence of a broken module.
         """
         self._group = group
         self._table = table
@@ -55,7 +55,8 @@ class Plugins:
             if self._is_loaded:  # by another thread, or by a module that compiles a graph itself
                 return
             self._is_loaded = True
-            # Graphs are compiled while torch traces with fake tensors; imports must not see it.
+            # Graphs are compiled while torch traces with fake tensors; imports must run outside
+            # that mode.
             with _disable_current_modes():
                 for entry in sorted(_installed().select(group=self._group)):
                     self._import(entry)
@@ -80,7 +81,7 @@ class Plugins:
 
 
 def place_of(made: type) -> str:
-    """Returns file and line of a class; its name alone if it has no source."""
+    """Returns file and line of a class; only its name if it has no source."""
     try:
         return f"{inspect.getsourcefile(made)}:{inspect.getsourcelines(made)[1]}"
     except (OSError, TypeError):

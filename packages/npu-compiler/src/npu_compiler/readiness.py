@@ -1,4 +1,4 @@
-"""Readiness: whether an NPU's compiler takes a model, and its reasons."""
+"""Readiness: checks whether an NPU's compiler accepts a model, and lists the reasons."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _TEMPLATE = Path(__file__).with_name("readiness.html")
 # Seconds for the search on half precision, unless the caller gives others.
 HALF_BUDGET_S = 20.0
 _HALF = "half precision"
-_SHOWN = 3  # calls that its finding lists
+_SHOWN = 3  # calls listed in its finding
 _MARKS = {"accepted": "ok", "refused": "NO", "unknown": "??"}
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """What is known of a model and an NPU.
+    """The checks of a model for an NPU.
 
     Attributes:
         name: of the model.
@@ -79,12 +79,12 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is accepted, and half precision is not known to change its results."""
+        """Whether it is accepted and no finding shows that half precision changes its results."""
         return self.is_accepted and not self._is_changed
 
     @property
     def verdict(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         if self.report is not None:
             text = "accepted" if self.is_accepted else "refused"
             text += f" by the compiler of {self.target}"
@@ -99,7 +99,7 @@ class Readiness:
         return any(one.verdict == "refused" and one.rule == _HALF for one in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold."""
+        """Returns all fields as JSON-compatible values."""
         return {
             **dataclasses.asdict(self),
             "report": None if self.report is None else self.report.as_dict(),
@@ -121,7 +121,7 @@ class Readiness:
 
 
 def readiness_page(title: str, found: Sequence[Readiness]) -> str:
-    """Returns the checks of some programs as a page that loads nothing from elsewhere."""
+    """Returns the checks of programs as a self-contained HTML page."""
     return render_page(_TEMPLATE, title=title, found=found)
 
 
@@ -134,9 +134,9 @@ def compiler_verdict(
     rules: Sequence[Finding],
     options: Mapping[str, str] | None = None,
 ) -> tuple[Finding, TargetReport | None]:
-    """Returns the finding of a target's compiler on a model, which overrules those of the rules.
+    """Returns the verdict of a target's compiler on a model, which overrides the rules' findings.
 
-    Without a usable compiler the verdict is unknown, and the finding has the command that brings
+    Without a usable compiler the verdict is unknown, and the finding has the command that installs
     one.
     """
     if varying_operations(model):
@@ -176,8 +176,8 @@ def _finding(verdict: str, detail: str, **place: str) -> Finding:
     return Finding(_RULE, verdict, detail, judge="compiler", **place)
 
 
-# The NPU's compiler decides if it is installed. The rules that were read from its source of 2024
-# are the quick answer without it; npu_compiler.npu_rules.operations has them.
+# The NPU's compiler decides if it is installed. Without it, rules derived from its source of 2024
+# give a quick answer; npu_compiler.npu_rules.operations has them.
 
 
 @public_call
@@ -197,18 +197,18 @@ def check(
 
     Args:
         model: a torch module.
-        example_inputs: positional arguments of a call; their sizes are those that are checked.
+        example_inputs: positional arguments of a call; the check uses their sizes.
         kwargs: arguments by name.
         target: the NPU, such as "lunar-lake" or "4000"; see `npu-compiler target list`.
-        rules_only: whether the compiler is left out, which takes seconds to minutes the first time,
-            and half precision with it.
-        half_budget_s: seconds for half precision; 0 leaves it out. A finding names what the budget
-            left out.
+        rules_only: skip the compiler, which takes seconds to minutes the first time, and the check
+            of half precision.
+        half_budget_s: seconds for half precision; 0 leaves it out. A finding lists the parts that
+            the budget left out.
 
     Returns:
         The compiler's verdict if one is installed, else that of the rules, with one finding per
-        rule and one per operation that breaks one. A model that cannot become one program is
-        refused by the first, and each call that is in the way has a finding.
+        rule and one per operation that breaks one. The first finding refuses a model that cannot
+        become one program, and each call that prevents it has a finding.
 
     Raises:
         OptionError: [unknown-target] no NPU generation has this name.
@@ -283,7 +283,7 @@ def _half_finding(search: Callable[[], HalfPrecision], budget_s: float) -> Findi
 def _calls(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Finding]:
     """Returns a finding for the calls that can be in a program, and one per other call.
 
-    Nothing is known of the calls of a model that cannot be captured.
+    A model that cannot be captured has no findings on its calls.
     """
     from npu_compiler.errors import ExportError
     from npu_compiler.exported.capture import capture_module
@@ -365,10 +365,10 @@ def check_folder(
 ) -> Readiness:
     """Checks a folder that npu_compiler.export made; arguments and errors as of `check`.
 
-    The folder has no example inputs: half precision is compared on drawn ones.
+    The folder has no example inputs, so half precision is compared on random ones.
 
     Raises:
-        ExportError: the folder is not one, or is damaged.
+        ExportError: it is not an exported folder, or is damaged.
     """
     find_target(target)
     folder = Path(path)

@@ -1,7 +1,7 @@
-"""One op as a program: what npu_ops calls when an eager op deserves one.
+"""Programs of single ops, for eager ops that npu_ops runs as a program.
 
-npu_ops decides which op and signature (npu_ops.variants) and finds this through the entry point
-group `npu_ops.program_builders`.
+npu_ops chooses the ops and signatures (npu_ops.variants) and finds this module through the entry
+point group `npu_ops.program_builders`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["LoweredOp", "build_op_program", "lower_op"]
 
 _PLAIN = CompilerConfig()
 
-# The converter is for gradients between other calls, and leaves some to the host's kernel.
+# The converter handles gradients between other calls, and leaves some to the host's kernel.
 _TAKEN_APART = {torch.ops.aten.convolution_backward.default: convolution_backward}
 
-# Results that only a gradient reads, and that cost as much as the op itself.
+# Results that only the gradient reads and that cost as much as the op itself.
 _UNREAD = {"aten::_scaled_dot_product_flash_attention_for_cpu": (1,)}
 
-# torch's kernels keep scores in float32 whatever the tensors are; a program would keep them in
-# bfloat16, where a score of 200 is off by a half, and the weights with it (measured: 0.2 of the
-# largest value, where torch's kernel is off by 0.002).
+# torch's kernels keep scores in float32 for every dtype; a program would keep them in bfloat16,
+# where a score of 200 is off by 0.5, which changes the weights (measured: error of 0.2 of the
+# largest value; torch's kernel 0.002).
 _WIDE = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -54,14 +54,14 @@ _WIDE = frozenset(
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """One call as a model, and how its ports answer to the op's arguments and results."""
+    """One call as a model, with the mapping from its ports to the op's arguments and results."""
 
     model: Any  # the OpenVINO model
-    dtype: torch.dtype  # what it computes in: the widest floating dtype of the tensors
-    inputs: tuple[int, ...]  # see OpProgram; so are results and output_orders
+    dtype: torch.dtype  # precision of the computation: the widest floating dtype of the tensors
+    inputs: tuple[int, ...]  # see OpProgram, also for results and output_orders
     results: tuple[int, ...]
     output_orders: tuple[tuple[int, ...], ...]
-    # Tensors whose memory the model's constants read; hold them until it is compiled.
+    # Tensors that back the model's constants; keep them alive until it is compiled.
     keep_alive: tuple[torch.Tensor, ...]
 
 
@@ -73,9 +73,9 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
         device_index: of the npu device.
 
     Raises:
-        npu_ops.errors.OperatorInputError: [op-arguments] when torch refuses the arguments.
-        LoweringError: [no-converter] or [cannot-lower] when no program can compute the call,
-            [wrong-result] when its program differs from torch.
+        npu_ops.errors.OperatorInputError: [op-arguments] if torch refuses the arguments.
+        LoweringError: [no-converter] or [cannot-lower] if no program can compute the call,
+            [wrong-result] if its program differs from torch.
         npu_runtime.ProgramError: the device refuses the model.
     """
     lowered = lower_op(call)
@@ -96,7 +96,7 @@ def build_op_program(call: OpCall, *, device_index: int = 0) -> OpProgram:
 
 
 def lower_op(call: OpCall) -> LoweredOp:
-    """Writes one call of an op as a model; raises as build_op_program does."""
+    """Lowers one call of an op to a model; raises as build_op_program does."""
     call.results()
     if call.op in _WIDE and any(spec.dtype is torch.bfloat16 for spec in call.tensors):
         return _narrowed(call, lower_op(_widened(call)))
@@ -142,7 +142,7 @@ def _flat(results: Any) -> list[Any]:
 
 
 def _widened(call: OpCall) -> OpCall:
-    """The call with float32 in place of bfloat16."""
+    """Returns the call with float32 in place of bfloat16."""
     return replace(
         call,
         arguments=tuple(
@@ -155,7 +155,7 @@ def _widened(call: OpCall) -> OpCall:
 
 
 def _narrowed(call: OpCall, wide: LoweredOp) -> LoweredOp:
-    """A widened call's model with the call's own dtypes at its ports."""
+    """Returns a widened call's model with the call's original dtypes at its ports."""
     ports = ov.preprocess.PrePostProcessor(wide.model)
     for index, position in enumerate(wide.inputs):
         ports.input(index).tensor().set_element_type(ov_type(call.arguments[position].dtype))
@@ -171,9 +171,9 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
-    """The call as a graph, the argument positions of its placeholders, and its empty results.
+    """Returns the call's graph, argument positions of placeholders, and empty results.
 
-    An op with a converter stays whole; another is taken apart by torch's decompositions, or ours.
+    An op with a converter stays whole; others go through torch's decompositions, or ours.
     """
     positions = [i for i, value in enumerate(call.arguments) if isinstance(value, TensorSpec)]
     with FakeTensorMode():
@@ -192,7 +192,7 @@ def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
 
             graph_module = make_fx(run, decomposition_table=_decompositions())(*fakes)
         except (NotImplementedError, RuntimeError) as failure:
-            # torch cannot fake the op, or takes it apart into something that depends on values.
+            # torch has no fake implementation, or its decomposition depends on values.
             reason = str(failure).splitlines()[0]
             raise LoweringError(
                 f"Cannot lower {call.op}: {reason}. Let it run on the host.",
@@ -204,7 +204,7 @@ def _trace(call: OpCall) -> tuple[fx.GraphModule, list[int], set[int]]:
 
 
 def _filled(call: OpCall, positions: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """The arguments of a call with these values in place of the tensors."""
+    """Returns the arguments of a call with these values in place of the tensors."""
     arguments = list(call.arguments)
     for position, value in zip(positions, values, strict=True):
         arguments[position] = value
@@ -214,7 +214,7 @@ def _filled(call: OpCall, positions: Sequence[int], values: Sequence[Any]) -> li
 def _whole(
     call: OpCall, positions: Sequence[int], fakes: Sequence[torch.Tensor]
 ) -> tuple[fx.GraphModule, set[int]]:
-    """A graph of this one call, and which of its results are empty tensors."""
+    """Returns a graph of this one call, and its results that are empty tensors."""
     graph = fx.Graph()
     sources = []
     for index, fake in enumerate(fakes):
@@ -236,7 +236,7 @@ def _whole(
 
 
 def _picked(graph: fx.Graph, call: OpCall, result: fx.Node) -> Any:
-    """The results of a call one by one, None for those that no program needs to give."""
+    """Returns a call's results as a list, with None for those a program need not compute."""
     values = result.meta["val"]
     if isinstance(values, torch.Tensor):
         return result
@@ -253,7 +253,7 @@ def _picked(graph: fx.Graph, call: OpCall, result: fx.Node) -> Any:
 
 
 def _check(graph_module: fx.GraphModule, results: Sequence[Any]) -> None:
-    """Refuses calls that a program would compute differently from torch."""
+    """Raises LoweringError for calls that a program would compute differently from torch."""
     for node in graph_module.graph.nodes:
         if node.op != "call_function":
             continue
@@ -280,7 +280,7 @@ def _check(graph_module: fx.GraphModule, results: Sequence[Any]) -> None:
 
 
 def _precision(call: OpCall) -> torch.dtype:
-    """The widest floating dtype of the tensors: what the program computes in."""
+    """Returns the widest floating dtype of the tensors, the precision of the program."""
     found = {spec.dtype for spec in call.tensors if is_float(spec.dtype)}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         if dtype in found:
@@ -293,7 +293,7 @@ def _load(
     call: OpCall, lowered: LoweredOp, key: str, options: Mapping[str, str], device_index: int
 ) -> npu_runtime.Program:
     if npu_runtime.device_info(device_index).device.startswith("CPU"):
-        # Compiling takes the CPU plugin no longer than reading a blob.
+        # The CPU plugin compiles as fast as it reads a blob.
         return load_tolerant(
             lowered.model, name=str(call), options=options, device_index=device_index
         )
