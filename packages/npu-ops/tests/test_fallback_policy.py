@@ -139,13 +139,13 @@ def test_the_environment_forces_ops_from_the_start() -> None:
     )
     done = forked_python.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "NPU_FALLBACK_OPS": "add,addd"},
+        env={**os.environ, "NPU_FALLBACK_OPS": "add,added"},
         timeout=120,
         check=True,
     )
     assert done.stdout == "{'aten::add.Tensor': 1}\n"
     # A module that is imported later may define it.
-    assert "RuntimeWarning: NPU_FALLBACK_OPS: must name operators; got 'addd'" in done.stderr
+    assert "RuntimeWarning: NPU_FALLBACK_OPS: must name operators; got 'added'" in done.stderr
 
 
 def test_patterns_that_are_no_texts_are_refused():
