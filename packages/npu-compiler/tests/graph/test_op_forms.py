@@ -1,11 +1,17 @@
-"""Functional forms of writing ops: their schemas, and what has none."""
+"""Functional forms of writing ops, and attention that stays whole or does not."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from npu_compiler.graph.op_forms import functional_form, has_functional_form, written_arguments
+from npu_compiler.graph.op_forms import (
+    functional_form,
+    has_functional_form,
+    keep_attention_whole,
+    written_arguments,
+)
 
 
 @pytest.fixture
@@ -87,3 +93,24 @@ def test_form_of_an_op_that_was_taken_back_is_that_of_its_successor():
             others[-1].define(f"takes_{kind[-1]}({kind}) -> int")
     for other in others:
         other._destroy()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_attention_with_a_result_that_is_written_stays_torchs(is_written):
+    targets = []
+
+    def backend(graph, inputs):
+        keep_attention_whole(graph)
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    def f(x):
+        found = F.scaled_dot_product_attention(x, x, x)
+        rows = found.transpose(1, 2).flatten(2)  # a view, by the strides of the query
+        return found, rows.relu_() if is_written else rows.relu()
+
+    x = torch.randn(1, 6, 4, 8).transpose(1, 2)
+    with torch.no_grad():
+        for got, expected in zip(torch.compile(f, backend=backend)(x), f(x), strict=True):
+            torch.testing.assert_close(got, expected)
+    assert (F.scaled_dot_product_attention in targets) is is_written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -38,3 +39,12 @@ def test_a_view_takes_a_value_whose_strides_are_not_those_that_were_traced() -> 
     values = torch.randn(2, 3, 4)
     (result,) = Reference(fx.GraphModule(torch.nn.Module(), graph), [values]).results()
     assert torch.equal(result, values.transpose(1, 2).reshape(2, -1))
+
+
+def test_a_sort_keeps_equals_in_order_as_programs_do() -> None:
+    graph = fx.Graph()
+    pair = graph.call_function(torch.ops.aten.sort.default, (graph.placeholder("x"),))
+    graph.output(graph.call_function(operator.getitem, (pair, 1)))
+    values = torch.arange(98.0) % 2
+    (result,) = Reference(fx.GraphModule(torch.nn.Module(), graph), [values]).results()
+    assert torch.equal(result, torch.sort(values, stable=True)[1])

@@ -157,12 +157,12 @@ def _reduced(target: str, fits: Any = _is_float, **more: Any) -> Drafter:
     return draft
 
 
-def _along(target: str, fits: Any = _is_float, *extra: Any) -> Drafter:
+def _along(target: str, fits: Any = _is_float, *extra: Any, **keywords: Any) -> Drafter:
     """A call along one axis that keeps the shape, such as a softmax."""
 
     def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: bool(fits(tensor)) and tensor.dim() > 0)
-        return Draft(target, (Ref(index), *extra), {"dim": values.axis(index)})
+        return Draft(target, (Ref(index), *extra), {"dim": values.axis(index), **keywords})
 
     return draft
 
@@ -613,7 +613,7 @@ OPS: tuple[Vocable, ...] = (
             "floor_divide": _binary("torch.floor_divide", _is_integer),
             "remainder": _binary("torch.remainder"),
             "fmod": _binary("torch.fmod"),
-            "sort": _along("torch.sort"),
+            "sort": _along("torch.sort", stable=True),  # torch's other sort mixes equals
             "argmax": _reduced("torch.argmax", _is_float),
             "argmin": _reduced("torch.argmin", _is_float),
             "max with index": _reduced("torch.max", _is_float),

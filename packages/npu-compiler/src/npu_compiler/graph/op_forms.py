@@ -156,6 +156,8 @@ def keep_attention_whole(graph_module: fx.GraphModule) -> None:
     """Replaces attention calls in a graph from dynamo by one op; for inference only.
 
     Calls with dropout keep their form, and graphs under autocast, which casts by torch's own names.
+    So do calls with results that are written later, perhaps through other tensors: the strides that
+    torch's kernel gives a result decide which calls copy it, and the op's strides differ.
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("npu"):
         return
@@ -164,7 +166,9 @@ def keep_attention_whole(graph_module: fx.GraphModule) -> None:
         return
     for node in graph.nodes:
         if node.op == "call_function" and node.target is F.scaled_dot_product_attention:
-            _replace_attention(graph, node)
+            value = node.meta.get("example_value")
+            if not isinstance(value, torch.Tensor) or not value._version:
+                _replace_attention(graph, node)
     graph_module.recompile()
 
 

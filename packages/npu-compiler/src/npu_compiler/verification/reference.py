@@ -181,6 +181,9 @@ class _Walk(fx.Interpreter):
         if target is torch.ops.aten.view.default:
             # A kernel that gives the values in other strides than the traced one is as right.
             target = torch.ops.aten.reshape.default
+        if target is torch.ops.aten.sort.default:
+            # torch's faster sort of one row mixes equals, which programs keep in order.
+            target, kwargs = torch.ops.aten.sort.stable, {**kwargs, "stable": True}
         if target in _ATTENTION and not _is_finite(args):
             # torch's faster kernels lose NaN of the query, on some processors.
             with sdpa_kernel(SDPBackend.MATH):
