@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_actions(parser)
     options = parser.parse_args(arguments)
-    from npu_compiler.programs import ProgramCache  # torch: help needs none
+    from npu_compiler.programs import ProgramCache  # imports torch, which help does not need
     from npu_compiler.torch_compile.graph_cache import GraphStore
 
     cache = ProgramCache()

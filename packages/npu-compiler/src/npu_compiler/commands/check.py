@@ -1,4 +1,4 @@
-"""`npu-compiler check PATH`: whether a saved or exported model suits an NPU."""
+"""`npu-compiler check PATH`: checks whether an NPU accepts a saved or exported model."""
 
 from __future__ import annotations
 

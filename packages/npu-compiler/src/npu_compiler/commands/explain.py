@@ -1,4 +1,4 @@
-"""`npu-compiler explain SCRIPT`: runs a Python script and says what was compiled in it."""
+"""`npu-compiler explain SCRIPT`: runs a Python script and lists the graphs that it compiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check_script(script: Path) -> None:
-    """Raises OptionError [script-absent] where there is no such file."""
+    """Raises OptionError [script-absent] if there is no such file."""
     if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
         raise OptionError(
             f"npu-compiler: a Python script; got {script}, which is not a file. Name one that uses "
@@ -58,10 +58,10 @@ def check_script(script: Path) -> None:
 
 
 def run_script(script: Path, arguments: Sequence[str]) -> int:
-    """Runs a script as `python script` does; returns what it exits with.
+    """Runs a script as `python script` does; returns its exit code.
 
-    What it prints goes to standard error: standard output is for what the command has to say.
-    Raises [script-absent].
+    Its output goes to standard error, because standard output is for the command's report. Raises
+    [script-absent].
     """
     check_script(script)
     kept_arguments, kept_path = sys.argv, list(sys.path)
@@ -82,7 +82,7 @@ def run_script(script: Path, arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _output_as_error() -> Iterator[None]:
-    """Sends standard output to standard error, that of processes which the script starts too."""
+    """Redirects standard output to standard error, also for child processes of the script."""
     sys.stdout.flush()
     kept = os.dup(_OUTPUT)
     os.dup2(_ERROR, _OUTPUT)

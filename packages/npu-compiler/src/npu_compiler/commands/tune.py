@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tunes, exports, imports or lists; returns the exit code."""
+    """Tunes a script, or exports, imports or lists records; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler tune",
         description="Run a script and measure how its graphs are compiled best on this device, or "

@@ -1,1 +1,1 @@
-"""What became of a model, told to people: as text and as a page."""
+"""Reports on compiled models, as text and as HTML."""

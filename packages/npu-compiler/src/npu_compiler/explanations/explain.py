@@ -1,4 +1,4 @@
-"""What torch.compile(backend="npu") did with a model, as an object, a table and JSON."""
+"""Reports of torch.compile(backend="npu") on a model, as object, table and JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Explanation", "explain", "graph_breaks_since"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of a model.
+    """The report on a compiled model.
 
     Attributes:
         graphs: one record per captured graph, in the order of their first call.
-        graph_breaks: reason -> how often, where Python left the graph.
+        graph_breaks: reason -> number of graph breaks.
         total_time_s: capture, lowering, the device's compilation and the first call.
     """
 
@@ -35,31 +35,31 @@ class Explanation:
 
     @property
     def program_count(self) -> int:
-        """Programs over all graphs."""
+        """Number of programs in all graphs."""
         return sum(len(graph.programs) for graph in self.graphs)
 
     @property
     def node_count(self) -> int:
-        """Calls over all graphs."""
+        """Number of calls in all graphs."""
         return sum(graph.node_count for graph in self.graphs)
 
     @property
     def lowered_count(self) -> int:
-        """Calls that are in programs."""
+        """Number of calls in programs."""
         return sum(graph.lowered_count for graph in self.graphs)
 
     @property
     def eager(self) -> tuple[EagerNode, ...]:
-        """Calls that run eagerly, over all graphs."""
+        """Calls of all graphs that run eagerly."""
         return tuple(node for graph in self.graphs for node in graph.eager)
 
     @property
     def compile_time_s(self) -> float:
-        """The device's part of the time."""
+        """Compilation time of the device's compiler."""
         return sum(p.compile_time_s for graph in self.graphs for p in graph.programs)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold."""
+        """Returns all fields as JSON-compatible values."""
         return {
             **dataclasses.asdict(self),
             "program_count": self.program_count,
@@ -83,7 +83,7 @@ def explain(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Compiles a model afresh, calls it once, and says what happened.
+    """Recompiles a model, calls it once, and reports the result.
 
     Whether inference or training graphs are explained follows the caller: under `torch.no_grad()`
     it is inference; else the forward graph of training is, and the backward graph is not, since it
@@ -92,12 +92,11 @@ def explain(
     Args:
         model: module or function; also one that torch.compile returned.
         args: its arguments.
-        options: as for torch.compile(options=...); of a module compiled in place, by default its
-            own.
+        options: as for torch.compile(options=...); by default those of a module compiled in place.
         kwargs: its keyword arguments.
 
     Raises:
-        OptionError: an option is not known.
+        OptionError: an option is unknown.
         LoweringError: with options={"strict": True}, a call cannot be lowered.
     """
     original = getattr(model, "_orig_mod", model)
@@ -106,7 +105,7 @@ def explain(
         if options is None:
             options = options_of(config)
 
-    # A backend of its own, so that dynamo does not take what was compiled before.
+    # A separate backend, so that dynamo does not reuse code compiled before.
     def explained(graph_module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         return npu(graph_module, inputs, options=options)
 
@@ -119,7 +118,7 @@ def explain(
 
 
 def graph_breaks_since(before: Mapping[str, int]) -> dict[str, int]:
-    """Returns reason -> how often Python left a graph since dynamo's counters were as given."""
+    """Returns reason -> number of graph breaks since dynamo's counters had the given values."""
     return {
         " ".join(str(reason).split()): count - before.get(reason, 0)
         for reason, count in counters["graph_break"].items()
@@ -236,7 +235,7 @@ def _nan_lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _verified(program: ProgramRecord) -> str:
-    """Whether a program's first results were compared with torch's, in a word."""
+    """Returns one word: whether a program's first results were compared with torch's."""
     if program.verdict is None:
         return "no"
     return "yes" if program.verdict.status == "right" else program.verdict.status

@@ -1,4 +1,4 @@
-"""`npu-compiler show DIR`: what NPU_COMPILE_DEBUG wrote, as one HTML page that needs no network."""
+"""`npu-compiler show DIR`: renders dumps of NPU_COMPILE_DEBUG as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _KEYS = ("name", "kind", "node_count", "programs", "eager", "passes", "stages", 
 
 
 def _graph(place: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """What the template says of a graph; a table is its rows."""
+    """Returns the template's fields of a graph; a table is a list of rows."""
     eager_keys = ("name", "op", "reason", "source")
     return {
         "folder": place.name,
@@ -131,7 +131,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _difference(before: list[str], after: list[str]) -> list[tuple[str, str]]:
-    """Lines with their class in the template's style."""
+    """Returns the lines of a diff, each with its CSS class."""
     styles = {"+": "more", "-": "less"}
     found = difflib.ndiff(before, after)
     return [(styles.get(line[0], ""), line) for line in found if not line.startswith("?")]
@@ -139,7 +139,7 @@ def _difference(before: list[str], after: list[str]) -> list[tuple[str, str]]:
 
 def _operations(model: Path) -> list[tuple[str, int]]:
     try:
-        layers = ElementTree.parse(model).iter("layer")  # a file that we wrote
+        layers = ElementTree.parse(model).iter("layer")  # a file that this package wrote
         return Counter(str(layer.get("type")) for layer in layers).most_common()
     except (OSError, ElementTree.ParseError) as failure:
         return [(f"cannot be read: {failure}", 0)]

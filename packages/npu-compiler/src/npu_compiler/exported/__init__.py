@@ -1,1 +1,1 @@
-"""Models in folders: written by npu_compiler.export, run by npu_compiler.load without torch."""
+"""Exported models: folders of npu_compiler.export, which npu_compiler.load runs without torch."""

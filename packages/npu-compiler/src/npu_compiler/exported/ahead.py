@@ -23,19 +23,19 @@ from npu_compiler.target_compiler.targets import Target, find_target
 
 __all__ = ["BlobProgress", "check_program", "find_targets", "rewrite_program", "write_blobs"]
 
-# Of how many refusals an error tells.
+# Number of refusals that an error lists.
 _TOLD = 3
 
 
 def rewrite_program(model: ov.Model) -> None:
-    """Replaces what an NPU would refuse by equal forms, in place; the model keeps what was done."""
+    """Replaces operations that an NPU refuses by equal forms, in place; the model records them."""
     done = rewrite_for_npu(model, generation=GENERATIONS[-1])
     if done:
         model.set_rt_info(json.dumps([str(one) for one in done]), list(REWRITTEN))
 
 
 def check_program(model: ov.Model, *, name: str) -> None:
-    """Raises [export-npu] where a rule of the newest generation refuses the program."""
+    """Raises [export-npu] if a rule of the newest generation refuses the program."""
     findings = [*check_whole_program(model), *check_operations(model, generation=GENERATIONS[-1])]
     refused = [finding for finding in findings if finding.verdict == "refused"]
     if refused:
@@ -57,15 +57,15 @@ def _told(refused: Sequence[Finding]) -> str:
     return " ".join([*texts, f"And {more} more."] if more > 0 else texts)
 
 
-# The plugin's own raw blobs are whole pages, which a driver can read where they are.
+# The plugin's raw blobs fill whole pages, so that a driver can read them in place.
 _PAGE_BYTES = 4096
 
-# Called with the share of the blobs that is done, and what is being done.
+# Called with the finished share of the blobs, and the current step.
 BlobProgress = Callable[[float, str], None]
 
 
 def find_targets(names: Sequence[str]) -> tuple[Target, ...]:
-    """Returns the targets with these names or numbers, each once; [unknown-target] for another."""
+    """Returns the targets with these names or numbers, each once; [unknown-target] otherwise."""
     return tuple(dict.fromkeys(find_target(name) for name in names))
 
 
@@ -80,11 +80,11 @@ def write_blobs(
     """Compiles programs and writes their blobs into a folder.
 
     Args:
-        folder: that becomes the exported one.
+        folder: the folder under construction.
         jobs: its programs, each for one target.
         name: of the model, for messages.
-        skip_refused: whether a program that a target's compiler refuses goes without a blob; the
-            record has the reason.
+        skip_refused: omit the blob of a program that a target's compiler refuses; the record has
+            the reason.
         on_progress: see BlobProgress.
 
     Returns:
@@ -131,13 +131,13 @@ def _record(folder: Path, job: TargetJob, report: TargetReport) -> AheadBlob:
 
 
 def _copy(blob: Path, place: Path) -> None:
-    """Copies a blob and fills it up to pages."""
+    """Copies a blob and pads it to whole pages."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with blob.open("rb") as made, place.open("wb") as file:
             shutil.copyfileobj(made, file)
             file.write(bytes(-file.tell() % _PAGE_BYTES))
-    except OSError as failure:  # that of a full disk has no name
+    except OSError as failure:  # the error of a full disk has no file name
         raise OSError(failure.errno, failure.strerror, str(place)) from failure
 
 
@@ -153,7 +153,7 @@ def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
 
 
 def _origin(job: TargetJob, report: TargetReport) -> str:
-    """Returns the torch module and the Python line of the operation that a reason names."""
+    """Returns the torch module and the Python line of the refused operation."""
     origins = kept_origins(openvino_core().read_model(job.model))
     known = origins.get(report.operation.partition("/")[0], ())
     return f" ({', '.join(filter(None, known))})" if any(known) else ""

@@ -25,7 +25,7 @@ __all__ = ["check_calibration", "compressed"]
 
 
 def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
-    """Raises [option-conflict] unless calibration data is there exactly where it has an effect."""
+    """Raises [option-conflict] if calibration data is missing, or has no effect."""
     if is_given and config.dtype != "int4" and config.activations is None:
         raise OptionError(
             "npu_compiler.export: calibration is for dtype 'int4', and for 'int8' with activations "
@@ -56,10 +56,10 @@ def compressed(
     captured: Captured,
     manifest: Manifest,
 ) -> ov.Model:
-    """Compresses a lowered model, which may be changed, as options and calibration data say.
+    """Compresses a lowered model by options and calibration data; may change it in place.
 
     Raises:
-        ExportError: [export-input] for a call that the model does not take.
+        ExportError: [export-input] for a call that does not match the model's inputs.
         OptionError: as npu_compiler.quantize.calibrated.
     """
     if config.compression is None:

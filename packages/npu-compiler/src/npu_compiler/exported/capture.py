@@ -50,14 +50,14 @@ def read_saved_program(path: str | os.PathLike[str]) -> ExportedProgram:
         ExportError: [saved-program] for another file, or a program without example inputs.
     """
     try:
-        if not zipfile.is_zipfile(path):  # torch logs a traceback of its own for it
+        if not zipfile.is_zipfile(path):  # torch also logs a traceback
             raise ValueError(_kind(Path(path)))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of its own reader
+            warnings.simplefilter("ignore")  # a warning of torch's reader
             program = torch.export.load(path)
         if program.example_inputs is None:
             raise ValueError("it has no example inputs")
-    except Exception as failure:  # torch has many classes for a file that is none of its own
+    except Exception as failure:  # torch raises many classes for foreign files
         reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
         raise ExportError(
             f"{os.fspath(path)}: must be a file of torch.export.save with example inputs; got one "
@@ -68,21 +68,21 @@ def read_saved_program(path: str | os.PathLike[str]) -> ExportedProgram:
 
 
 def _kind(path: Path) -> str:
-    """What is at a path that holds no saved program."""
+    """Describes a path without a saved program."""
     if path.is_dir():
         return "a folder, as npu_compiler.export makes it, holds none"
     return "another kind of file" if path.exists() else "there is no such file"
 
 
 # `ExportedProgram.run_decompositions` overrides each of torch's 469 composite ops under 13 dispatch
-# keys, and back, whatever the graph holds: 70 ms for a graph of three calls. What decomposes by
-# torch's own rule needs no override, so that here only those are that stay whole.
+# keys, and restores them, for every graph: 70 ms for a graph of three calls. Ops that decompose by
+# torch's rule need no override, so this overrides only the ops that stay whole.
 
 _Decomposition = Callable[..., Any]
 
 
 def without_composites(program: ExportedProgram) -> ExportedProgram:
-    """Returns a program in which torch has taken apart what has no converter."""
+    """Returns a program in which torch has decomposed composite ops without a converter."""
     own = decompositions()
     kept = dict.fromkeys(_whole(program), _special_op_to_preserve_cia)
     kept |= {op: made for op, made in own.items() if op in _composites()}
@@ -110,14 +110,14 @@ def _composites() -> set[Any]:
 
 @functools.cache
 def _by_torch() -> dict[Any, _Decomposition]:
-    """What torch decomposes by a rule in Python; composite ops decompose without one."""
+    """Returns torch's Python decompositions; composite ops need none."""
     every = default_decompositions().items()  # type: ignore[no-untyped-call]
     return {op: made for op, made in every if op not in _composites()}
 
 
-# Nothing may be left to Python here, so torch.export captures and says what it cannot.
+# Python code cannot remain here, so torch.export captures and reports unsupported code.
 
-# Passes that leave work to the host between programs; here there is one program and no host.
+# Passes that move work to the host between programs; an exported model is a single program.
 _NOT_HERE = ("write_in_place", "separate_output_views")
 
 
@@ -125,18 +125,18 @@ _NOT_HERE = ("write_in_place", "separate_output_views")
 class Captured:
     """A captured module."""
 
-    program: ExportedProgram  # torch's own form: graph, signature and structure of the result
+    program: ExportedProgram  # torch's form: graph, signature and structure of the result
     # Placeholder name -> parameter, buffer or constant of the module.
     constants: Mapping[str, torch.Tensor]
-    inputs: tuple[str, ...]  # placeholder names of the tensors that a call gives, in order
+    inputs: tuple[str, ...]  # placeholder names of a call's tensors, in order
     signature: inspect.Signature  # of the module's forward
     # Names of forward's parameters in the order in which their values became inputs.
     order: tuple[str, ...]
-    # The graph before any pass, to compare with; None for one that cannot be computed twice.
+    # The graph before any pass, for verification; None if it cannot be computed twice.
     original: fx.GraphModule | None
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Returns the inputs of a call with the example's structure; [export-input] for another."""
+        """Returns a call's inputs; [export-input] if its structure differs from the example's."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as failure:
@@ -169,16 +169,16 @@ def capture_module(
     """Captures a module for inference.
 
     Args:
-        model: any module; its training flags are as before afterwards.
+        model: any module; its training flags are restored afterwards.
         args: example arguments.
         kwargs: by name.
         dynamic: name of a parameter of forward -> dims whose sizes may vary.
-        config: for the passes to leave out.
+        config: has the passes to leave out.
 
     Raises:
-        ExportError: [export-dynamic] for a name or dim that is not there, or a size that the model
-            needs as it is; [export-capture] for what cannot be captured; [export-writes] for a
-            model that changes a buffer or an input.
+        ExportError: [export-dynamic] for an unknown name or dim, or a size that the model requires
+            to be fixed; [export-capture] for what cannot be captured; [export-writes] for a model
+            that changes a buffer or an input.
         OptionError: [option-place] for keep_float32="auto".
     """
     if config.keep_float32 == AUTO:
@@ -225,10 +225,10 @@ def capture_program(
     kwargs: Mapping[str, Any],
     shapes: dict[str, Any] | None = None,
 ) -> ExportedProgram:
-    """Captures a module in torch's own form, before any pass.
+    """Captures a module in torch's form, before any pass.
 
     Args:
-        model: any module; its training flags are as before afterwards.
+        model: any module; its training flags are restored afterwards.
         args: example arguments.
         kwargs: by name.
         shapes: which sizes vary, in torch.export's form.
@@ -238,7 +238,9 @@ def capture_program(
     """
     flags = {module: module.training for module in model.modules()}
     try:
-        with contextlib.suppress(NotImplementedError):  # a program of torch.export has one mode
+        with contextlib.suppress(
+            NotImplementedError
+        ):  # a program of torch.export has a single mode
             model.eval()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -246,7 +248,7 @@ def capture_program(
                 model, args, dict(kwargs), dynamic_shapes=shapes, strict=False
             )
             return without_composites(program)
-    except Exception as failure:  # torch.export has a dozen classes for what it cannot capture
+    except Exception as failure:  # torch.export raises a dozen classes for unsupported code
         raise _refusal(model, failure, bool(shapes)) from failure
     finally:
         for module, training in flags.items():
@@ -254,7 +256,7 @@ def capture_program(
 
 
 def _drop_shape_checks(graph: fx.Graph) -> None:
-    """Removes what torch.export adds about shapes and dtypes: each call is checked against them."""
+    """Removes torch.export's assertions on shapes and dtypes, which each call checks anyway."""
     aten = torch.ops.aten
     checks = {
         aten._assert_tensor_metadata.default,

@@ -1,4 +1,4 @@
-"""Compiled programs of an exported model, kept on disk and by input shapes."""
+"""Compiled programs of an exported model, cached on disk and by input shapes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from npu_compiler.programs.fixed_shapes import with_shapes
 
 __all__ = ["ByShapes", "KeptModel", "Shapes", "has_one_shape", "with_fixed_shapes"]
 
-# It lies beside the programs of compiled graphs (npu_compiler.programs.cache), under a key of its
-# own, so that `npu-compiler cache` lists and bounds it with them. The model itself stays where it
-# was exported, which may be read-only.
+# Entries share the directory of compiled graphs' programs (npu_compiler.programs.cache) under
+# separate keys, so that `npu-compiler cache` lists and bounds both. The model itself stays in its
+# exported folder, which may be read-only.
 
 _logger = logging.getLogger(__name__)
 _Loaded = TypeVar("_Loaded")
@@ -41,10 +41,10 @@ _THREADS = 2
 
 
 class KeptModel:
-    """The place of one model's compiled form; nowhere, where nothing can be kept."""
+    """The cache entry of one compiled model; without a folder if the cache cannot be written."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        """Finds the place of an IR by the bytes of both its files and further facts, JSON-like."""
+        """Finds the entry of an IR by the bytes of both its files and further JSON-like facts."""
         self._entry: Path | None = None
         self._name = path.parent.name
         settings = read_settings()
@@ -64,7 +64,7 @@ class KeptModel:
         entry = settings.cache_dir / "programs" / key
         try:
             entry.mkdir(parents=True, exist_ok=True)
-            # What the cache of programs lists and removes is known by this file.
+            # The program cache recognizes its entries by this file.
             write_json(
                 entry / "entry.json",
                 {"format": "exported", "created": time.time(), "model": str(path.parent)},
@@ -85,8 +85,8 @@ class KeptModel:
         """Returns the compiled model.
 
         Args:
-            compile_model: called with options and the directory of the blob, or None; a second
-                time without the CPU plugin's generator of kernels, if that fails on the model.
+            compile_model: called with options and the directory of the blob, or None; if the CPU
+                plugin's kernel generator fails on the model, called again without it.
             options: of the device's compiler.
             device: OpenVINO's name of the device, or SIM.
             from_cache: whether the device compiled nothing.
@@ -116,7 +116,7 @@ class KeptModel:
 
 
 def _digest(path: Path) -> str:
-    """A hash of all bytes of a file, at the speed of memory."""
+    """Returns a hash of all bytes of a file, at memory speed."""
     size = path.stat().st_size if path.exists() else 0
     if size == 0:
         return ""
@@ -132,21 +132,21 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-# Where the device takes sizes that vary, or the model has none, there is one program.
+# There is one program if the device supports dynamic sizes, or the model has none.
 
 Shapes = tuple[tuple[int, ...], ...]
 
-# Each keeps its own weights in the form that the device needs.
+# Each holds a copy of the weights in the device's format.
 _KEPT = 8
 
 
 def has_one_shape(device: str) -> bool:
-    """Whether programs of a device have one shape each; see docs/reference/npu-driver-rules.md."""
+    """Whether a device's programs are static; see docs/reference/npu-driver-rules.md."""
     return device.startswith("NPU")
 
 
 class ByShapes(Generic[_Loaded]):
-    """The programs of a model; threads may share them."""
+    """The programs of a model by input shapes; thread-safe."""
 
     def __init__(
         self,
@@ -156,10 +156,10 @@ class ByShapes(Generic[_Loaded]):
         *,
         one_shape: bool,
     ) -> None:
-        """Loads the program, if there is one for all calls.
+        """Loads the program if a single one serves all calls.
 
-        `load` gets the shape of each input of the IR, or None for sizes as they were exported; with
-        `one_shape` the device's programs have one shape each.
+        `load` receives the shape of each input of the IR, or None for the exported sizes. With
+        `one_shape` each program of the device has a single shape.
         """
         used = [port for port in manifest.inputs if port.port is not None]
         self._varies = any(not isinstance(size, int) for port in used for size in port.shape)
@@ -186,9 +186,9 @@ class ByShapes(Generic[_Loaded]):
 
 @contextlib.contextmanager
 def with_fixed_shapes(path: Path, shapes: Shapes | None, place: Path | None) -> Iterator[Path]:
-    """Yields a model's path, with fixed shapes if there are some.
+    """Yields the path of a model, with shapes fixed if given.
 
-    The changed model is kept in `place`, or in a folder that goes afterwards.
+    The changed model is stored in `place`, or in a temporary folder.
     """
     if shapes is None:
         yield path
@@ -199,8 +199,8 @@ def with_fixed_shapes(path: Path, shapes: Shapes | None, place: Path | None) -> 
         fixed = place / path.name
         weights, link = path.with_suffix(".bin"), fixed.with_suffix(".bin")
         if weights.exists() and not link.exists():
-            link.unlink(missing_ok=True)  # of an equal folder that is gone
-            with contextlib.suppress(FileExistsError):  # another process links the same file
+            link.unlink(missing_ok=True)  # of an identical folder that was removed
+            with contextlib.suppress(FileExistsError):  # another process is linking the same file
                 link.symlink_to(weights.absolute())
         if not fixed.is_file():
             inputs = openvino_core().read_model(str(path)).inputs

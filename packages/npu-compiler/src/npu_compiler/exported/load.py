@@ -33,7 +33,7 @@ __all__ = ["ArrayRunner", "LoadedModel", "Runner", "load", "tensor_runner"]
 
 
 class Runner(Protocol):
-    """One way to run a model."""
+    """A way to run a model (protocol)."""
 
     @property
     def from_cache(self) -> bool:
@@ -41,24 +41,24 @@ class Runner(Protocol):
 
     @property
     def compiled_because(self) -> str | None:
-        """Why the blobs of the folder did not serve; None where they did, or there is none."""
+        """Why the folder's blobs were not used; None if they were, or there are none."""
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
-        """Returns dtype and shape of a value that is given for an input."""
+        """Returns dtype and shape of an input value."""
 
     def run(self, values: Sequence[Any], *, as_arrays: bool) -> list[Any]:
         """Runs on the values of the IR's inputs; returns its outputs."""
 
 
 class ArrayRunner:
-    """By OpenVINO alone, on numpy arrays."""
+    """Runs a model on numpy arrays, by OpenVINO alone."""
 
     def __init__(self, path: Path, manifest: Manifest, device: str | None) -> None:
         """Compiles an IR for a device of OpenVINO, by default the best one.
 
         Raises:
-            ExportError: [export-device] for a device that is not there, [export-load] for a model
-                that OpenVINO cannot read or the device cannot run.
+            ExportError: [export-device] for an absent device, [export-load] for a model that
+                OpenVINO cannot read or the device cannot run.
         """
         core = openvino_core()
         chosen = _choose_device(device or read_settings().device)
@@ -79,7 +79,8 @@ class ArrayRunner:
         ) -> ov.CompiledModel:
             kept = {} if blobs is None else {"CACHE_DIR": str(blobs)}
             if is_exchanged or shapes is not None:
-                # With its weights: OpenVINO finds no blob without them again for a model in memory.
+                # With its weights: without them OpenVINO does not find the blob of an in-memory
+                # model again.
                 model = core.read_model(str(path))
                 if shapes is not None:
                     model.reshape(dict(enumerate(map(ov.PartialShape, shapes))))
@@ -130,7 +131,7 @@ class ArrayRunner:
 
     @property
     def compiled_because(self) -> str | None:
-        """Why the blobs of the folder did not serve; None where they did, or there is none."""
+        """Why the folder's blobs were not used; None if they were, or there are none."""
         return self._blobs.compiled_because
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
@@ -255,7 +256,7 @@ def _is_from_cache(compiled: ov.CompiledModel) -> bool:
 
 
 def _identity(device: str) -> list[str]:
-    """The device, its plugin and, where it has one of its own, its driver."""
+    """Returns the device, its plugin and its driver, if it has one."""
     core = openvino_core()
     plugins = core.get_versions(device).values()
     facts = [device, core.get_property(device, "FULL_DEVICE_NAME")]
@@ -286,7 +287,7 @@ def _choose_device(wanted: str | None) -> str:
 
 
 def _exchange_float32(model: ov.Model) -> ov.Model:
-    """Lets bfloat16 ports take and give float32: numpy has no bfloat16."""
+    """Converts bfloat16 ports to float32, because numpy has no bfloat16."""
     steps = PrePostProcessor(model)
     is_needed = False
     for ports, step in ((model.inputs, steps.input), (model.outputs, steps.output)):
@@ -300,18 +301,18 @@ def _exchange_float32(model: ov.Model) -> ov.Model:
 def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedModel:
     """Loads what npu_compiler.export wrote.
 
-    Nothing of torch is imported. In a process that has imported torch the model runs as other
-    programs do, and takes tensors as well as arrays.
+    Does not import torch. In a process that has imported torch the model runs on its npu device,
+    and takes tensors as well as arrays.
 
     Args:
         path: the folder.
         device: OpenVINO's name of the device: NPU, GPU or CPU. By default that of NPU_DEVICE, or
-            the NPU where there is one. In a process with torch its npu device serves.
+            the NPU if there is one. In a process with torch, its npu device is used.
 
     Raises:
-        ExportError: [export-absent], [export-format] or [export-corrupt] for a folder that is not
-            as it was exported; [export-device] for a device that is not there, [export-load] for
-            one that cannot run the model. In a process with torch npu_runtime.ProgramError.
+        ExportError: [export-absent], [export-format] or [export-corrupt] for a missing, outdated or
+            damaged folder; [export-device] for an absent device, [export-load] for a device that
+            cannot run the model. In a process with torch npu_runtime.ProgramError.
     """
     if device is not None and not isinstance(device, str):
         raise ExportError(
@@ -324,10 +325,10 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedMo
 
 
 class LoadedModel:
-    """An exported model, to be called as the module was; threads may share it."""
+    """An exported model, called like the original module; thread-safe."""
 
     def __init__(self, folder: Path, manifest: Manifest, device: str | None) -> None:
-        """Compiles a folder that was checked; see load."""
+        """Compiles a checked folder; see load."""
         self.manifest = manifest
         self._model = folder / "model.xml"
         self._device = device
@@ -350,17 +351,17 @@ class LoadedModel:
 
     @property
     def precision(self) -> str:
-        """In which the model computes."""
+        """Precision of the computation."""
         return self.manifest.precision
 
     @property
     def from_cache(self) -> bool:
-        """Whether the device compiled nothing: a blob or an earlier load had left what it needs."""
+        """Whether the device compiled nothing, because a blob or a cached program served."""
         return self._runner_in_use.from_cache
 
     @property
     def compiled_because(self) -> str | None:
-        """Why a folder with blobs was compiled on its NPU all the same; None where it was not."""
+        """Why a folder with blobs was still compiled on its NPU; None if it was not."""
         return self._runner_in_use.compiled_because
 
     @property
@@ -377,11 +378,11 @@ class LoadedModel:
             kwargs: inputs by name.
 
         Returns:
-            What the module returned, with arrays for arrays and tensors for tensors, which live
-            where the inputs do. Nothing shares memory with another call's result.
+            The module's result, with arrays for arrays and tensors for tensors, on the inputs'
+            device. Results of different calls share no memory.
 
         Raises:
-            ExportError: [export-input] for one too many, missing, or of another dtype or shape.
+            ExportError: [export-input] for a missing or extra input, or another dtype or shape.
         """
         values = self._bind(args, kwargs)
         are_arrays = all(_is_array(value) for value in values)

@@ -1,4 +1,4 @@
-"""What an exported folder says of its model: a JSON file beside the IR, and its checks."""
+"""Manifest of an exported folder: a JSON file next to the IR that describes the model."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["FILE_NAME", "FORMAT", "PROGRAM", "Manifest", "PortSpec", "build", "r
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
-PROGRAM = "model"  # the folder's only program, as its blobs' records name it
+PROGRAM = "model"  # name of the folder's only program in blob records
 
 
 @dataclass(frozen=True)
 class PortSpec:
-    """An input or an output."""
+    """An input or output of the model."""
 
-    name: str  # of the parameter of the model's forward; outputs are numbered
+    name: str  # parameter of the model's forward; outputs are numbered
     dtype: str  # torch's name, as float32
-    # A number per dimension, or the name of a size that may vary; equal names are equal sizes. None
-    # stands for one that follows from others.
+    # A number per dimension, or the name of a dynamic size; equal names are equal sizes. None for a
+    # size that follows from others.
     shape: tuple[int | str | None, ...]
     # Index among the inputs of the IR; None for an input that the model does not read.
     port: int | None
@@ -36,27 +36,27 @@ class PortSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of an exported model."""
+    """The description of an exported model."""
 
     name: str  # class of the module
-    precision: str  # in which the program computes
+    precision: str  # of the computation
     compression: str | None  # int8 or int4 where weights were compressed, else None
     # inputs, outputs: in order
     inputs: tuple[PortSpec, ...]
     outputs: tuple[PortSpec, ...]
-    # Of the result: {"tensor": index of the output}, {"value": a plain value}, {"list": [...]},
-    # {"tuple": [...]} or {"dict": {...}}.
+    # Structure of the result: {"tensor": index of the output}, {"value": a plain value}, {"list":
+    # [...]}, {"tuple": [...]} or {"dict": {...}}.
     structure: Mapping[str, Any]
-    # Name of a varying size -> least and greatest value, None for no bound.
+    # Name of a dynamic size -> least and greatest value, None for no bound.
     sizes: Mapping[str, tuple[int, int | None]]
     versions: Mapping[str, str]  # package -> version that wrote it
     files: Mapping[str, Mapping[str, Any]]  # file name -> size and checksum
-    # What each run looks at, with ports of the IR; see npu_compiler.programs.index_checks.
+    # Index checks of each run, with ports of the IR; see npu_compiler.programs.index_checks.
     index_checks: tuple[Mapping[str, Any], ...] = ()
-    # Of OpenVINO's CPU plugin, without which the model is wrong.
+    # Options that OpenVINO's CPU plugin needs for correct results.
     device_options: Mapping[str, str] = field(default_factory=dict)
-    blobs: tuple[AheadBlob, ...] = ()  # the program compiled ahead of time for NPUs
-    verified: str = "no"  # "yes" where it gave torch's results when it was exported, else why not
+    blobs: tuple[AheadBlob, ...] = ()  # blobs of the program, compiled ahead of time for NPUs
+    verified: str = "no"  # "yes" if its results matched torch's at export, else the reason
     format: int = FORMAT  # of this file
 
     def write(self, folder: Path) -> None:
@@ -64,11 +64,11 @@ class Manifest:
         (folder / FILE_NAME).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     def options_for(self, device: str) -> Mapping[str, str]:
-        """Returns the options that a device's compiler needs beside those of the precision."""
+        """Returns the options that a device's compiler needs besides those of the precision."""
         return self.device_options if device.startswith(("CPU", "SIM")) else {}
 
     def check_call(self, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-        """Checks dtypes and shapes of a call's inputs; [export-input] names what is wrong."""
+        """Checks dtypes and shapes of a call's inputs; [export-input] names the fault."""
         known: dict[str, int] = {}
         for port, (dtype, shape) in zip(self.inputs, inputs, strict=True):
             if dtype != port.dtype:
@@ -110,11 +110,11 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads a folder's manifest and checks it and its files.
+    """Reads and checks a folder's manifest and files.
 
     Raises:
-        ExportError: [export-absent] when it is no exported folder, [export-format] for one of
-            another format, [export-corrupt] when a file is not what was written.
+        ExportError: [export-absent] if it is not an exported folder, [export-format] for another
+            format, [export-corrupt] if a file changed.
     """
     try:
         raw = json.loads((folder / FILE_NAME).read_text())
@@ -168,7 +168,7 @@ def _port(raw: Mapping[str, Any]) -> PortSpec:
 
 
 def _check_kinds(manifest: Manifest) -> None:
-    """Checks what nothing else would meet before a call, or the device."""
+    """Checks the types of fields that otherwise fail only at a call, or on the device."""
     texts = [manifest.name, manifest.precision]
     for port in (*manifest.inputs, *manifest.outputs):
         texts += [port.name, port.dtype]
@@ -186,7 +186,7 @@ def _check_structure(structure: Mapping[str, Any], outputs: int) -> None:
 
 
 def build(structure: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
-    """Makes a result of its structure and the outputs."""
+    """Builds a result from its structure and the outputs."""
     ((kind, content),) = structure.items()
     if kind == "tensor":
         return tensors[content]

@@ -1,4 +1,4 @@
-"""An exported model compared with torch on the example's inputs, before its folder is given."""
+"""Verification of an exported model against torch on the example's inputs."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def verified(
     outputs: Sequence[int | None],
     config: CompilerConfig,
 ) -> Manifest:
-    """Runs what was written and torch on the example, and says in the manifest how it ended.
+    """Runs the exported model and torch on the example, and records the verdict in the manifest.
 
-    `example` has the tensors in the order of the manifest's inputs, `outputs` which of the model's
-    results each of torch's is. Returns the manifest with a verdict and the options that the model
-    needs.
+    `example` has the tensors in the order of the manifest's inputs, `outputs` the index of the
+    model's result for each of torch's. Returns the manifest with a verdict and the options that the
+    model needs.
 
     Raises:
         ExportError: [wrong-result] for a model that differs from torch with all known workarounds.
@@ -107,7 +107,7 @@ def verified(
 def _weights(
     model: ov.Model, constants: Mapping[str, torch.Tensor], config: CompilerConfig
 ) -> dict[str, torch.Tensor] | str:
-    """The weights that the model computes with, or why they are not known."""
+    """Returns the weights of the model's computation, or why they are unknown."""
     weights = {name: on_host(tensor) for name, tensor in constants.items()}
     if config.compression is None:
         return weights
@@ -125,7 +125,7 @@ def _weights(
     for name, node in found.items():
         values = torch.from_numpy(_value(node))
         exact = weights[name]
-        # As (output channels, inputs), whichever way the weight lies.
+        # As (output channels, inputs), whatever the weight's layout.
         is_turned = values.shape != exact.shape or (
             values.shape[0] == values.shape[1]
             and float((values.t() - exact).square().sum()) < float((values - exact).square().sum())

@@ -1,4 +1,4 @@
-"""npu_compiler.export: a model as a folder with IR, weights and a manifest."""
+"""npu_compiler.export: writes a model as a folder with IR, weights and a manifest."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def export(
 ) -> Path:
     """Writes a model to a folder that npu_compiler.load runs without torch and without its class.
 
-    The whole model becomes one program for inference. Arguments that are not tensors are fixed as
-    they are in the example. Nothing in the folder is a pickle.
+    The whole model becomes one program for inference. Arguments that are not tensors become
+    constants with the example's values. The folder contains no pickles.
 
     Args:
         model: any module, on cpu or npu.
@@ -79,21 +79,20 @@ def export(
         path: the folder to make.
         kwargs: arguments by name.
         dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
-        config: dtype, activations, precision, group_size, symmetric and rounding count here, and
-            target "NPU": what an NPU would refuse is replaced by equal forms, and a model that then
-            still breaks a rule of npu_compiler.check is an error. On the device NPU the equal
-            forms are written without being asked for.
+        config: dtype, activations, precision, group_size, symmetric, rounding and target "NPU"
+            apply here. With target "NPU" operations that an NPU refuses are replaced by equal
+            forms, and a model that still breaks a rule of npu_compiler.check is an error. On the
+            device NPU the equal forms are the default.
         calibration: example calls, each a tensor, a tuple of arguments or a dict of arguments by
-            name. With dtype "int4" weights are rounded by them instead of to nearest, as the
-            option rounding says; with dtype "int8" and activations "int8" they say which values
-            activations take. That, and rounding "awq", need NNCF: pip install
-            'nncf>=3.4,<3.5'.
-        overwrite: replace what lies at the path.
+            name. With dtype "int4" they guide the rounding of weights, see the option rounding;
+            with dtype "int8" and activations "int8" they set the activations' ranges. That, and
+            rounding "awq", need NNCF: pip install 'nncf>=3.4,<3.5'.
+        overwrite: replace an existing file or folder at the path.
         targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the program is
-            compiled ahead of time. Such a folder is for an NPU, as on the device NPU; sizes must
-            not vary. The vendor's compiler must be installed: npu-compiler target install.
-        skip_refused: go without the blob of a target whose compiler refuses the program.
-        on_progress: called with the share of the blobs that is done, and what is being done.
+            compiled ahead of time. Such a folder has an NPU's equal forms, and sizes must be
+            static. The vendor's compiler must be installed: npu-compiler target install.
+        skip_refused: omit the blob of a target if its compiler refuses the program.
+        on_progress: called with the finished share of the blobs, and the current step.
         options: the options by name, instead of config.
 
     Returns:
@@ -101,11 +100,10 @@ def export(
 
     Raises:
         ExportError: [export-capture], [export-writes] or [export-dynamic] for a model that cannot
-            be one program of varying sizes, [export-output] for a result that JSON cannot describe,
-            [export-exists] when something lies at the path, [export-npu] for what an NPU would
-            refuse with target "NPU", [target-refused] when a target's compiler refuses the program,
-            [wrong-result] for a model that computes something else than
-            torch.
+            be one program with dynamic sizes, [export-output] for a result that JSON cannot
+            describe, [export-exists] if the path exists, [export-npu] for operations that an NPU
+            refuses with target "NPU", [target-refused] when a target's compiler refuses the
+            program, [wrong-result] for a model with results other than torch's.
         LoweringError: [no-converter] or [cannot-lower] naming the call and its source line.
         TargetError: [target-absent], [target-wine], [target-compiler] when there is no compiler for
             targets that runs here.
@@ -124,7 +122,7 @@ def export(
     compiled_for = find_targets(targets)
     _check_targets(compiled_for, dynamic)
     for_npu = bool(compiled_for) or is_for_npu(chosen, device_info().device)
-    # What is written is one program of the device's compiler, whatever the host would do better.
+    # The folder holds one program of the device's compiler, even if the host's kernels are faster.
     chosen = chosen if chosen.target == "NPU" else replace(chosen, target="openvino")
     check_calibration(chosen, is_given=calibration is not None)
     captured = capture_module(model, tuple(example_inputs), kwargs or {}, dynamic or {}, chosen)
@@ -239,14 +237,14 @@ def _describe(
 
 
 class _Sizes:
-    """Names for the sizes that vary: the input and dim where each stands first."""
+    """Names of dynamic sizes: the first input and dim with each size."""
 
     def __init__(self, captured: Captured) -> None:
         self._ranges = captured.program.range_constraints
         self._names: dict[Any, str] = {}
 
     def shape(self, name: str, meta: torch.Tensor) -> tuple[int | str | None, ...]:
-        """Returns a shape for the manifest; an input, which has a name, may name its sizes."""
+        """Returns a shape for the manifest; a named input may name its sizes."""
         shape: list[int | str | None] = []
         for dim, size in enumerate(meta.shape):
             if isinstance(size, int):
@@ -263,8 +261,8 @@ class _Sizes:
         found = {}
         for symbol, name in self._names.items():
             bounds = self._ranges.get(symbol)
-            # 2 is torch's way to say that it did not look at sizes 0 and 1. Programs broadcast by
-            # the sizes that they are given, and take no empty tensors.
+            # torch reports 2 if it did not examine sizes 0 and 1. Programs broadcast by the actual
+            # sizes, and take no empty tensors.
             lower = int(bounds.lower) if bounds is not None else 1
             upper = bounds.upper if bounds is not None else None
             most = int(upper) if upper is not None and upper.is_Integer else _NO_BOUND
@@ -320,9 +318,9 @@ def _write(
     manifest: Manifest,
     steps: Sequence[Callable[[Path, Manifest], Manifest]],
 ) -> Path:
-    """Writes beside the folder and renames, so that no reader sees half of it.
+    """Writes to a sibling folder and renames it, so that readers never see a partial one.
 
-    The steps complete what is written, and its manifest.
+    The steps complete the files and their manifest.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

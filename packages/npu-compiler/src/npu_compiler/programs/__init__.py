@@ -1,4 +1,4 @@
-"""From OpenVINO models to programs on the device: options, loading, and the cache on disk."""
+"""Programs on the device: compiler options, loading of OpenVINO models, and the cache on disk."""
 
 from typing import TYPE_CHECKING
 

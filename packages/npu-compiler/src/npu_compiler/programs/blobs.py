@@ -31,7 +31,7 @@ _WHOLE_BYTES = 1 << 24
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Returns size and checksum; of large files the checksum of samples, so that it stays fast."""
+    """Returns size and checksum of a file; for speed, large files are sampled."""
     size = path.stat().st_size
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -44,7 +44,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-# OpenVINO writes and reads the files; here it is said where, and that they are what was written.
+# OpenVINO writes and reads the files; this module chooses their place and checks that they are
+# unchanged.
 
 _logger = logging.getLogger(__name__)
 
@@ -52,14 +53,14 @@ AMENDMENTS = "options.json"
 
 
 def check_blobs(blobs: Path) -> None:
-    """Removes compiled blobs that are not what was written; the device then compiles again."""
+    """Removes damaged blobs; the device then compiles again."""
     if are_damaged(blobs):
         _logger.warning("program cache: compiled blob in %s is damaged; compiling again", blobs)
         shutil.rmtree(blobs, ignore_errors=True)
 
 
 def are_damaged(blobs: Path) -> bool:
-    """Whether there are compiled blobs that are not what was written."""
+    """Whether any compiled blob is damaged."""
     record = blobs / "blobs.json"
     found = [path for path in blobs.glob("*") if path != record] if blobs.is_dir() else []
     if not found:
@@ -72,7 +73,7 @@ def are_damaged(blobs: Path) -> bool:
 
 
 def record_blobs(blobs: Path) -> None:
-    """Writes down what the blobs are, after the device has written one."""
+    """Records size and checksum of the blobs, after the device has written one."""
     try:
         record = blobs / "blobs.json"
         found = [path for path in blobs.glob("*") if path != record and path.suffix != ".tmp"]
@@ -83,7 +84,7 @@ def record_blobs(blobs: Path) -> None:
 
 
 def read_amendments(entry: Path) -> dict[str, str]:
-    """Options without which the device's compiler failed on this program."""
+    """Returns the extra options that the device's compiler needs for this program."""
     try:
         return dict(json.loads((entry / AMENDMENTS).read_text()))
     except FileNotFoundError:
@@ -129,7 +130,7 @@ class AheadBlob:
 class AheadBlobs:
     """The blobs of a folder for the NPU in use; none for other devices.
 
-    `compiled_because` is why a program was compiled though there are blobs; None so far.
+    `compiled_because` is the reason why a program was compiled despite blobs; None if none was.
     """
 
     def __init__(self, folder: Path, records: Sequence[AheadBlob], architecture: str) -> None:
@@ -161,7 +162,7 @@ class AheadBlobs:
         return compile_model()
 
     def _find(self, program: str, model: Path) -> tuple[Path | None, str]:
-        """Returns the blob of a program, or why there is none."""
+        """Returns the blob of a program, or the reason why there is none."""
         found = [one for one in self._records if one.program == program]
         fitting = [one for one in found if one.target == self._target]
         if not found:
@@ -183,7 +184,7 @@ class AheadBlobs:
 
 
 def read_blob_records(raw: Any) -> tuple[AheadBlob, ...]:
-    """Returns the records of a folder's manifest; TypeError for what they cannot be."""
+    """Returns the records of a folder's manifest; TypeError for invalid ones."""
     records = tuple(AheadBlob(**one) for one in raw)
     for one in records:
         texts = (one.target, one.program, one.compiler, one.file, one.refused)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgramCache", "content_key", "find_kernels", "kernel_options", "store_kernels"]
 
-# An entry has the IR (model.xml, model.bin) and the device's compiled blob. What the key is made of
-# is the caller's knowledge; content_key adds versions and device.
+# An entry has the IR (model.xml, model.bin) and the device's compiled blob. The caller supplies the
+# parts of the key; content_key adds versions and device.
 
 _logger = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ _MODEL = "model.xml"
 
 @public_call
 def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
-    """Returns the key of a program: a hash of what the caller names and of what always counts.
+    """Returns the key of a program: a hash of the caller's parts, versions and device.
 
     Args:
         parts: JSON-like description of the model, its weights' identity, its dtype and options.
-        device: OpenVINO's name of the device; by default the one that serves.
+        device: OpenVINO's name of the device; by default the current one.
     """
     serving = npu_runtime.device_info()
     facts = {
@@ -68,7 +68,7 @@ def content_key(parts: Mapping[str, Any], *, device: str | None = None) -> str:
 
 @functools.cache
 def _own_code() -> str:
-    """A hash of this package's sources: what lowers a graph may change without a new version."""
+    """Returns a hash of this package's sources, which may change without a new version."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
@@ -76,7 +76,7 @@ def _own_code() -> str:
 
 
 class ProgramCache(KeptFiles):
-    """Programs of the device among what is kept."""
+    """The device's programs in the cache."""
 
     @public_call
     def load(
@@ -89,22 +89,22 @@ class ProgramCache(KeptFiles):
         device_index: int | None = None,
         profiling: bool = False,
     ) -> npu_runtime.Program:
-        """Returns the program of a key, from the cache, or built and stored.
+        """Returns the program of a key from the cache, or builds and stores it.
 
         Args:
-            key: from content_key; options belong into its parts.
-            build: makes the model when the cache does not have it. Tensors behind its constants
-                must live until this returns.
+            key: from content_key; its parts must include the options.
+            build: builds the model if it is not in the cache. Tensors behind its constants must
+                live until this returns.
             name: shown in traces and errors.
             options: from compile_options.
             device_index: index of the npu device; the current one by default.
             profiling: whether the device records times per layer.
 
         Returns:
-            The program; `program.loaded_from_cache` says whether the device compiled nothing.
+            The program; `program.loaded_from_cache` is true if the device compiled nothing.
 
         Raises:
-            KindError: [argument-kind] build returned something else than a model.
+            KindError: [argument-kind] build did not return a model.
         """
         program, _ = self.load_with_facts(
             key,
@@ -128,19 +128,19 @@ class ProgramCache(KeptFiles):
         device_index: int | None = None,
         profiling: bool = False,
     ) -> tuple[npu_runtime.Program, dict[str, Any]]:
-        """Returns the program of a key and what its builder said about it.
+        """Returns the program of a key and the facts that its builder returned.
 
         Args:
             key: as for load.
-            build: makes the model, and JSON-like facts that are kept beside it.
+            build: builds the model, and JSON-like facts that are stored with it.
             name: as for load.
-            model: what a listing of the cache says before the name.
+            model: the model's name, which cache listings show before the name.
             options: as for load.
             device_index: as for load.
             profiling: as for load.
 
         Raises:
-            KindError: [argument-kind] build returned something else than a model and facts.
+            KindError: [argument-kind] build did not return a model and facts.
         """
         entry = self.directory / key
 
@@ -184,7 +184,7 @@ class ProgramCache(KeptFiles):
     def find(
         self, key: str, *, name: str, options: Mapping[str, str]
     ) -> npu_runtime.Program | None:
-        """Returns the program of a key if it is kept whole, and nothing otherwise.
+        """Returns the program of a key, or None if it is missing or damaged.
 
         Args:
             key: as for load.
@@ -199,7 +199,7 @@ class ProgramCache(KeptFiles):
 
     @public_call
     def verdict(self, key: str) -> dict[str, Any] | None:
-        """Returns what was recorded about the results of a key's program, or None.
+        """Returns the recorded verdict on a key's program, or None.
 
         Args:
             key: as for load.
@@ -217,12 +217,12 @@ class ProgramCache(KeptFiles):
     def record_verdict(
         self, key: str, verdict: Mapping[str, Any], *, amendments: Mapping[str, str]
     ) -> None:
-        """Keeps what was found out about the results of a key's program.
+        """Records the verdict on a key's program.
 
         Args:
             key: as for load.
             verdict: JSON-like.
-            amendments: options with which the program is compiled from now on.
+            amendments: extra options for all later compilations of the program.
         """
         entry = self.directory / key
         try:
@@ -237,7 +237,7 @@ class ProgramCache(KeptFiles):
     def load_amended(
         self, key: str, *, name: str, options: Mapping[str, str], amendments: Mapping[str, str]
     ) -> npu_runtime.Program:
-        """Returns the program of a key that is kept, compiled with further options.
+        """Returns the cached program of a key, compiled with further options.
 
         Args:
             key: as for load.
@@ -246,7 +246,7 @@ class ProgramCache(KeptFiles):
             amendments: the further ones.
         """
         entry = self.directory / key
-        # OpenVINO takes a blob for its own whatever SNIPPETS_MODE it was compiled with.
+        # OpenVINO accepts a blob whatever SNIPPETS_MODE it was compiled with.
         shutil.rmtree(entry / "blob", ignore_errors=True)
         return self._load_entry(entry, name, {**options, **amendments}, None, False)
 
@@ -286,12 +286,12 @@ def _write_model(model: ov.Model, place: Path) -> None:
     try:
         write_model(model, place / _MODEL)
     except RuntimeError as failure:
-        # OpenVINO reports a full disk so.
+        # OpenVINO's error for a full disk.
         raise OSError(str(failure).strip()) from failure
 
 
 def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
-    """What a builder returned, if it is a model with facts."""
+    """Returns a builder's result if it is a model with facts."""
     import openvino as ov
 
     match built:
@@ -308,7 +308,7 @@ _WEIGHTS = "weights.safetensors"
 
 
 def kernel_options(home: str) -> dict[str, str]:
-    """Returns what stands in a key for the options of the device's compiler."""
+    """Returns the key's part for the options of the device's compiler."""
     return {"target": "kernels", "home": home, "npu-ops": version("npu-ops")}
 
 
@@ -320,7 +320,7 @@ def store_kernels(
     *,
     name: str,
 ) -> None:
-    """Keeps a program; a directory that cannot be written costs a log line."""
+    """Stores a kernel program; logs a warning if the directory cannot be written."""
 
     def write(place: Path) -> None:
         write_weights(place / _WEIGHTS, weights.items(), count=len(weights))
@@ -331,7 +331,7 @@ def store_kernels(
 def find_kernels(
     cache: ProgramCache, key: str
 ) -> tuple[KernelForm, Mapping[str, PackedLinear | torch.Tensor]] | None:
-    """Returns the program of a key with its weights, if both are kept whole."""
+    """Returns a key's kernel program with its weights, or None if missing or damaged."""
     found = cache.find_files(key)
     if found is None:
         return None
@@ -340,5 +340,5 @@ def find_kernels(
         return KernelForm.from_json(facts["kernels"]), read_weights(place / _WEIGHTS)
     except (OSError, DamagedFileError, KeyError, TypeError, ValueError) as failure:
         _logger.warning("program cache: kernel program %s cannot be used (%s)", key, failure)
-        shutil.rmtree(place, ignore_errors=True)  # so that it is made again
+        shutil.rmtree(place, ignore_errors=True)  # so that it is rebuilt
         return None

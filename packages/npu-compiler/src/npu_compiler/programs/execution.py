@@ -18,7 +18,7 @@ __all__ = ["KernelCall", "KernelForm", "ProgramCall", "plain_call", "run_shortcu
 
 
 class ProgramCall(torch.nn.Module):
-    """A program as a module, so that it stands in a graph beside eager calls."""
+    """A program as a module, for graphs that also have eager calls."""
 
     input_names: tuple[str, ...]
 
@@ -32,12 +32,12 @@ class ProgramCall(torch.nn.Module):
     ) -> None:
         """Wraps a loaded program, with results on the `home` device.
 
-        Orders are of axes: of an input's bytes, None for its own, and from a port's result to the
-        graph's.
+        Orders permute axes: of an input's bytes, None for the identity, and from a port's result to
+        the graph's.
         """
         super().__init__()
         self.program = program
-        # Sees the inputs and results of each run, and returns what is handed on.
+        # Called with the inputs and results of each run; returns the results to pass on.
         self.watch: Callable[[Sequence[Any], list[torch.Tensor]], list[torch.Tensor]] | None = None
         self._home = torch.device(home)
         self._input_orders = tuple(input_orders)
@@ -55,7 +55,7 @@ class ProgramCall(torch.nn.Module):
             for value in (inputs if self._is_plain_in else self._ordered(inputs))
         ]
         results = self.program.run(bound, output_device=self._home)
-        del results[self._count :]  # indices that only the runtime looks at
+        del results[self._count :]  # indices that only the runtime checks
         if not self._is_plain_out:
             results = [
                 result if order is None else result.permute(order)
@@ -64,7 +64,7 @@ class ProgramCall(torch.nn.Module):
         return results if self.watch is None else self.watch(inputs, results)
 
     def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
-        """Returns what runs a graph that is this call alone, with its inputs and outputs."""
+        """Returns a function that runs a graph of only this call, by its inputs and outputs."""
 
         def run(*arguments: Any) -> Sequence[torch.Tensor]:
             results = self.forward(*[arguments[place] for place in inputs])
@@ -82,7 +82,7 @@ class ProgramCall(torch.nn.Module):
 def plain_call(
     program: npu_runtime.Program, input_names: Sequence[str], outputs: int
 ) -> ProgramCall:
-    """Returns a call of a program with axes in their order and results on the host."""
+    """Returns a call of a program with axes in natural order and results on the host."""
     call = ProgramCall(
         program,
         input_orders=(None,) * len(input_names),
@@ -102,18 +102,18 @@ def _contiguous(value: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelForm:
-    """A kernel program and the tensors that it is for."""
+    """A kernel program and the tensors that it takes and returns."""
 
     program: KernelProgram
-    rows: int  # how many the tensors have
-    # Their shapes, in the order in which the program loads them.
+    rows: int  # number of rows of the tensors
+    # Shapes of the inputs, in the program's order.
     inputs: tuple[tuple[int, ...], ...]
-    results: tuple[tuple[int, ...], ...]  # their shapes
+    results: tuple[tuple[int, ...], ...]  # shapes of the results
     home: str  # device type of the results
-    is_alone: bool  # whether the calling thread runs it alone
+    is_alone: bool  # whether it runs on the calling thread alone
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what from_json reads."""
+        """Returns JSON-compatible data for from_json."""
         return {
             "program": self.program.as_dict(),
             "rows": self.rows,
@@ -125,7 +125,7 @@ class KernelForm:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> KernelForm:
-        """Returns what as_json wrote; KeyError, TypeError or ValueError for another version's."""
+        """Reads the data of as_json; KeyError, TypeError or ValueError for another version's."""
         return cls(
             program=KernelProgram.from_dict(content["program"]),
             rows=int(content["rows"]),
@@ -140,9 +140,9 @@ class KernelCall(torch.nn.Module):
     """A kernel program as a module, with the calls of npu_compiler.programs.execution.ProgramCall.
 
     Attributes:
-        input_names: of its inputs, in order.
-        program: what runs it on these inputs.
-        watch: sees the inputs and results of each run, and returns what is handed on.
+        input_names: names of its inputs, in order.
+        program: runs it on these inputs.
+        watch: called with the inputs and results of each run; returns the results to pass on.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class KernelCall(torch.nn.Module):
         input_names: Sequence[str],
         name: str,
     ) -> None:
-        """Makes a program ready; the memory of its weights is used where it is."""
+        """Loads a program; uses the memory of its weights without a copy."""
         super().__init__()
         self.input_names = tuple(input_names)
         self.watch: Callable[[Sequence[Any], list[torch.Tensor]], list[torch.Tensor]] | None = None
@@ -169,7 +169,7 @@ class KernelCall(torch.nn.Module):
         return results if self.watch is None else self.watch(inputs, results)
 
     def direct(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
-        """Returns what runs a graph that is this call alone, with its inputs and outputs."""
+        """Returns a function that runs a graph of only this call, by its inputs and outputs."""
         program = self._program_for(inputs)
         is_plain = self._are_all(outputs)
 
@@ -188,15 +188,15 @@ class KernelCall(torch.nn.Module):
         outputs: Sequence[int],
         is_current: Callable[[Any], bool] | None,
     ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None] | None:
-        """Returns what runs such a graph without Python, or gives None where it does not.
+        """Returns a native function that runs such a graph, or returns None for calls it cannot serve.
 
-        None if the results are not the program's, in its order. For `is_current` see
-        TensorExecution.shortcut.
+        There is no such function unless the graph's results are the program's, in its order. For
+        `is_current` see TensorExecution.shortcut.
         """
         return self._program_for(inputs).shortcut(is_current) if self._are_all(outputs) else None
 
     def _are_all(self, outputs: Sequence[int]) -> bool:
-        """Whether these are the program's results, in its order."""
+        """Whether these are the program's results in order."""
         return list(outputs) == list(range(len(self._form.results)))
 
     def _program_for(self, inputs: Sequence[int]) -> TensorExecution:
@@ -219,9 +219,9 @@ class KernelCall(torch.nn.Module):
 def run_shortcut(
     shortcut: Callable[[tuple[Any, ...]], list[torch.Tensor] | None], inputs: tuple[Any, ...]
 ) -> list[torch.Tensor] | None:
-    """Returns what KernelCall.shortcut gives; None also for what it refuses.
+    """Runs a KernelCall.shortcut; returns None for inputs that it refuses.
 
-    The usual way then says what is wrong.
+    The regular path then raises the error.
     """
     try:
         return shortcut(inputs)

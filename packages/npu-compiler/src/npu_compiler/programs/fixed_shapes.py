@@ -1,4 +1,4 @@
-"""A model's text with fixed shapes, for devices whose programs have one shape each."""
+"""Fixes the shapes in a model's XML text, for devices with static programs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PARAMETER = re.compile(r'name="([^"]+)" type="Parameter"[^>]*>\s*<data shape="(
 
 
 def with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Returns the text of an .xml file with these shapes at its inputs, by friendly name."""
+    """Returns an .xml file's text with these shapes at its inputs, by friendly name."""
 
     def put(match: re.Match[str]) -> str:
         name, old = match.groups()
-        if name not in shapes:  # of a loop's body, where sizes are fixed already
+        if name not in shapes:  # of a loop's body, which has fixed sizes already
             return match.group(0)
         new = ",".join(map(str, shapes[name]))
         return match.group(0).removesuffix(f'shape="{old}"') + f'shape="{new}"'

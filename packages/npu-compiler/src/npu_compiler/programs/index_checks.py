@@ -1,6 +1,6 @@
-"""Checks of indices as they are kept with a program: put onto a loaded one, or made on arrays.
+"""Index checks stored with a program: attached to a loaded program, or run on arrays.
 
-Nothing here imports torch by itself.
+Does not import torch when imported.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NARROW", "check_arrays", "check_indices", "read_records"]
 
-# How errors say that an integer is larger than the program was made for.
+# Error text for an integer that exceeds the program's bits.
 NARROW = "is computed in"
 
-# By node its op and its Python line.
+# Node -> its op and its Python line.
 _Lines = Mapping[str, tuple[str, str | None]]
 
 _PORTS = ("port", "is_output", "size", "size_port", "size_dim", "is_size_output", "wraps")
 
 
 def read_records(raw: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Returns the checks that a file holds; KeyError, TypeError or ValueError for anything else."""
+    """Reads the checks of a file; KeyError, TypeError or ValueError for other content."""
     records = []
     for one in raw:
         record = {name: one[name] for name in ("node", "op", "line", "source", *_PORTS)}
@@ -42,10 +42,10 @@ def read_records(raw: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]
 def check_indices(
     program: npu_runtime.Program, records: Iterable[Mapping[str, Any]], lines: _Lines | None = None
 ) -> npu_runtime.Program:
-    """Lets a program, loaded and not run yet, look at indices in each run; returns it.
+    """Attaches index checks to a loaded program before its first run; returns the program.
 
-    Records are IndexRecords as mappings. `lines` has op and Python line by node of the graph at
-    hand: a program from the cache may have been made of another with the same text.
+    Records are IndexRecords as mappings. `lines` maps nodes of the current graph to op and Python
+    line; a cached program may stem from another graph with the same text.
     """
     from npu_runtime import IndexCheck  # late: exported models run without torch
 
@@ -64,9 +64,9 @@ def check_arrays(
     inputs: Sequence[np.ndarray[Any, Any]],
     outputs: Sequence[np.ndarray[Any, Any]] | None,
 ) -> None:
-    """Looks at the indices of one run, as npu_runtime does where torch is; [index-range].
+    """Checks the indices of one run, as npu_runtime does with torch; raises [index-range].
 
-    Without outputs, before the run, at those in inputs; with outputs at those that need them.
+    Without outputs, before the run, it checks indices in inputs; with outputs, the computed ones.
     """
     for record in records:
         if bool(record["is_output"] or record["is_size_output"]) != (outputs is not None):

@@ -1,7 +1,7 @@
 """Files on disk under keys, bounded in size: programs, kernels, and reports of NPUs' compilers.
 
 An entry is a directory `<key>` with its files, and entry.json with their sizes and checksums. It
-appears by one rename, so that a reader sees all of it or nothing. This module imports no torch.
+appears by an atomic rename, so that readers never see a partial entry. Does not import torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTRY = "entry.json"
 
 @dataclass(frozen=True)
 class CacheStatistics:
-    """What a cache did since it was made: entries found, built, and rebuilt because damaged."""
+    """Counters of a cache object: entries found, built, and rebuilt because they were damaged."""
 
     hits: int = 0
     misses: int = 0
@@ -59,11 +59,11 @@ class KeptFiles:
     def __init__(
         self, cache_dir: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None
     ) -> None:
-        """Names the directory; it is made when the first entry is stored.
+        """Sets the directory, which is created with the first entry.
 
         Args:
             cache_dir: default from the settings (NPU_COMPILE_CACHE_DIR), in it `programs`.
-            max_bytes: the entries that were not used for longest go when the sum is above this.
+            max_bytes: the least recently used entries are evicted above this total.
         """
         settings = read_settings()
         self.directory = Path(cache_dir or settings.cache_dir) / "programs"
@@ -73,12 +73,12 @@ class KeptFiles:
 
     @property
     def statistics(self) -> CacheStatistics:
-        """What this object did so far."""
+        """The counters of this object."""
         return self._statistics
 
     @public_call
     def find_files(self, key: str) -> tuple[Path, dict[str, Any]] | None:
-        """Returns the directory that store_files wrote, with its facts, if it is whole."""
+        """Returns the directory of an undamaged entry, with its facts, or None."""
         entry = self.directory / key
         if damage_of(entry) is not None:
             return None
@@ -90,9 +90,9 @@ class KeptFiles:
     def store_files(
         self, key: str, write: Callable[[Path], None], *, name: str, facts: dict[str, Any]
     ) -> None:
-        """Writes files under a key; a directory that cannot be written costs a log line.
+        """Writes files under a key; logs a warning if the directory cannot be written.
 
-        `name` is for a listing; facts, JSON-like, are kept beside the files.
+        `name` appears in listings; JSON-like facts are stored with the files.
         """
         entry = self.directory / key
         if damage_of(entry) is None:
@@ -134,14 +134,14 @@ class KeptFiles:
             try:
                 place.rename(entry)
             except OSError:
-                # Another process was faster: its entry is as good as ours.
+                # Another process was faster; its entry is equivalent.
                 if not entry.exists():
                     raise
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Removes what writers left behind that were killed."""
+        """Removes leftovers of killed writers."""
         for path in self.directory.glob(".*"):
             try:
                 is_old = time.time() - path.stat().st_mtime > _STALE_S
@@ -151,7 +151,7 @@ class KeptFiles:
                 shutil.rmtree(path, ignore_errors=True)
 
     def entries(self) -> tuple[CacheEntry, ...]:
-        """Returns all that is kept."""
+        """Returns all entries."""
         return tuple(
             CacheEntry(path.name, _kept_name(path), size_bytes, used)
             for path, size_bytes, used in self._kept()
@@ -166,11 +166,11 @@ class KeptFiles:
                 size = sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
                 used = (path / _ENTRY).stat().st_mtime
             except OSError:
-                continue  # another process removes it, or writes it
+                continue  # another process is removing or writing it
             yield path, size, used
 
     def clear(self) -> None:
-        """Removes all entries; programs that run keep what they have mapped."""
+        """Removes all entries; running programs keep their mapped files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _evict(self, *, keep: str) -> None:
@@ -192,7 +192,7 @@ class KeptFiles:
 
 
 def _kept_name(path: Path) -> str:
-    """What a program was called when it was made."""
+    """Returns a program's name at its creation."""
     try:
         return str(json.loads((path / _ENTRY).read_text()).get("name", "unnamed"))
     except (OSError, ValueError, AttributeError):
@@ -200,13 +200,13 @@ def _kept_name(path: Path) -> str:
 
 
 def facts_of(entry: Path) -> dict[str, Any]:
-    """Returns the facts of an entry that is whole."""
+    """Returns the facts of an undamaged entry."""
     facts = json.loads((entry / _ENTRY).read_text())["facts"]
     return dict(facts)
 
 
 def damage_of(entry: Path, *, needs: str | None = None) -> str | None:
-    """Returns why an entry cannot be used; None if it can, and has the file that is needed."""
+    """Returns why an entry cannot be used; None if it is intact and has the needed file."""
     try:
         record = json.loads((entry / _ENTRY).read_text())
         expected = record["files"]

@@ -1,4 +1,4 @@
-"""Hands an OpenVINO model to the runtime, through files that are gone once it has read them."""
+"""Loads OpenVINO models into the runtime through temporary files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load_model(
 ) -> npu_runtime.Program:
     """Compiles a model for the device.
 
-    The model goes through a file, which the runtime maps: its weights are then pages of that
-    mapping, which the system may drop, and not a second copy on the heap. The file is unlinked
-    before this returns. The tensors behind the model's constants are not needed afterwards.
+    The model is written to a file, which the runtime maps. Its weights are then pages that the
+    system may drop, and not a second copy on the heap. The file is unlinked before this returns.
+    The tensors behind the model's constants are not needed afterwards.
 
     Args:
         model: any model; constants may share memory with torch.
@@ -67,10 +67,10 @@ def load_tolerant(
     device_index: int | None = None,
     profiling: bool = False,
 ) -> npu_runtime.Program:
-    """Compiles a model so that no known defect of the device shows; see npu_compiler.known_defects.
+    """Compiles a model around known defects of the device; see npu_compiler.known_defects.
 
-    If the CPU plugin's generator of kernels fails on it, it is compiled without that. Arguments are
-    those of load_model; the model may be rewritten.
+    If the CPU plugin's kernel generator fails on it, it is compiled without the generator.
+    Arguments are those of load_model; the model may be rewritten.
 
     Raises:
         npu_runtime.ProgramError: the device refuses the model both times.
@@ -88,7 +88,7 @@ def load_tolerant(
 
 
 def needed_options(model: ov.Model, device_index: int | None) -> dict[str, str]:
-    """Rewrites a model around the device's known defects; returns the options it needs besides."""
+    """Rewrites a model around the device's known defects; returns the extra options it needs."""
     from npu_compiler.known_defects.table import avoid_defects  # late: imports openvino
 
     return avoid_defects(model, device=device_name(device_index))
@@ -101,15 +101,15 @@ def device_name(device_index: int | None) -> str:
 
 
 def write_model(model: ov.Model, path: Path, *, half: bool = False) -> None:
-    """Writes a model as IR: `path` for the graph, a `.bin` beside it for the weights.
+    """Writes a model as IR: the graph to `path`, the weights to a `.bin` file next to it.
 
     Args:
         model: any model.
         path: the .xml file.
-        half: store float32 constants as float16 where their values allow it; the device converts
-            them to what it computes in. Half the bytes on disk and in the mapping.
+        half: store float32 constants as float16 if their values allow it; the device converts them
+            to its precision. This halves the bytes on disk and in the mapping.
     """
-    import openvino as ov  # late: programs from the cache need nothing of its Python package
+    import openvino as ov  # late: cached programs do not need OpenVINO's Python package
 
     if half:
         ov.save_model(model, str(path), compress_to_fp16=True)

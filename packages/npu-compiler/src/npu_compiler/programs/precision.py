@@ -1,4 +1,4 @@
-"""Which OpenVINO properties a precision asks for on the device that serves."""
+"""OpenVINO properties of each precision on the current device."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def compile_options(
     dynamic_quantization_group_size: int = 0,
     kv_cache: str | None = None,
 ) -> dict[str, str]:
-    """Returns the OpenVINO properties with which a program computes in a precision.
+    """Returns the OpenVINO properties for computing in a precision.
 
     Args:
         dtype: float32, bfloat16, float16; or int8, int4, which compute in float32 on compressed
-            weights. An NPU computes in float16 whatever float type is asked for, a processor
-            without arithmetic in float16 or bfloat16 computes these in float32.
-        device: OpenVINO's name of the device (CPU, GPU, NPU); by default the one that serves.
-        dynamic_quantization_group_size: activations in groups of this size are quantized to 8 bits
-            before they meet compressed weights: faster, less exact. 0 turns it off.
-        kv_cache: precision of key/value caches inside stateful models (f32, bf16, f16, u8); by
-            default that of the computation.
+            weights. An NPU computes every float type in float16. A processor without float16 or
+            bfloat16 arithmetic computes these in float32.
+        device: OpenVINO's name of the device (CPU, GPU, NPU); by default the current one.
+        dynamic_quantization_group_size: activations are quantized to 8 bits in groups of this size
+            before products with compressed weights: faster, less exact. 0 turns it off.
+        kv_cache: precision of KV caches inside stateful models (f32, bf16, f16, u8); by default
+            that of the computation.
 
     Raises:
         OptionError: [unknown-dtype].

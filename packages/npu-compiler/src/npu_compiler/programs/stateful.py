@@ -1,4 +1,4 @@
-"""Turns inputs that carry a former run's outputs, such as a KV cache, into state of the model."""
+"""Turns inputs that feed back outputs of the previous run, such as a KV cache, into model state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["StateVariable", "make_stateful"]
 
 @dataclass(frozen=True)
 class StateVariable:
-    """A variable's unique name, the input that carries it, and the output with its next value."""
+    """A variable's unique name, its input, and the output with its next value."""
 
     name: str
     input_index: int
@@ -36,18 +36,18 @@ def make_stateful(
     A variable starts with the batch size of the run, its own sizes, and length 0. Each run first
     gathers the rows of every variable in the order of the new int32 input `reorder_input` (batch,),
     so that beam search can reorder a cache without copying it. The CPU plugin fuses attention with
-    the cache only when both, the initial value and the gather, are there (OpenVINO 2026.4.1).
+    the cache only if the model has both the initial value and the gather (OpenVINO 2026.4.1).
 
     Args:
-        model: taken apart: the result shares its nodes.
+        model: must not be used afterwards; the result shares its nodes.
         variables: inputs of shape (batch, ..., length, ...), with outputs of the same shape.
         batch_input: an input whose first size is the batch size.
         length_axis: the axis along which the variables grow.
         reorder_input: name of the input that is added at the end.
 
     Raises:
-        OptionError: [state-shape] when a variable has a dynamic size besides batch and length, or
-            its output has another type than its input.
+        OptionError: [state-shape] if a variable has a dynamic size other than batch and length, or
+            its output's type differs from its input's.
     """
     parameters, results = list(model.get_parameters()), list(model.get_results())
     order = ops.parameter(ov.PartialShape([-1]), ov.Type.i32, name=reorder_input)
@@ -55,8 +55,8 @@ def make_stateful(
     zero = ops.constant(0, ov.Type.i64)
     shape = ops.shape_of(parameters[batch_input], output_type="i64")
     batch = ops.gather(shape, ops.constant([0], ov.Type.i64), zero)
-    # Not the constant 0: the initial value's shape counts as the variable's for good,
-    # unless the plugin cannot know it.
+    # Not the constant 0: the plugin would fix the variable's shape to the initial value's, unless
+    # that is unknown.
     no_length = ops.subtract(batch, batch)
     sinks = []
     shapes = [
@@ -97,10 +97,10 @@ def make_stateful(
 
 
 def _order_that_reads(empty: ov.Node, order: ov.Node) -> ov.Node:
-    """Returns the order of the rows, computed so that it reads an initial value as well.
+    """Returns the order of the rows, in a form that also reads an initial value.
 
-    The CPU plugin moves an initial value into its variable if nothing else reads it, as it is where
-    no other variable has the same shape; a reset then keeps what the variable held (OpenVINO
+    The CPU plugin moves an initial value into its variable if it has no other reader, as when no
+    other variable has the same shape. A reset then keeps the variable's old value (OpenVINO
     2026.4.1).
     """
     axes = ops.constant(list(range(len(empty.get_output_partial_shape(0)))), ov.Type.i64)
@@ -109,7 +109,7 @@ def _order_that_reads(empty: ov.Node, order: ov.Node) -> ov.Node:
 
 
 def _as_node(output: ov.Output) -> ov.Node:
-    """The node of a sole output; for one of several outputs a cast to its own type, a node."""
+    """Returns the node of a sole output; for one of several outputs, a cast to the same type."""
     node = output.get_node()
     if node.get_output_size() == 1:
         return node
@@ -119,7 +119,7 @@ def _as_node(output: ov.Output) -> ov.Node:
 def _sizes(
     variable: StateVariable, parameter: ov.Node, output: ov.Output, length_axis: int
 ) -> list[int]:
-    """The variable's shape with -1 for batch and length."""
+    """Returns the variable's shape with -1 for batch and length."""
     before, after = parameter.get_output_element_type(0), output.get_element_type()
     dimensions = list(parameter.get_output_partial_shape(0))
     sizes = [-1 if item.is_dynamic else item.get_length() for item in dimensions]

@@ -1,1 +1,1 @@
-"""Measured choices: which way of compiling a graph is fastest on this device, kept for later."""
+"""Tuning: measures ways to compile a graph on this device and records the fastest."""

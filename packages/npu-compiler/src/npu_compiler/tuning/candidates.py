@@ -18,23 +18,23 @@ __all__ = ["CANDIDATES", "Candidate", "configured", "find_candidate", "recorded_
 class Candidate:
     """A way to compile a graph."""
 
-    name: str  # in records and reports; it must not change its meaning
-    enabled_passes: tuple[str, ...] = ()  # run beside those of the configuration
-    disabled_passes: tuple[str, ...] = ()  # left out beside those of the configuration
+    name: str  # in records and reports; its meaning must not change
+    enabled_passes: tuple[str, ...] = ()  # passes to run in addition to the configuration's
+    disabled_passes: tuple[str, ...] = ()  # passes to leave out in addition to the configuration's
     device_options: tuple[tuple[str, str], ...] = ()  # properties of the device's compiler
-    precision: str | None = None  # to compute in; tried only where the configuration leaves it open
-    on_host: bool = False  # every op by its own kernel, no program
-    # What programs are made for; tried only where the configuration leaves it open.
+    precision: str | None = None  # precision; tried only if the configuration leaves it open
+    on_host: bool = False  # every op runs its own kernel, without a program
+    # Target of programs; tried only if the configuration leaves it open.
     target: str | None = None
 
     @property
     def is_of_the_program(self) -> bool:
-        """Whether it changes programs alone, and no property of the device that serves."""
+        """Whether it changes only programs, and no property of the current device."""
         others = (self.device_options, self.precision, self.on_host, self.target)
         return not any(others)
 
     def fits(self, config: CompilerConfig) -> bool:
-        """Whether a configuration leaves open what the candidate decides."""
+        """Whether a configuration leaves the candidate's choices open."""
         if self.precision is not None and (config.computed_in or config.compression):
             return False
         if self.target is not None and config.target is not None:
@@ -60,7 +60,7 @@ class Candidate:
         )
 
 
-# The first is what an untuned graph gets: nothing slower than it is ever chosen.
+# The first is the default of untuned graphs; slower ones are never chosen.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("default"),
     Candidate("merged linears", enabled_passes=("merge_linears",)),
@@ -75,14 +75,14 @@ CANDIDATES: tuple[Candidate, ...] = (
 
 
 def find_candidate(name: str) -> Candidate | None:
-    """Returns the candidate of a name, or None for one that this version does not have."""
+    """Returns the candidate of a name, or None if this version has none."""
     return next((candidate for candidate in CANDIDATES if candidate.name == name), None)
 
 
 def configured(
     graph: fx.Graph, *, kind: str, config: CompilerConfig
 ) -> tuple[CompilerConfig, str | None]:
-    """Returns the configuration that was recorded as the fastest, and the candidate's name."""
+    """Returns the configuration recorded as the fastest, and the candidate's name."""
     if kind != "inference" or not TuningStore(config.cache_dir).directory.is_dir():
         return config, None
     candidate = recorded_candidate(tuning_key(graph, kind=kind, config=config), config)
@@ -92,7 +92,7 @@ def configured(
 
 
 def recorded_candidate(key: str, config: CompilerConfig) -> Candidate | None:
-    """Returns the candidate that is recorded as the fastest, if the options leave it open."""
+    """Returns the candidate recorded as the fastest, if the options leave the choice open."""
     record = TuningStore(config.cache_dir).read(key)
     candidate = find_candidate(record.chosen) if record is not None else None
     return candidate if candidate is not None and candidate.fits(config) else None

@@ -1,4 +1,4 @@
-"""Estimates of a graph's time on an NPU that is not here, by its vendor's compiler."""
+"""Estimates of a graph's time on an absent NPU, by its vendor's compiler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Estimator:
     def estimate_us(self, call: Callable[[], Any]) -> tuple[Any, float]:
         """Returns a call's results and the sum of its programs' estimates in microseconds.
 
-        The programs must be lowered in this call; the overhead of calls is left out. Raises
+        The programs must be lowered in this call. Estimates exclude call overhead. Raises
         NoEstimateError if a part runs on the host, or the compiler refuses a program.
         """
         reports: dict[str, TargetReport] = {}

@@ -1,4 +1,4 @@
-"""Measurement of candidates on the device, or estimates for an NPU that is not here."""
+"""Measurement of candidates on the device, or estimates for an absent NPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["MeasuredGraph"]
 
 _logger = logging.getLogger(__name__)
 
-# Another way must win by this much: below it, two runs of one program differ as well.
+# A candidate must win by this margin; two runs of one program differ by less.
 _MARGIN = 0.97
 _ROUNDS = 200
 _TRIAL_ROUNDS = 2
@@ -40,7 +40,7 @@ _DECIDED = "the options decide otherwise"
 
 
 class MeasuredGraph:
-    """A graph that is measured at its first call, and then is the way that won."""
+    """A graph that measures candidates at its first call, and then runs the fastest."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class MeasuredGraph:
         config: CompilerConfig,
         run: TuningRun | None = None,
     ) -> None:
-        """Takes a graph as CompiledGraph does, and the run that it belongs to.
+        """Takes a graph as CompiledGraph does, and its tuning run.
 
-        Without one it belongs to the run that is open at the first call.
+        By default the run that is open at the first call.
         """
         self._boxed_call = True
         self._module = graph_module
@@ -80,7 +80,7 @@ class MeasuredGraph:
             reason = self._estimate(session, session.estimator, inputs)
             if reason is not None:
                 session.skipped[default.name] = reason
-            return default  # an estimate never decides what is run
+            return default  # estimates never decide which candidate runs
         graphs: dict[str, CompiledGraph] = {}
         errors: dict[str, float] = {}
         refused: dict[str, str] = {}
@@ -110,10 +110,10 @@ class MeasuredGraph:
         return graphs[record.chosen]
 
     def _estimate(self, session: TuningRun, estimator: Estimator, inputs: list[Any]) -> str | None:
-        """Ranks the candidates by estimates; returns why it cannot, or None.
+        """Ranks the candidates by estimates; returns the reason if it cannot, or None.
 
-        The device that serves computes their results. Programs are made anew, in an empty cache,
-        because a cached program no longer has the model that was lowered.
+        The current device computes their results. Programs are built in an empty cache, because a
+        cached program no longer has the lowered model.
         """
         times_us: dict[str, float] = {}
         errors: dict[str, float] = {}
@@ -169,7 +169,7 @@ class MeasuredGraph:
     def _compiled(
         self, candidate: Candidate, config: CompilerConfig | None = None
     ) -> CompiledGraph:
-        # Each way has a graph of its own, since passes rewrite it.
+        # Each candidate has a copy of the graph, because passes rewrite it.
         return CompiledGraph(
             copy_graph(self._module),
             kind="inference",
@@ -180,13 +180,13 @@ class MeasuredGraph:
 
 
 def _fastest(times_us: Mapping[str, float]) -> str:
-    """The fastest candidate, or the default if no other is faster by the margin."""
+    """Returns the fastest candidate, or the default if no other is faster by the margin."""
     fastest = min(times_us, key=times_us.__getitem__)
     return fastest if times_us[fastest] < _MARGIN * times_us["default"] else "default"
 
 
 def _obstacle(graph: fx.Graph) -> str | None:
-    """Why a graph cannot be called many times on the same inputs."""
+    """Returns why a graph cannot be called many times on the same inputs, or None."""
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -200,25 +200,25 @@ def _obstacle(graph: fx.Graph) -> str | None:
 def _times_us(
     graphs: Mapping[str, CompiledGraph], inputs: list[Any], budget_s: float
 ) -> dict[str, float]:
-    """The shortest time of a call of each, taken in turns, so that all meet the same machine.
+    """Returns the shortest call time of each; calls alternate so that all see the same load.
 
-    The order changes from round to round: host kernels leave threads that spin for milliseconds,
-    and what always came after them would look slow.
+    The order changes in each round, because host kernels leave threads spinning for milliseconds,
+    which slow the next call.
     """
     best = dict.fromkeys(graphs, float("inf"))
     order = list(graphs.items())
-    shuffle = random.Random(0).shuffle  # no secret
+    shuffle = random.Random(0).shuffle  # not for secrets
     started = time.perf_counter()
     for round_index in itertools.count():
         shuffle(order)
         for name, graph in order:
-            # The way before left its caches and spinning threads: one call to settle.
+            # One warm-up call: the previous candidate left its caches and spinning threads.
             graph(list(inputs))
             before = time.perf_counter_ns()
             graph(list(inputs))
             best[name] = min(best[name], (time.perf_counter_ns() - before) / 1e3)
         if round_index == _TRIAL_ROUNDS:
-            # What is far behind would take the time in which the others are told apart.
+            # Slow candidates would use up the time needed to compare the others.
             near = _FAR * min(best.values())
             order = [(name, graph) for name, graph in order if best[name] <= near]
         is_late = time.perf_counter() - started > budget_s
@@ -228,7 +228,7 @@ def _times_us(
 
 
 def _error(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference by the largest value, over all results."""
+    """Returns the largest difference, divided by the largest value, over all results."""
     errors = [0.0]
     for left, right in zip(found, expected, strict=True):
         if not isinstance(left, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The open tuning session: what it allows, and what it found so far."""
+"""Tuning sessions: their limits and records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TuningRun", "current_run", "open_run"]
 
 @dataclass
 class TuningRun:
-    """An open session and what it found so far."""
+    """An open session with its records so far."""
 
     budget_s: float
     max_error: float
@@ -42,9 +42,9 @@ def open_run(
     """Tunes the inference graphs that are compiled inside the block, on any thread.
 
     Args:
-        budget_s: seconds of measuring per graph; compiling comes on top.
-        max_error: a way whose result differs more from the default's is not chosen.
-        estimator: ranks the ways for an NPU that is not here; None measures on the device.
+        budget_s: seconds of measuring per graph, without compilation.
+        max_error: candidates that differ more from the default's result are not chosen.
+        estimator: ranks the candidates for an absent NPU; None measures on the device.
     """
     global _session
     with _lock:

@@ -32,18 +32,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """What was measured for one graph on one device, or estimated for one target.
+    """The measurements of one graph on one device, or estimates for one target.
 
     Attributes:
         key: of the graph, its configuration and the device; see tuning_key.
-        chosen: name of the candidate that is used from now on.
+        chosen: name of the candidate to use from now on.
         times_us: candidate -> shortest time of a call in microseconds, or its estimate.
-        errors: candidate -> largest difference from the default's result by its largest value.
-        refused: candidate -> why it was not measured, or may not be chosen.
+        errors: candidate -> largest difference from the default's result, divided by its largest
+            value.
+        refused: candidate -> reason why it was not measured or cannot be chosen.
         device: full name of the device, or the target of the estimates.
         openvino: its version.
-        estimated_by: version of the compiler whose estimates the times are; "" if they were
-            measured.
+        estimated_by: version of the compiler that estimated the times; "" if they were measured.
     """
 
     key: str
@@ -57,16 +57,16 @@ class TuningRecord:
 
     @property
     def speedup(self) -> float:
-        """Time of the default by the time of the chosen one: 1 or more."""
+        """Time of the default divided by the time of the chosen candidate: 1 or more."""
         return self.times_us["default"] / self.times_us[self.chosen]
 
 
 def tuning_key(
     graph: fx.Graph, *, kind: str, config: CompilerConfig, target: str | None = None
 ) -> str:
-    """Returns the key of a captured graph: weights count by shape alone, as they do for speed.
+    """Returns the key of a captured graph. Only the shapes of weights count, as they do for speed.
 
-    `target` is of estimates, which thus never have the key of a measurement; None measures.
+    Estimates pass their `target`, so that their keys differ from a measurement's; None measures.
     """
     serving = npu_runtime.device_info() if target is None else None
     facts = {
@@ -88,14 +88,14 @@ _CONFIG = (
 
 
 class TuningStore:
-    """The records in a directory; many processes may share it."""
+    """The records in a directory, which processes may share."""
 
     def __init__(self, cache_dir: str | os.PathLike[str] | None = None) -> None:
-        """Names the directory: `tuning` in the one for caches (NPU_COMPILE_CACHE_DIR)."""
+        """Sets the directory: `tuning` in the cache directory (NPU_COMPILE_CACHE_DIR)."""
         self.directory = Path(cache_dir or read_settings().cache_dir) / "tuning"
 
     def read(self, key: str) -> TuningRecord | None:
-        """Returns the record of a key, or None; a damaged one counts as none, with a log line."""
+        """Returns the record of a key, or None; a damaged one is logged and ignored."""
         path = self.directory / f"{key}.json"
         try:
             return _record(json.loads(path.read_text()))
@@ -106,17 +106,17 @@ class TuningStore:
             return None
 
     def write(self, record: TuningRecord) -> None:
-        """Keeps a record, in place of an older one of its key; OSError if it cannot be written."""
+        """Stores a record, replacing an older one of its key; OSError if it cannot be written."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(self.directory / f"{record.key}.json", dataclasses.asdict(record), indent=1)
 
     def records(self) -> tuple[TuningRecord, ...]:
-        """Returns all records that can be read, by key."""
+        """Returns all readable records, by key."""
         keys = sorted(path.stem for path in self.directory.glob("*.json"))
         return tuple(record for key in keys if (record := self.read(key)) is not None)
 
     def export(self, path: str | os.PathLike[str]) -> int:
-        """Writes all records to one file and returns their number; [tuning-file] if it cannot."""
+        """Writes all records to one file and returns their number; [tuning-file] on failure."""
         records = self.records()
         content = {"format": _FORMAT, "records": [dataclasses.asdict(one) for one in records]}
         try:
@@ -126,9 +126,9 @@ class TuningStore:
         return len(records)
 
     def import_(self, path: str | os.PathLike[str]) -> int:
-        """Takes over the records of a file and returns their number; [tuning-file] for another.
+        """Imports the records of a file and returns their number; [tuning-file] for other files.
 
-        Records of other devices do no harm: their keys name the device.
+        Records of other devices are harmless, because their keys include the device.
         """
         try:
             content = json.loads(Path(path).read_text())
@@ -164,11 +164,11 @@ def _file_error(path: str | os.PathLike[str], rule: str, received: str | None) -
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a session measured or estimated.
+    """The results of a session.
 
     Attributes:
         records: one per graph.
-        skipped: graph -> why it was not tuned.
+        skipped: graph -> reason why it was not tuned.
     """
 
     records: tuple[TuningRecord, ...]
