@@ -27,6 +27,7 @@ OURS = (
 # Groups of entry points, which are named like modules.
 GROUPS = {
     "npu_compiler.converters",
+    "npu_compiler.targets",
     "npu_ops.program_builders",
     "npu_runtime.drivers",
     "npu_runtime.inductor",

@@ -22,6 +22,7 @@ BLOBS = [
 ]
 FOLDER = [f"{LLM}/cli/writing/export.py:about", *BLOBS]
 TARGET = f"{COMPILER}/target_compiler/targets.py:Target"
+INTEL = f"{COMPILER}/target_compiler/intel.py"
 COMPILED = [
     TARGET,
     *(f"{COMPILER}/target_compiler/report.py:{name}" for name in ("TargetReport", "Estimate")),
@@ -109,11 +110,12 @@ SOURCES = {
     ],
     "npu-compiler export": [f"{COMPILER}/commands/export.py:document", *BLOBS],
     "npu-compiler target list": [
-        *(f"{COMPILER}/commands/target.py:{name}" for name in ("_list", "_described", "_missing")),
+        f"{COMPILER}/commands/target.py:_list",
+        *(f"{INTEL}:{name}" for name in ("state", "_described", "_missing")),
         TARGET,
     ],
-    "npu-compiler target install": [f"{COMPILER}/commands/target.py:_install"],
-    "npu-compiler target remove": [f"{COMPILER}/commands/target.py:_remove"],
+    "npu-compiler target install": [f"{INTEL}:install"],
+    "npu-compiler target remove": [f"{COMPILER}/commands/target.py:main"],
     "npu-compiler tune": [
         f"{COMPILER}/tuning/store.py:TuningReport",
         f"{COMPILER}/tuning/store.py:TuningRecord",

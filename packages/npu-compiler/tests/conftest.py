@@ -9,6 +9,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.npu_rules.operations import check_operations
 from npu_compiler.npu_rules.rewriting import rewrite_for_npu
 from npu_compiler.programs import compile_options, load_tolerant
+from npu_compiler.target_compiler import targets
 from npu_runtime import device_info
 
 # What the rules refuse without sizes that vary, which the device NPU never sees.
@@ -276,3 +278,15 @@ def installed(fake_library: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -
     """The library as the compiler that the user named."""
     monkeypatch.setenv("NPU_TARGET_COMPILER", str(fake_library))
     return home
+
+
+@pytest.fixture
+def fake_vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The vendor of another wheel, whose programs torch computes in float16."""
+    value = "fake_vendor:FakeVendor"
+    entry = EntryPoint("fake", value, targets.GROUP)
+    monkeypatch.syspath_prepend(str(Path(__file__).with_name("target_compiler")))
+    monkeypatch.setattr(targets, "entry_points", lambda *, group: [entry])
+    targets.vendors.cache_clear()
+    yield targets.find_vendor("fake")
+    targets.vendors.cache_clear()

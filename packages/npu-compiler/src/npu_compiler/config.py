@@ -28,8 +28,8 @@ class Settings:
     temporary_dir: Path | None
     # Directory for the dumps of each compilation (NPU_COMPILE_DEBUG); None for no dumps.
     debug_dir: Path | None
-    # Target of programs unless CompilerConfig(target=...) is set (NPU_COMPILE_TARGET: "openvino",
-    # "kernels" or "NPU"); None for the automatic choice.
+    # Target of programs unless CompilerConfig(target=...) is set (NPU_COMPILE_TARGET); None for the
+    # automatic choice.
     target: str | None = None
     # OpenVINO device that runs exported models in a process without torch (NPU_DEVICE, as
     # npu-runtime reads it; by default the NPU if there is one).
@@ -44,8 +44,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OptionError: [bad-setting] for a size that is not a whole number, a path that cannot be a
-            folder, and an unknown target.
+        OptionError: [bad-setting] for a size that is not a whole number, and a path that cannot be
+            a folder.
     """
     values = os.environ if environment is None else environment
     given = read_folder(values, "NPU_COMPILE_CACHE_DIR", error=OptionError)
@@ -58,24 +58,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cache_size_bytes=megabytes * 1_000_000,
         temporary_dir=_read_existing_folder(values, "NPU_COMPILE_TMPDIR"),
         debug_dir=read_folder(values, "NPU_COMPILE_DEBUG", error=OptionError),
-        target=_read_target(values),
+        target=values.get("NPU_COMPILE_TARGET") or None,
         device=values.get("NPU_DEVICE") or None,
         target_compiler=Path(given_library) if given_library else None,
         library_folders=tuple(
             Path(folder) for folder in values.get("LD_LIBRARY_PATH", "").split(":") if folder
         ),
     )
-
-
-def _read_target(values: Mapping[str, str]) -> str | None:
-    target = values.get("NPU_COMPILE_TARGET") or None
-    if target not in (None, "openvino", "kernels", "NPU"):
-        raise OptionError(
-            f'NPU_COMPILE_TARGET: must be "openvino", "kernels" or "NPU"; got {target!r}. Unset '
-            "the variable to have it chosen.",
-            code="bad-setting",
-        )
-    return target
 
 
 def _read_existing_folder(values: Mapping[str, str], name: str) -> Path | None:

@@ -46,8 +46,8 @@ _LISTED = {
     "activations": ("int8", None),
     "verify": ("first", "always", "off"),
     "nan": ("propagate", "fast", None),
-    "target": ("openvino", "kernels", "NPU", None),
 }
+_OWN_TARGETS = ("openvino", "kernels", "NPU", None)
 
 
 # keep_float32 by the half-precision simulation of the first call.
@@ -107,8 +107,9 @@ class CompilerConfig:
             kernels on the host's cores, if they cover the whole program, see
             `graph_compiler.targets`; "NPU", operations that the NPU's compiler accepts, on any
             device: refused operations are rewritten if an equal form exists, and run eagerly
-            otherwise. None: "NPU" on that device; on OpenVINO's CPU plugin, kernels for few rows
-            and small weights, for which call overhead exceeds the arithmetic.
+            otherwise; a name of `npu-compiler target list` from another wheel, programs for the
+            simulator of its vendor. None: "NPU" on that device; on OpenVINO's CPU plugin, kernels
+            for few rows and small weights, for which call overhead exceeds the arithmetic.
         sparse_attention: which keys a token of a long sequence attends to, an approximation for
             models that keep their KV cache in a kernel program, as npu_llm.load makes them.
             npu_compiler.compile and torch.compile refuse it.
@@ -175,7 +176,13 @@ class CompilerConfig:
             self._set("dtype", _precision_of("dtype", self.dtype))
         if self.precision is not None:
             self._set("precision", _float_precision(self.precision))
+        self._set("target", _target(self.target))
         self._check_conflicts()
+
+    @property
+    def is_for_vendor(self) -> bool:
+        """Whether another vendor's compiler makes the programs."""
+        return self.target not in _OWN_TARGETS
 
     @property
     def computed_in(self) -> str | None:
@@ -317,6 +324,21 @@ def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
                 code="option-place",
             )
     return config
+
+
+def _target(value: Any) -> str | None:
+    if value in _OWN_TARGETS:
+        return value  # type: ignore[no-any-return]
+    from npu_compiler.target_compiler.targets import find_target  # late: few compilations have one
+
+    try:
+        return find_target(value, graphs=True).number
+    except OptionError as failure:
+        if failure.code != "unknown-target":
+            raise
+        names = ", ".join(map(repr, _OWN_TARGETS))
+        rule = f"one of {names}, or a name of `npu-compiler target list`"
+        raise _bad_value("target", rule, value) from failure
 
 
 def _precision_of(name: str, dtype: Any) -> str:

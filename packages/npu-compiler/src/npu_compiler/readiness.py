@@ -26,7 +26,13 @@ from npu_compiler.npu_rules.operations import (
 from npu_compiler.npu_rules.rewriting import REWRITTEN
 from npu_compiler.npu_rules.source_rules import GENERATIONS
 from npu_compiler.openvino_core import openvino_core
-from npu_compiler.target_compiler import Target, TargetReport, compile_if_installed, find_target
+from npu_compiler.target_compiler import (
+    Target,
+    TargetReport,
+    compile_if_installed,
+    find_target,
+    vendor_of,
+)
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -214,10 +220,12 @@ def check(
         OptionError: [unknown-target] no NPU generation has this name.
         TargetError: [target-cache] the compiler's files cannot be written.
     """
-    chosen = find_target(target)
+    chosen = find_target(target, graphs=None)
     from npu_compiler.errors import ExportError, LoweringError
     from npu_compiler.exported.write import export
 
+    if vendor_of(chosen).takes_graphs:
+        return _check_graph(model, example_inputs, kwargs or {}, chosen)
     with tempfile.TemporaryDirectory(prefix="npu-check-") as place:
         folder = Path(place) / "model"
         try:
@@ -280,6 +288,28 @@ def _half_finding(search: Callable[[], HalfPrecision], budget_s: float) -> Findi
     return Finding(_HALF, "accepted" if is_harmless else "refused", detail)
 
 
+def _check_graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Target
+) -> Readiness:
+    """Checks a model by a compiler that takes graphs."""
+    from npu_compiler.errors import ExportError
+    from npu_compiler.exported.capture import capture_module
+    from npu_compiler.exported.vendor_graphs import compile_captured, graph_program
+    from npu_compiler.options import CompilerConfig
+
+    name = type(model).__name__
+    try:
+        captured = capture_module(model, args, kwargs, {}, CompilerConfig(target=target.number))
+    except ExportError as failure:
+        return Readiness(name, target, (Finding("one program", "refused", str(failure)),), None)
+    report, refused = compile_captured(graph_program(name, captured), target)
+    if report is None:
+        return Readiness(name, target, tuple(_finding("refused", one) for one in refused), None)
+    detail = f"compiled in {report.duration_s:.1f} s to {report.blob_bytes / 1e6:.1f} MB"
+    verdict = "accepted" if report.is_accepted else "refused"
+    return Readiness(name, target, (_finding(verdict, report.reason or detail),), report)
+
+
 def _calls(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Finding]:
     """Returns a finding for the calls that can be in a program, and one per other call.
 
@@ -340,7 +370,7 @@ def check_file(
         ExportError: [saved-program] for another file.
         OptionError: [unknown-target] no NPU generation has this name.
     """
-    find_target(target)
+    find_target(target, graphs=None)
     from npu_compiler.exported.capture import read_saved_program
 
     program = read_saved_program(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -26,8 +27,8 @@ def test_list_names_targets_and_the_commands_for_what_is_missing(capsys):
     assert "`npu-compiler target install`" in text
     assert main(["target", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["sources"] == []
-    assert [one["command"] for one in found["missing"]] == [
+    assert found["vendors"]["intel"]["sources"] == []
+    assert [one["command"] for one in found["vendors"]["intel"]["missing"]] == [
         "apt-get install wine64", "npu-compiler target install",
     ]  # fmt: skip
 
@@ -36,7 +37,7 @@ def test_list_has_the_reason_why_a_compiler_does_not_start(tmp_path, monkeypatch
     (tmp_path / "damaged.so").write_text("damaged")
     monkeypatch.setenv("NPU_TARGET_COMPILER", str(tmp_path / "damaged.so"))
     assert main(["target", "list", "--json"]) == 0
-    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    (source,) = json.loads(capsys.readouterr().out)["vendors"]["intel"]["sources"]
     assert (source["kind"], source["version"]) == ("setting", "")
     assert "file too short" in source["problem"]
     assert main(["target", "list"]) == 0
@@ -47,6 +48,8 @@ def test_list_has_the_reason_why_a_compiler_does_not_start(tmp_path, monkeypatch
     "words, code",
     [
         (["2025.4.1"], "target-release"),
+        (["intel", "2025.4.1"], "target-release"),
+        (["another", "1.0"], "unknown-target"),
         (["--wheel", "none.whl"], "target-wine"),
     ],
 )
@@ -70,3 +73,23 @@ def test_a_release_that_is_not_installed_is_not_removed(release, capsys):
     assert main(["target", "remove", release]) == 2
     assert "[target-absent]" in capsys.readouterr().err
     assert sources.installed_folder().is_dir()
+
+
+def test_terms_are_accepted_by_an_option_or_on_a_terminal(fake_vendor, capsys, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def install(*words, answer=""):
+        monkeypatch.setattr("sys.stdin", Terminal(answer) if answer else io.StringIO())
+        code = main(["target", "install", "fake", *words, "--json"])
+        return code, capsys.readouterr()
+
+    assert install()[0] == 2
+    code, said = install(answer="n\n")
+    assert code == 2
+    assert "the fake terms" in said.err
+    assert "[target-licence]" in said.err
+    for words, answer in ((["--accept-licence"], ""), (["1.0"], "y\n")):
+        code, said = install(*words, answer=answer)
+        assert (code, json.loads(said.out)["release"]) == (0, "1.0")

@@ -40,7 +40,7 @@ _UNBOUNDED = 2**40
 
 def wants_static_programs(config: CompilerConfig) -> bool:
     """Whether sizes that vary are to be served by static programs: as asked, or as needed."""
-    if config.buckets is not None or config.target == "NPU":
+    if config.buckets is not None or config.target == "NPU" or config.is_for_vendor:
         return True
     device = npu_runtime.device_info().device
     return device.partition(".")[0] == "NPU"

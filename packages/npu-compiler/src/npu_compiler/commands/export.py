@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         from npu_compiler.target_compiler.targets import find_target
 
         for name in given.target:
-            find_target(name)
+            find_target(name, graphs=None)
 
     parser = CommandParser(
         prog="npu-compiler export",

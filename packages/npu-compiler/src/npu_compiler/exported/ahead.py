@@ -66,7 +66,7 @@ BlobProgress = Callable[[float, str], None]
 
 def find_targets(names: Sequence[str]) -> tuple[Target, ...]:
     """Returns the targets with these names or numbers, each once; [unknown-target] otherwise."""
-    return tuple(dict.fromkeys(find_target(name) for name in names))
+    return tuple(dict.fromkeys(find_target(name, graphs=None) for name in names))
 
 
 def write_blobs(

@@ -30,6 +30,7 @@ from npu_compiler.exported.calibration import check_calibration, compressed
 from npu_compiler.exported.capture import Captured, capture_module
 from npu_compiler.exported.manifest import PROGRAM, Manifest, PortSpec
 from npu_compiler.exported.trial import verified
+from npu_compiler.exported.vendor_graphs import graph_program, write_graph_blobs
 from npu_compiler.graph.kept_origins import keep_origins
 from npu_compiler.graph.nodes import is_symbolic, op_name
 from npu_compiler.graph.origins import node_origins, node_place
@@ -43,7 +44,7 @@ from npu_compiler.programs.blobs import fingerprint
 from npu_compiler.programs.load import write_model
 from npu_compiler.target_compiler.compile import TargetJob
 from npu_compiler.target_compiler.sources import find_source
-from npu_compiler.target_compiler.targets import Target
+from npu_compiler.target_compiler.targets import Target, vendor_of
 from npu_runtime import device_info
 from npu_runtime.public_calls import public_call
 
@@ -90,7 +91,8 @@ def export(
         overwrite: replace an existing file or folder at the path.
         targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the program is
             compiled ahead of time. Such a folder has an NPU's equal forms, and sizes must be
-            static. The vendor's compiler must be installed: npu-compiler target install.
+            static. The vendor's compiler must be installed: npu-compiler target install. The blobs
+            of other wheels' targets have a page with the lines that a board runs.
         skip_refused: omit the blob of a target if its compiler refuses the program.
         on_progress: called with the finished share of the blobs, and the current step.
         options: the options by name, instead of config.
@@ -119,8 +121,14 @@ def export(
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
-    compiled_for = find_targets(targets)
-    _check_targets(compiled_for, dynamic)
+    asked = find_targets(targets)
+    by_graph = [target for target in asked if vendor_of(target).takes_graphs]
+    compiled_for = [target for target in asked if target not in by_graph]
+    _check_targets(asked, dynamic)
+    if compiled_for:
+        find_source().version()  # raises now instead of after the capture
+    if calibration is not None and by_graph:
+        calibration = list(calibration)
     for_npu = bool(compiled_for) or is_for_npu(chosen, device_info().device)
     # The folder holds one program of the device's compiler, even if the host's kernels are faster.
     chosen = chosen if chosen.target == "NPU" else replace(chosen, target="openvino")
@@ -167,9 +175,20 @@ def export(
         blobs = write_blobs(
             place, jobs, name=manifest.name, skip_refused=skip_refused, on_progress=on_progress
         )
-        return dataclasses.replace(manifest, blobs=blobs)
+        return dataclasses.replace(manifest, blobs=(*manifest.blobs, *blobs))
 
-    steps = [judge, compile_ahead] if compiled_for else [judge]
+    def compile_graph(place: Path, manifest: Manifest) -> Manifest:
+        calls = calibration if chosen.activations is not None else None
+        blobs = write_graph_blobs(
+            place,
+            graph_program(manifest.name, captured, calls),
+            by_graph,
+            skip_refused=skip_refused,
+            tell=on_progress or (lambda share, doing: None),
+        )
+        return dataclasses.replace(manifest, blobs=(*manifest.blobs, *blobs))
+
+    steps = [judge, *[compile_graph] * bool(by_graph), *[compile_ahead] * bool(compiled_for)]
     return _write(folder, program, described, steps)
 
 
@@ -182,7 +201,6 @@ def _check_targets(targets: Sequence[Target], dynamic: Mapping[str, Iterable[int
             f"one shape each; got {sorted(dynamic)}. Leave one of them out.",
             code="option-conflict",
         )
-    find_source().version()  # raises now instead of after the capture
 
 
 def _check_call(node: fx.Node, config: CompilerConfig) -> None:

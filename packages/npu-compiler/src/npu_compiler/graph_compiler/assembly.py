@@ -25,6 +25,7 @@ from npu_compiler.graph_compiler.kernel_building import build_kernel_program
 from npu_compiler.graph_compiler.partition import Plan, Segment
 from npu_compiler.graph_compiler.records import ProgramRecord
 from npu_compiler.graph_compiler.targets import ProgramFacts, TargetChoice, choose_target
+from npu_compiler.graph_compiler.vendor_building import build_vendor_program
 from npu_compiler.kernel_programs.rows import graph_size
 from npu_compiler.lowering.host_forms import host_form
 from npu_compiler.options import CompilerConfig
@@ -97,8 +98,15 @@ def assemble(
     for index, (level, piece) in enumerate(by_level.items()):
         program_name = name if len(by_level) == 1 else f"{name}/{index}"
         own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
-        choice = _choose(piece, kind=kind, config=config, no_kernels=no_kernels)
-        program = _build(piece, choice, constants=own, config=config, home=home, name=program_name)
+        if config.is_for_vendor:
+            program = build_vendor_program(
+                piece, constants=own, config=config, home=home, name=program_name, kind=kind
+            )
+        else:
+            choice = _choose(piece, kind=kind, config=config, no_kernels=no_kernels)
+            program = _build(
+                piece, choice, constants=own, config=config, home=home, name=program_name
+            )
         calls[level] = program.call
         built.append(program)
         frozen.update(own)

@@ -54,6 +54,8 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
         return OUTPUT_VIEW
     if is_mutation(node):
         return INPUT_WRITE if _writes_input(node) else _other_write(node, config)
+    if config.is_for_vendor:
+        return _vendor_refusal(node, str(config.target))
     row = find_converter(node.target)
     if row is None:
         if is_effectful(node):
@@ -76,8 +78,18 @@ def takes_from_host(config: CompilerConfig) -> bool:
 
     So it is where the device's arithmetic is not that of the host's cores, or as asked for.
     """
-    is_asked_for = config.target in ("openvino", "NPU")
+    is_asked_for = config.target not in (None, "kernels")
     return is_asked_for or not npu_runtime.device_info().device.startswith("CPU")
+
+
+def _vendor_refusal(node: fx.Node, name: str) -> str | None:
+    from npu_compiler.target_compiler import find_target, vendor_of  # late: few graphs have one
+
+    if is_effectful(node):
+        return "draws random numbers or has another effect"
+    refused = [_tensor_refusal(meta, takes_narrow=True) for meta in _tensors(node)]
+    target = find_target(name, graphs=True)
+    return next(filter(None, refused), None) or vendor_of(target).refusal(node, target)
 
 
 def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:

@@ -1,13 +1,39 @@
-"""The NPU generations that a vendor's compiler compiles for, by name and by number."""
+"""The interface of NPU vendors' compilers, and the targets of those that are installed."""
 
 from __future__ import annotations
 
+import abc
 import difflib
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from npu_compiler.errors import OptionError
 
-__all__ = ["TARGETS", "Target", "find_target"]
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+    from npu_compiler.target_compiler.report import TargetReport
+
+__all__ = [
+    "GROUP",
+    "GraphProgram",
+    "Target",
+    "TargetProgram",
+    "Vendor",
+    "find_target",
+    "find_vendor",
+    "vendor_of",
+    "vendors",
+]
+
+GROUP = "npu_compiler.targets"
+_OWN = EntryPoint("intel", "npu_compiler.target_compiler.intel:IntelCompiler", GROUP)
 
 
 @dataclass(frozen=True)
@@ -30,34 +56,166 @@ class Target:
         return f"NPU {self.number} ({self.chip})"
 
 
-TARGETS = (
-    Target("meteor-lake", "3720", "Meteor Lake", tiles=2),
-    Target("lunar-lake", "4000", "Lunar Lake", tiles=4),
-    Target("panther-lake", "5010", "Panther Lake", tiles=3),
-    Target("wildcat-lake", "5020", "Wildcat Lake"),
-)
-# Arrow Lake has Meteor Lake's NPU.
-_ALIASES = {"arrow-lake": "3720"}
+@dataclass(frozen=True, kw_only=True)
+class GraphProgram:
+    """A graph to compile.
+
+    Attributes:
+        name: for messages.
+        module: aten calls and ops of npu_ops.fused, with static shapes in `meta["val"]`; returns a
+            tuple of tensors.
+        constants: placeholder name -> weight. The other placeholders are the inputs.
+        calibration: values of the inputs in example calls. With any, the program computes in int8.
+    """
+
+    name: str
+    module: fx.GraphModule
+    constants: Mapping[str, torch.Tensor]
+    calibration: Sequence[Sequence[torch.Tensor]] = ()
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        """Returns the placeholders of the inputs."""
+        every = self.module.graph.find_nodes(op="placeholder")
+        return [node for node in every if node.name not in self.constants]
 
 
-def find_target(name: str) -> Target:
+@dataclass(frozen=True)
+class TargetProgram:
+    """A compiled graph: the report, and what computes its results, None if nothing here does."""
+
+    report: TargetReport
+    run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
+
+
+class Vendor(abc.ABC):
+    """A vendor's compiler: what it compiles for, and how it is installed.
+
+    A wheel adds one by an entry point in the group `npu_compiler.targets`: a class without
+    arguments. The toolkit runs in a process that may crash or hang, which is a verdict.
+
+    Attributes:
+        name: as in `npu-compiler target install NAME`.
+        targets: the platforms.
+        aliases: further names -> numbers of platforms.
+        takes_graphs: whether `compile` serves; otherwise programs of OpenVINO are compiled.
+        licence: name and address of the terms that an installation accepts; "" for none.
+        precision: in which programs compute without calibration.
+        blob_suffix: of a file that the chip runs.
+    """
+
+    name: ClassVar[str]
+    targets: ClassVar[tuple[Target, ...]]
+    aliases: ClassVar[Mapping[str, str]] = {}
+    takes_graphs: ClassVar[bool] = True
+    licence: ClassVar[str] = ""
+    precision: ClassVar[str] = "float16"
+    blob_suffix: ClassVar[str] = ".blob"
+
+    @abc.abstractmethod
+    def install(
+        self, release: str | None, *, wheel: Path | None, shows_progress: bool
+    ) -> dict[str, Any]:
+        """Installs a release, the latest by default; returns `release` and `version`.
+
+        Raises TargetError, and leaves what was installed before, if it fails.
+        """
+
+    @abc.abstractmethod
+    def remove(self, release: str) -> None:
+        """Removes an installed release; [target-absent] if it is not installed."""
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Returns `sources`, `releases` and `missing`, as `npu-compiler target list` shows them."""
+
+    def refusal(self, node: fx.Node, target: Target) -> str | None:
+        """Returns why a call cannot be in a program; None if that is not known beforehand."""
+        return None
+
+    def compile(self, program: GraphProgram, target: Target) -> TargetProgram:
+        """Compiles a graph; a refusal, a crash and a hang are reports.
+
+        Raises [target-absent] or [target-compiler] without a toolkit that starts.
+        """
+        raise NotImplementedError
+
+    def describe_blob(self, program: GraphProgram, target: Target, file: str) -> str:
+        """Returns the page, in Markdown, that tells how a board runs an exported blob."""
+        return ""
+
+
+@functools.cache
+def vendors() -> tuple[Vendor, ...]:
+    """Returns the vendors that this wheel and others add; warns of one that cannot be imported."""
+    made: list[Vendor] = []
+    for entry in (_OWN, *sorted(entry_points(group=GROUP))):
+        try:
+            made.append(entry.load()())
+        except Exception as failure:  # noqa: BLE001  # of one wheel, which others do not need
+            warnings.warn(
+                f"target: the entry point {entry.name} ({entry.value}) must be a Vendor; got "
+                f"{type(failure).__name__}: {failure}. Repair or uninstall its wheel. "
+                "[target-compiler]",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return tuple(made)
+
+
+def find_vendor(name: str) -> Vendor:
+    """Returns the vendor with a name; [unknown-target] for another."""
+    for vendor in vendors():
+        if vendor.name == name:
+            return vendor
+    known = ", ".join(vendor.name for vendor in vendors())
+    raise OptionError(
+        f"vendor: must be one of {known}; got {name!r}. Install the wheel that adds it.",
+        code="unknown-target",
+    )
+
+
+def vendor_of(target: Target) -> Vendor:
+    """Returns the vendor that compiles for a target."""
+    return next(vendor for vendor in vendors() if target in vendor.targets)
+
+
+def find_target(name: str, *, graphs: bool | None = False) -> Target:
     """Returns the target with a name or a number.
 
     Args:
         name: such as "lunar-lake", "Lunar Lake", "4000" or "NPU4000".
+        graphs: whether its compiler is to take graphs, or programs of OpenVINO; None for either.
 
     Raises:
-        OptionError: [unknown-target] no generation has this name.
+        OptionError: [unknown-target] no target has this name; [target-form] its compiler takes the
+            other form.
     """
     wanted = str(name).strip().lower().replace(" ", "-").replace("_", "-")
-    wanted = _ALIASES.get(wanted, wanted.removeprefix("npu").lstrip("-"))
-    for target in TARGETS:
-        if wanted in (target.name, target.number):
-            return target
-    known = [target.name for target in TARGETS]
+    wanted = wanted.removeprefix("npu").lstrip("-")
+    every = [(vendor, target) for vendor in vendors() for target in vendor.targets]
+    for vendor, target in every:
+        if vendor.aliases.get(wanted, wanted) in (target.name, target.number):
+            if graphs in (None, vendor.takes_graphs):
+                return target
+            way = (
+                'Use torch.compile(options={"target": ...}), npu_compiler.check or '
+                "npu_compiler.export"
+                if vendor.takes_graphs
+                else "Nothing here runs its programs; use npu_compiler.export(targets=...)"
+            )
+            raise OptionError(
+                f"target: must be one whose compiler takes "
+                f"{'graphs' if graphs else 'programs of OpenVINO'} here; got {name!r}. {way}.",
+                code="target-form",
+            )
+    known = [target.name for _, target in every]
     near = difflib.get_close_matches(wanted, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(f"{target.name} ({target.number})" for target in TARGETS)
+    listed = ", ".join(
+        target.name if target.name == target.number else f"{target.name} ({target.number})"
+        for _, target in every
+    )
     raise OptionError(
         f"target: must be one of {listed}; got {name!r}.{hint} `npu-compiler target list` shows "
         "them.",
