@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device=arguments.device,
         baseline=arguments.baseline,
         rules=arguments.rules,
+        is_compiled=arguments.compiled,
     )
     if not tasks:
         raise ConformanceError(

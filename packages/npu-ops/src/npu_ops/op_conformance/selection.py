@@ -52,6 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--rules": bool(arguments.rules),
         "--captures": arguments.captures is not None,
         "--device": arguments.device not in ("", "npu"),
+        "--compiled": arguments.compiled,
     }
     for option, is_given in only_cases.items():
         if is_given and "torch" in arguments.suite:
@@ -123,6 +124,11 @@ def _parser() -> argparse.ArgumentParser:
     against.add_argument(
         "--variants", choices=VARIANT_MODES, help="of ops that have a program (NPU_OPS_VARIANT)"
     )
+    against.add_argument(
+        "--compiled", action="store_true",
+        help="judge programs of torch.compile (for NPU_COMPILE_TARGET), of suites of cases; a call "
+        "that no program computes is not counted",
+    )  # fmt: skip
     how = parser.add_argument_group("how")
     how.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
     how.add_argument("--timeout", type=float, metavar="S", help="seconds per case")

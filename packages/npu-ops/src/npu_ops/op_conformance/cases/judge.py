@@ -19,12 +19,15 @@ from torch.utils._pytree import tree_leaves
 
 from npu_ops.op_conformance.cases.case import Case
 from npu_ops.op_conformance.comparison import copy_to, is_rounding, on_cpu, seed_devices
-from npu_ops.tolerances import Tolerance
+from npu_ops.tolerances import DEFAULT, Tolerance
 
 __all__ = ["RULES", "Evaluation", "evaluate", "judge", "tolerance_named"]
 
 
 _SEED = 7
+# Each call is in a program or refused, and results are handed out as they are.
+_COMPILED: dict[str, Any] = {"strict": True, "training": False, "verify": "off"}
+_REFUSALS = ("cannot-lower", "no-converter")
 Adapt = Callable[[Case, dict[str, Any]], dict[str, Any]]
 
 
@@ -37,16 +40,24 @@ class Evaluation:
         arguments: the tensors among the arguments after the call.
         error: class of the error that ended it; empty for none.
         problem: what is wrong whatever the values are, such as a result on another device.
+        refusal: why no program computes it, of a call that was compiled.
     """
 
     results: list[Any] = field(default_factory=list)
     arguments: list[torch.Tensor] = field(default_factory=list)
     error: str = ""
     problem: str = ""
+    refusal: str = ""
 
 
 def evaluate(
-    case: Case, check: str, device: str, *, adapt: Adapt | None = None, is_host: bool = False
+    case: Case,
+    check: str,
+    device: str,
+    *,
+    adapt: Adapt | None = None,
+    is_host: bool = False,
+    is_compiled: bool = False,
 ) -> Evaluation:
     """Runs a case for one check.
 
@@ -56,6 +67,7 @@ def evaluate(
         device: where the tensors are to be.
         adapt: what changes the arguments for the device before they are copied there.
         is_host: whether this is the side that a device is held against.
+        is_compiled: whether torch.compile is to make programs of the whole call.
     """
     operator = case.operator
     given = case.make_arguments(requires_grad=check == "backward")
@@ -64,12 +76,17 @@ def evaluate(
     placed = copy_to(given, device)
     positional, keywords = operator.bind(placed)
     call = operator.host_function(check) if is_host else operator.function(check)
+    if is_compiled:
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="npu", dynamic=False, options=_COMPILED)
     seed_devices(_SEED, device)
     try:
         result = call(*positional, **keywords)
         if check == "backward":
             return Evaluation(on_cpu(_gradients(placed, result)))
     except Exception as error:  # noqa: BLE001  # the class is compared
+        if is_compiled and getattr(error, "code", "") in _REFUSALS:
+            return Evaluation(refusal=" ".join(str(error).split())[:_TEXT])
         return Evaluation(error=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     after = [leaf for leaf in tree_leaves(placed) if isinstance(leaf, torch.Tensor)]
     problem = _astray(after, result, device)
@@ -108,7 +125,14 @@ _SIGMAS = 6.0
 _TEXT = 300
 
 
-def judge(case: Case, check: str, got: Evaluation, expected: Evaluation) -> str | None:
+def judge(
+    case: Case,
+    check: str,
+    got: Evaluation,
+    expected: Evaluation,
+    *,
+    is_compiled: bool = False,
+) -> str | None:
     """None when the device did what the CPU did, else what differs.
 
     Args:
@@ -116,6 +140,7 @@ def judge(case: Case, check: str, got: Evaluation, expected: Evaluation) -> str 
         check: for which check.
         got: on the device.
         expected: on the CPU; its dtypes are those that the device's results are to have.
+        is_compiled: whether a program computed the results, with the tolerance of programs.
     """
     if expected.error or got.error:
         same = got.error.split(":")[0] == expected.error.split(":")[0]
@@ -124,6 +149,9 @@ def judge(case: Case, check: str, got: Evaluation, expected: Evaluation) -> str 
         return got.problem
     operator = case.operator
     allowed = tolerance_named(case.tolerance or operator.tolerance)
+    if is_compiled and allowed.is_exact:
+        share = DEFAULT.of(getattr(torch, case.dtype))  # also of results in a wider dtype
+        allowed = Tolerance(share, share, share, DEFAULT.reason)
     rule = RULES[operator.compare] if check != "backward" else _close
     wrong = rule(case, got.results, expected.results, allowed)
     if wrong is not None or operator.compare in _RANDOM:

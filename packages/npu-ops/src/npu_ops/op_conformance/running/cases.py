@@ -30,6 +30,7 @@ def case_cells(
     baseline: Baseline | None = None,
     rules: Rules | None = None,
     checks: tuple[str, ...] | None = None,
+    is_compiled: bool = False,
 ) -> list[Cell]:
     """One cell for each check of a case.
 
@@ -39,9 +40,10 @@ def case_cells(
         baseline: results of another machine; None for this one's CPU.
         rules: what the device wants of every case; None where it takes them as they are.
         checks: those to run; None for all of the case's.
+        is_compiled: whether the device computes programs of torch.compile.
     """
     return [
-        _cell(case, check, device, baseline, rules or Rules())
+        _cell(case, check, device, baseline, rules or Rules(), is_compiled=is_compiled)
         for check in case.checks
         if checks is None or check in checks
     ]
@@ -62,7 +64,15 @@ def case_records(case: Case, device: str) -> list[dict[str, Any]]:
     return records
 
 
-def _cell(case: Case, check: str, device: str, baseline: Baseline | None, rules: Rules) -> Cell:
+def _cell(
+    case: Case,
+    check: str,
+    device: str,
+    baseline: Baseline | None,
+    rules: Rules,
+    *,
+    is_compiled: bool,
+) -> Cell:
     start = time.perf_counter()
     expected: Evaluation | None
     if baseline is None:
@@ -73,9 +83,13 @@ def _cell(case: Case, check: str, device: str, baseline: Baseline | None, rules:
     if expected is not None and expected.error:
         detail = f"no result to compare with: {expected.error}"
     elif expected is not None:
-        got = evaluate(case, check, device, adapt=rules.adapt)
-        wrong = judge(case, check, *rules.meet(case, got, expected))
+        got = evaluate(case, check, device, adapt=rules.adapt, is_compiled=is_compiled)
+        wrong = got.refusal or judge(
+            case, check, *rules.meet(case, got, expected), is_compiled=is_compiled
+        )
         outcome, detail = (Outcome.FAILED, wrong) if wrong else (Outcome.PASSED, "")
+        if got.refusal:
+            outcome = Outcome.EMPTY
     return Cell(
         subject=case.op,
         dtype=case.dtype,

@@ -66,6 +66,7 @@ def run_task(task: dict[str, Any]) -> list[Any]:
         baseline=None if task["baseline"] == "cpu" else load_baseline(task["baseline"]),
         rules=rules,
         checks=tuple(task["checks"]) if task["checks"] else None,
+        is_compiled=task.get("is_compiled", False),
     )
     return [dataclasses.asdict(cell) for cell in cells]
 
