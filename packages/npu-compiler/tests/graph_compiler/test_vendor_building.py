@@ -7,6 +7,10 @@ import torch
 
 from npu_compiler.errors import OptionError, WrongResultWarning
 from npu_compiler.graph_compiler.records import collecting
+from npu_compiler.suite import measurement
+from npu_ops.op_conformance.cases import interface_cases
+from npu_ops.op_conformance.cell import Outcome
+from npu_ops.op_conformance.running.cases import case_cells
 
 pytestmark = pytest.mark.usefixtures("fake_vendor")
 
@@ -99,3 +103,27 @@ def test_a_target_of_the_environment_is_for_all_graphs(fake_vendor, monkeypatch)
     monkeypatch.setenv("NPU_COMPILE_TARGET", "f1")
     _, (program,), _ = _compiled(target=None)
     assert program.target == "f1"
+
+
+def test_the_conformance_command_judges_its_programs(fake_vendor, monkeypatch):
+    monkeypatch.setenv("NPU_COMPILE_TARGET", "f1")
+    case = next(
+        case
+        for case in interface_cases().values()
+        if (case.op, case.dtype, case.layout) == ("tanh", "float16", "contiguous")
+    )
+
+    def outcome():
+        (cell,) = case_cells(case, checks=("forward",), is_compiled=True)
+        return cell.outcome
+
+    assert outcome() is Outcome.PASSED
+    fake_vendor.wrong = ("aten.tanh.default",)
+    assert outcome() is Outcome.FAILED
+    fake_vendor.known = {"aten.tanh.default": "no tanh on this chip"}
+    assert outcome() is Outcome.EMPTY
+
+
+def test_the_model_suite_allows_the_targets_roundings():
+    assert measurement._bound(None) == measurement.BOUND
+    assert measurement._bound("f1") == 8 * torch.finfo(torch.float16).eps

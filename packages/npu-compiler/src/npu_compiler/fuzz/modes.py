@@ -12,6 +12,7 @@ from typing import Any
 
 from npu_compiler.fuzz.graph import InputSpec, Mark, RandomGraph, Ref, Step, make_input
 from npu_compiler.options import POWERS_OF_TWO, CompilerConfig
+from npu_compiler.target_compiler import find_target, vendor_of
 
 __all__ = ["PLAIN", "Mode", "body_text", "draw_mode", "reproducer"]
 
@@ -100,6 +101,8 @@ def draw_mode(
     "kernels" for one of four, "openvino" for the others.
     """
     chance = random.Random(f"mode {seed} {number}")
+    if CompilerConfig(target=target or None).is_for_vendor:
+        return _vendor_mode(verify or "off", target, chance)
 
     def one_in(times: int) -> bool:
         return chance.randrange(times) == 0
@@ -126,6 +129,13 @@ def draw_mode(
         device=chance.choice(("cpu", "cpu", "cpu", "npu")),
         target=target or ("kernels" if one_in(4) else "openvino"),
     )
+
+
+def _vendor_mode(verify: str, target: str, chance: random.Random) -> Mode:
+    """Draws how a vendor's compiler is called, which has one way to compile static sizes."""
+    precision = vendor_of(find_target(target, graphs=True)).precision
+    device = chance.choice(("cpu", "npu"))
+    return Mode(precision=precision, verify=verify, device=device, target=target)
 
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "matmul": "@"}

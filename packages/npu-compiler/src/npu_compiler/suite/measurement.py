@@ -17,10 +17,13 @@ from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
 from npu_command.children import Child, Say, run_each, serve
+from npu_compiler.config import read_settings
 from npu_compiler.errors import SuiteError, WrongResultWarning
 from npu_compiler.graph_compiler.records import GraphRecord, collecting
+from npu_compiler.options import CompilerConfig
 from npu_compiler.suite.families.architecture import Architecture, coinciding, make
 from npu_compiler.suite.table import find
+from npu_compiler.target_compiler import find_target, vendor_of
 
 __all__ = [
     "BOUND",
@@ -42,6 +45,11 @@ BOUND = 1e-4
 # far from eager as eager is from float64; past the limit, being near to eager says nothing.
 _OF_ROUNDING = 3.0
 _MOST_ROUNDING = 1e-2
+# In a target's precision `rounding` is how far eager in that precision is from eager itself.
+_MOST_OF_HALF = 1e-1
+
+# Of a target's precision, one after the other; a wrong op shows in float16, too.
+_ROUNDINGS = 8
 
 _SHOWN_REASONS = 3
 
@@ -73,12 +81,13 @@ class Measurement:
     # Eager's own error against eager in float64, where `error` is above BOUND; 0 where it is not,
     # or where the model does not run in float64.
     rounding: float = 0.0
+    bound: float = BOUND  # of `error`, in the precision that programs compute in
 
     @property
     def is_right(self) -> bool:
         """Whether results equal eager's but for rounding, and nothing says otherwise."""
-        is_close = self.error <= max(BOUND, _OF_ROUNDING * self.rounding)
-        is_telling = self.rounding <= _MOST_ROUNDING
+        is_close = self.error <= max(self.bound, _OF_ROUNDING * self.rounding)
+        is_telling = self.rounding <= (_MOST_ROUNDING if self.bound == BOUND else _MOST_OF_HALF)
         return self.finished and is_close and is_telling and not self.false_alarm
 
     @property
@@ -124,6 +133,7 @@ def measure(
             drawn.
     """
     before = sum(counters["graph_break"].values())
+    bound = _bound(read_settings().target)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, inputs, expected = _eager(architecture, seed, draw)
@@ -136,7 +146,10 @@ def measure(
             compile_time_s = time.perf_counter() - started
             second = tensors_of(compiled(**placed))
         error = max(relative_error(results, expected) for results in (first, second))
-        rounding = 0.0 if error <= BOUND else _rounding(architecture, seed, draw, expected)
+        rounding = 0.0
+        if error > bound:
+            measured = _rounding if bound == BOUND else _rounding_of_half
+            rounding = measured(architecture, seed, draw, expected)
     breaks = sum(counters["graph_break"].values()) - before
     detail = _reasons(records)
     return Measurement(
@@ -154,8 +167,17 @@ def measure(
         finished=True,
         draw=draw,
         rounding=rounding,
-        false_alarm=_complaint(model, placed) if error <= BOUND else "",
+        bound=bound,
+        false_alarm=_complaint(model, placed) if error <= bound else "",
     )
+
+
+def _bound(target: str | None) -> float:
+    """Returns the bound of an error where programs are made for a target."""
+    if not CompilerConfig(target=target).is_for_vendor:
+        return BOUND
+    vendor = vendor_of(find_target(str(target), graphs=True))
+    return _ROUNDINGS * torch.finfo(getattr(torch, vendor.precision)).eps
 
 
 def _eager(
@@ -197,6 +219,23 @@ def _rounding(
         return 0.0  # it computes in float32 somewhere
     pairs = zip(expected, exact, strict=True)
     return relative_error([value.to(reference.dtype) for value, reference in pairs], exact)
+
+
+@torch.no_grad()
+def _rounding_of_half(
+    architecture: Architecture, seed: int, draw: int | None, expected: list[torch.Tensor]
+) -> float:
+    """How far torch's results in float16 are from those in float32; 0 if it has none."""
+    model, inputs, _ = _eager(architecture, seed, draw)
+    narrow = {
+        name: value.half() if value.is_floating_point() else value for name, value in inputs.items()
+    }
+    try:
+        rounded = tensors_of(model.half()(**narrow))
+    except RuntimeError:  # an operator lacks float16 on the CPU
+        return 0.0
+    pairs = zip(rounded, expected, strict=True)
+    return relative_error([value.to(reference.dtype) for value, reference in pairs], expected)
 
 
 def _complaint(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> str:

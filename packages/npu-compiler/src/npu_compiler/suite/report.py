@@ -79,8 +79,9 @@ def summary(rows: Sequence[Measurement]) -> str:
     rows = [row for row in rows if not row.is_left_out]
     right = sum(row.is_right for row in rows)
     whole = sum(row.is_whole for row in rows)
+    bound = max((row.bound for row in rows), default=BOUND)
     return (
-        f"{len(rows)} architectures: {right} right (error at most {BOUND:.0e}), {whole} whole (one "
+        f"{len(rows)} architectures: {right} right (error at most {bound:.0e}), {whole} whole (one "
         "program with every node lowered, no graph break)"
         + (f"; {left_out} draws left out, which torch does not take" if left_out else "")
     )
@@ -105,7 +106,7 @@ def _measurement(line: dict[str, str]) -> Measurement:
     values: dict[str, Any] = dict(line)
     for name in ("graph_breaks", "graphs", "programs", "nodes", "lowered"):
         values[name] = int(line[name])
-    for name in ("error", "compile_time_s", "rounding"):
+    for name in ("error", "compile_time_s", "rounding", "bound"):
         values[name] = float(line[name])
     values["draw"] = int(line["draw"]) if line.get("draw") else None
     return Measurement(**{**values, "finished": line["finished"] == "True"})
