@@ -96,6 +96,20 @@ def custom_op(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", str(project), *session.posargs)
 
 
+@nox.session(reuse_venv=False)
+def targets(session: nox.Session) -> None:
+    """Run examples/rockchip_target on Rockchip's simulator; `-- --accept-licence` for its terms."""
+    install_platform(session, python_of(session), "test")
+    example = ROOT / "examples" / "rockchip_target"
+    session.install(str(example))
+    home = {"NPU_COMPILE_CACHE_DIR": str(Path(session.create_tmp()).resolve())}
+    session.run("npu-compiler", "target", "install", "rockchip", *session.posargs, env=home)
+    session.run("python", "-m", "pytest", str(example))
+    models = ("resnet", "mobilenet_v2", "vit", "bert", "llama")
+    suite = ("python", "-m", "npu_compiler.suite", "--timeout", "900", "--only", *models)
+    session.run(*suite, env={**home, "NPU_COMPILE_TARGET": "rk3588"})
+
+
 @nox.session(venv_backend="none")
 @nox.parametrize("end", ["lowest", "highest"], ids=["lowest", "highest"])
 def compat(session: nox.Session, end: str) -> None:
