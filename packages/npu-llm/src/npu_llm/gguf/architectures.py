@@ -9,6 +9,7 @@ from npu_llm.errors import ModelError
 from npu_llm.gguf.dense import DENSE
 from npu_llm.gguf.encoders import ENCODERS
 from npu_llm.gguf.keys import Keys
+from npu_llm.gguf.latent import LATENT
 from npu_llm.gguf.mixtures import MIXTURES
 from npu_llm.gguf.rows import Architecture
 from npu_llm.gguf.states import STATES
@@ -18,6 +19,7 @@ __all__ = ["ARCHITECTURES", "REFUSED", "find_architecture"]
 ARCHITECTURES: Mapping[str, Architecture] = {
     **DENSE,
     **MIXTURES,
+    **LATENT,
     **STATES,
     **ENCODERS,
     "deci": DENSE["llama"],
@@ -26,11 +28,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 # Further architectures of llama.cpp, and why none of transformers' classes is made of their files.
 REFUSED: Mapping[str, str] = {
     "chameleon": "transformers has it only as a part of a model that makes images",
-    "deepseek32": "its indexer has no row in the table",
-    "glm-dsa": "its indexer has no row in the table",
     "jina-bert-v2": "transformers has no class for it",
-    "kimi-linear": "its linear attention has no row in the table",
-    "minimax-01": "its linear attention has no row in the table",
+    "minimax-01": "its linear attention compiles to a program that the check refuses",
     "mistral4": "AutoModelForCausalLM has no class for it",
     "neo-bert": "transformers has no class for it",
     "nomic-bert-moe": "transformers has no class for it",

@@ -23,12 +23,9 @@ from npu_llm.gguf.keys import Keys
 from npu_llm.gguf.ropes import Rope, read_rope
 from npu_llm.gguf.rows import (
     DECODER,
-    EMBEDDINGS,
-    GATED,
     LLAMA,
     Architecture,
     At,
-    Named,
     either,
     experts,
     fused,
@@ -36,9 +33,20 @@ from npu_llm.gguf.rows import (
 )
 from npu_llm.gguf.weights import Weight, joined
 
-__all__ = ["GRANITE", "MIXTURES", "ROUTED", "expert_count", "expert_width", "row_of_gate"]
+__all__ = [
+    "DEEPSEEK_ROUTED",
+    "GRANITE",
+    "MIXTURES",
+    "ROUTED",
+    "SIGMOID",
+    "SOFTMAX",
+    "expert_count",
+    "expert_width",
+    "needs_gating",
+    "row_of_gate",
+]
 
-_SOFTMAX, _SIGMOID = 1, 2
+SOFTMAX, SIGMOID = 1, 2
 _MLP = "model.layers.*.mlp"
 
 
@@ -108,7 +116,7 @@ def _one_row(name: str) -> Any:
     return find
 
 
-_DEEPSEEKROUTED: Mapping[str, Any] = {
+DEEPSEEK_ROUTED: Mapping[str, Any] = {
     "n_routed_experts": expert_count,
     "num_experts_per_tok": _used,
     "moe_intermediate_size": expert_width,
@@ -118,89 +126,6 @@ _DEEPSEEKROUTED: Mapping[str, Any] = {
     "norm_topk_prob": _is_normed,
     "n_group": lambda keys: keys.number("expert_group_count", 0) or 1,
     "topk_group": lambda keys: keys.number("expert_group_used_count", 0) or 1,
-}
-
-
-def _deepseek_sizes(keys: Keys) -> tuple[int, int, int]:
-    """Returns the rows of a head's query that rotate, that do not, and those of its value."""
-    rotated = keys.number("rope.dimension_count")
-    keys.get("attention.key_length", None), keys.get("attention.value_length", None)
-    key = "_mla" if keys.has("attention.key_length_mla") else ""
-    query = keys.number(f"attention.key_length{key}", keys.width // keys.heads)
-    value = keys.number(f"attention.value_length{key}", keys.width // keys.heads)
-    if not 0 < rotated < query:
-        raise keys.refuse("must have rope.dimension_count within a head's query")
-    return rotated, query - rotated, value
-
-
-def _key_and_value(at: At) -> Weight:
-    """Returns what makes each head's keys and values of the latent ones."""
-    if at.has("blk.*.attn_kv_b"):
-        return at.weight("blk.*.attn_kv_b")
-    key, value = at.weight("blk.*.attn_k_b"), at.weight("blk.*.attn_v_b")
-    count, rank, rows = key.shape
-
-    def join(values: np.ndarray) -> np.ndarray:
-        return np.concatenate([values.swapaxes(1, 2), value.values().numpy()], 1).reshape(-1, rank)
-
-    shape = (count * (rows + value.shape[1]), rank)
-    return key.then(join, shape).reading(value.tensors)
-
-
-def _deepseek_rope(keys: Keys) -> Mapping[str, Rope]:
-    rope = read_rope(keys, rotated=keys.number("rope.dimension_count"))
-    multiplier = _deepseek_multiplier(keys)
-    if rope.scaling == "yarn" and multiplier:
-        return {"": Rope(**{**vars(rope), "scale": keys.real("rope.scaling.attn_factor", 1.0)})}
-    return {"": rope}
-
-
-def _deepseek_multiplier(keys: Keys) -> float:
-    return keys.real("rope.scaling.yarn_log_multiplier", 0.0) / 0.1
-
-
-def _scale_attention(model: Any, keys: Keys) -> None:
-    """Sets by what products of queries and keys are multiplied, which YaRN changes too."""
-    rope = _deepseek_rope(keys)[""]
-    rotated, plain, _ = _deepseek_sizes(keys)
-    magnitude = rope.scale * (1.0 + 0.1 * _deepseek_multiplier(keys) * math.log(rope.factor))
-    scale = magnitude**2 / math.sqrt(rotated + plain)
-    for layer in model.base_model.layers:
-        layer.self_attn.scaling = scale
-
-
-_LATENT: Mapping[str, Named] = {
-    **EMBEDDINGS,
-    **GATED,
-    "model.layers.*.input_layernorm": "blk.*.attn_norm",
-    "model.layers.*.self_attn.q_proj": "blk.*.attn_q",
-    "model.layers.*.self_attn.q_a_proj": "blk.*.attn_q_a",
-    "model.layers.*.self_attn.q_a_layernorm": "blk.*.attn_q_a_norm",
-    "model.layers.*.self_attn.q_b_proj": "blk.*.attn_q_b",
-    "model.layers.*.self_attn.kv_a_proj_with_mqa": "blk.*.attn_kv_a_mqa",
-    "model.layers.*.self_attn.kv_a_layernorm": "blk.*.attn_kv_a_norm",
-    "model.layers.*.self_attn.kv_b_proj": _key_and_value,
-    "model.layers.*.self_attn.o_proj": "blk.*.attn_output",
-}
-
-
-def _rank(keys: Keys) -> int | None:
-    keys.get("attention.q_lora_rank", None)
-    if keys.has_tensor("blk.*.attn_q.weight"):
-        return None
-    return keys.number("attention.q_lora_rank")
-
-
-_DEEPSEEK: Mapping[str, Any] = {
-    **{name: of for name, of in DECODER.items() if name not in ("num_key_value_heads", "head_dim")},
-    **_DEEPSEEKROUTED,
-    "num_key_value_heads": lambda keys: keys.number("attention.head_count_kv", 0) and keys.heads,
-    "q_lora_rank": _rank,
-    "kv_lora_rank": lambda keys: keys.number("attention.kv_lora_rank"),
-    "qk_rope_head_dim": lambda keys: _deepseek_sizes(keys)[0],
-    "qk_nope_head_dim": lambda keys: _deepseek_sizes(keys)[1],
-    "v_head_dim": lambda keys: _deepseek_sizes(keys)[2],
-    "head_dim": lambda keys: _deepseek_sizes(keys)[0],
 }
 
 
@@ -245,7 +170,7 @@ def _has_experts(keys: Keys) -> list[bool]:
     return [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in range(keys.layers)]
 
 
-def _needs_gating(*allowed: int, default: int | None = None) -> Any:
+def needs_gating(*allowed: int, default: int | None = None) -> Any:
     """Returns a config's entry that checks how experts are scored, and gives nothing."""
 
     def check(keys: Keys) -> int:
@@ -442,27 +367,6 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         without_effect=("feed_forward_length",),
     ),
-    "deepseek2": Architecture(
-        "deepseek_v2",
-        {**_LATENT, **experts(_MLP, shared="shared_experts")},
-        {
-            **_DEEPSEEK,
-            "topk_method": "greedy",
-            "scoring_func": _needs_gating(_SOFTMAX, default=_SOFTMAX),
-        },
-        ropes=_deepseek_rope,
-        prepare=_scale_attention,
-        without_effect=("attention.head_count_kv",),
-    ),
-    "deepseek2(sigmoid)": Architecture(
-        "deepseek_v3",
-        {**_LATENT, **experts(_MLP, bias="gate.e_score_correction_bias", shared="shared_experts")},
-        {**_DEEPSEEK, "rope_interleave": True, "gating": _needs_gating(_SIGMOID)},
-        ropes=_deepseek_rope,
-        prepare=_scale_attention,
-        optional=("exp_probs_b.bias",),
-        without_effect=("attention.head_count_kv",),
-    ),
     "granitemoe": Architecture(
         "granitemoe",
         {
@@ -527,7 +431,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "num_local_experts": expert_count,
             "intermediate_size": expert_width,
             "partial_rotary_factor": _partial,
-            "gating": _needs_gating(_SIGMOID),
+            "gating": needs_gating(SIGMOID),
         },
         without_effect=("feed_forward_length",),
     ),
@@ -540,11 +444,11 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_DEEPSEEKROUTED,
+            **DEEPSEEK_ROUTED,
             "partial_rotary_factor": _partial,
             "attention_bias": has_biases("attn_q", "attn_k", "attn_v"),
             "use_qk_norm": lambda keys: keys.has_tensor("blk.*.attn_q_norm.weight"),
-            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "gating": needs_gating(SIGMOID, default=SIGMOID),
         },
     ),
     "dots1": Architecture(
@@ -555,10 +459,10 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            **_DEEPSEEKROUTED,
+            **DEEPSEEK_ROUTED,
             "sliding_window": None,
             "layer_types": lambda keys: ["full_attention"] * keys.layers,
-            "gating": _needs_gating(_SIGMOID),
+            "gating": needs_gating(SIGMOID),
         },
         optional=("exp_probs_b.bias",),
     ),
@@ -646,7 +550,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "topk_group": lambda keys: keys.number("expert_group_used_count", 0) or 1,
             "sliding_window": lambda keys: keys.number("attention.sliding_window"),
             "layer_types": layer_types(4),
-            "gating": _needs_gating(_SIGMOID),
+            "gating": needs_gating(SIGMOID),
         },
         optional=("exp_probs_b.bias",),
     ),
@@ -670,7 +574,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "sliding_window": lambda keys: keys.number("attention.sliding_window"),
             "layer_types": layer_types(4),
             "mup_enabled": True,
-            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "gating": needs_gating(SIGMOID, default=SIGMOID),
         },
         optional=("exp_probs_b.bias",),
     ),
@@ -690,7 +594,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "router_scaling_factor": _scale,
             "route_norm": _must_be_normed,
             "mlp_layer_types": _mlp_types,
-            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "gating": needs_gating(SIGMOID, default=SIGMOID),
         },
         without_effect=("leading_dense_block_count",),
     ),
@@ -721,7 +625,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "shared_expert_intermediate_size": _shared_width,
             "moe_routed_scaling_factor": _scale,
             "route_norm": _must_be_normed,
-            "scoring": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "scoring": needs_gating(SIGMOID, default=SIGMOID),
             "mlp_layer_types": _mlp_types,
             "sliding_window": lambda keys: keys.number("attention.sliding_window", 0) or 1,
             "layer_types": _types_of_laguna,
@@ -753,7 +657,7 @@ MIXTURES: Mapping[str, Architecture] = {
             "moe_intermediate_size": expert_width,
             "norm_topk_prob": True,
             "routed_scaling_factor": _scale,
-            "gating": _needs_gating(_SIGMOID, default=_SIGMOID),
+            "gating": needs_gating(SIGMOID, default=SIGMOID),
             "mlp_layer_types": _mlp_types,
             "sliding_window": lambda keys: keys.number("attention.sliding_window"),
             "layer_types": layer_types(0),
@@ -813,21 +717,5 @@ MIXTURES: Mapping[str, Architecture] = {
         },
         prepare=_norms_of_dbrx,
         without_effect=("feed_forward_length",),
-    ),
-    "minicpm3": Architecture(
-        "minicpm3",
-        _LATENT,
-        {
-            **{name: of for name, of in _DEEPSEEK.items() if name not in _DEEPSEEKROUTED},
-            "num_key_value_heads": lambda keys: keys.heads,
-            "v_head_dim": lambda keys: keys.number(
-                "attention.value_length", keys.width // keys.heads
-            ),
-            "scale_emb": 12.0,
-            "scale_depth": 1.4,
-            "dim_model_base": 256,
-        },
-        ropes=lambda keys: {"": read_rope(keys, rotated=keys.number("rope.dimension_count"))},
-        without_effect=("attention.head_count_kv",),
     ),
 }
