@@ -163,3 +163,13 @@ def test_infinity_is_no_rounding_error_of_a_large_number():
     found = compare([torch.full((3,), math.inf)], [expected], precision="float32", noisy=noisy)
     assert found is not None
     assert compare([expected * (1 + 1e-7)], [expected], precision="float32", noisy=noisy) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 128, 1, 1), (1, 128)])
+def test_a_line_of_one_element_is_compared_by_the_spread_of_its_neighbours(shape):
+    right = torch.ones(shape)
+    found, noisy = right.clone(), right + 1e-4
+    found[0, 3], noisy[0, 3] = 1 + 5e-5, 1.0  # a sample may leave an element as it was
+    assert compare([found], [right], precision="float32", noisy=lambda: [[noisy]]) is None
+    found[0, 3] = 1.01
+    assert compare([found], [right], precision="float32", noisy=lambda: [[noisy]]) is not None

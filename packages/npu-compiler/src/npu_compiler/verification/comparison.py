@@ -147,8 +147,15 @@ def _judge(
 
 
 def _row_axes(b: torch.Tensor) -> tuple[int, ...]:
-    """The axes over which rounding is averaged: a line of a small image says too little of it."""
-    return (-2, -1) if b.dim() > 2 and b.shape[-1] < _SHORT_ROW else (-1,)
+    """The axes over which rounding is averaged: more than one where a row is short.
+
+    A line of a small image says too little of it, and a pooled image has lines of one element.
+    """
+    count, size = 1, int(b.shape[-1])
+    while size < _SHORT_ROW and count < b.dim() - 1:
+        count += 1
+        size *= int(b.shape[-count])
+    return tuple(range(-count, 0))
 
 
 def _same_kind(others: list[torch.Tensor], b: torch.Tensor) -> torch.Tensor:
