@@ -188,7 +188,7 @@ class KernelCall(torch.nn.Module):
         outputs: Sequence[int],
         is_current: Callable[[Any], bool] | None,
     ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None] | None:
-        """Returns a native function that runs such a graph, or returns None for calls it cannot serve.
+        """Returns a native function that runs such a graph, or None where it cannot.
 
         There is no such function unless the graph's results are the program's, in its order. For
         `is_current` see TensorExecution.shortcut.
