@@ -1,8 +1,8 @@
-"""How the platform's commands start: `npu_command:npu_llm` is the entry point of npu-llm.
+"""Entry points of the platform's commands: `npu_command:npu_llm` starts npu-llm.
 
-A package of its own, beside npu_runtime, because importing that one imports torch: from the first
-line here Ctrl-C ends a command quietly, and memory that is not there is one sentence. What else
-lies here serves all packages and needs no torch either.
+Separate from npu_runtime because importing npu_runtime imports torch. From the first line here,
+Ctrl-C ends a command quietly and a lack of memory is reported in one sentence. The other modules
+are shared by all packages and do not need torch either.
 """
 
 # Nothing else is imported before Ctrl-C is handled.

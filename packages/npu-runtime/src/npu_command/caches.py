@@ -1,4 +1,4 @@
-"""Caches: entries listed and removed by command."""
+"""Commands that list and remove cache entries."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class KeptEntry:
 
     folder: Path  # where it is
     name: str  # of the model or graph in it
-    details: tuple[str, ...]  # what tells it from others of that name, such as ("int8", "kernels")
+    details: tuple[str, ...]  # distinguishes entries of the same name, such as ("int8", "kernels")
     size_bytes: int  # of its files
     used: float  # when it was last used, in seconds since 1970
 
     @property
     def id(self) -> str:
-        """The beginning of the digest in the folder's name."""
+        """The first characters of the digest in the folder's name."""
         return self.folder.name.rsplit("-", 1)[-1][:_ID_LENGTH]
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
-    """Adds what may be done with a cache; without a word it is listed."""
+    """Adds the cache actions; the default lists the entries."""
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     remove = actions.add_parser("rm", help="remove entries")
@@ -57,13 +57,13 @@ def age_s(text: str) -> int:
     found = re.fullmatch(r"(\d{1,6})([hdw])", text)
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"a number and h, d or w, such as 30d, is needed; got {text!r}"
+            f"must be a number and h, d or w, such as 30d; got {text!r}"
         )
     return int(found[1]) * _UNITS_S[found[2]]
 
 
 def act(options: argparse.Namespace, entries: Sequence[KeptEntry], directory: Path) -> int:
-    """Does what the options of `add_actions` ask for; returns the exit code.
+    """Performs the action chosen by the options of `add_actions`; returns the exit code.
 
     Raises [kept-entry] if no entry has the name given.
     """
@@ -89,7 +89,7 @@ def _named(word: str, entries: Sequence[KeptEntry]) -> list[KeptEntry]:
     near = difflib.get_close_matches(word, known, n=1)
     advice = f"Did you mean {near[0]!r}?" if near else "Without a word, the command lists them."
     raise InputError(
-        f"cache: an id or a name must be that of an entry; got {word!r}. {advice}",
+        f"cache: must be the id or name of an entry; got {word!r}. {advice}",
         code="kept-entry",
     )
 
@@ -110,7 +110,7 @@ def _remove(entries: Iterable[KeptEntry], place: Path | None) -> None:
 
 
 def _list(entries: Sequence[KeptEntry], directory: Path) -> None:
-    """Prints names on lines of their own, so that what follows them fits a narrow terminal."""
+    """Prints each name on a separate line, so that its details fit a narrow terminal."""
     now = time.time()
     ordered = _sorted(entries)
     rows = [

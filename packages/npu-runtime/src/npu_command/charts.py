@@ -1,7 +1,7 @@
-"""What charts share: figures by matplotlib, an extra (`plot`) of the packages that draw; and bars.
+"""Charts: figures and bars drawn by matplotlib (the extra `plot` of each package).
 
-A figure is made of matplotlib's objects and drawn by Agg, in a style of its own: pyplot, its
-backend and a user's settings stay as they are.
+Figures use matplotlib's objects, Agg and a separate style: pyplot, its backend and the user's
+settings are unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INK = "#7a7a7a"  # reads on light and on dark pages
 PALETTE = ("#3f51b5", "#e57373", "#26a69a", "#ffa726", "#8d6e63", "#78909c", "#ab47bc", "#9ccc65")
 
 _UNITS_PER_INCH = 96  # CSS's pixels
-_PNG_SCALE = 2  # pixels of a PNG for one unit
+_PNG_SCALE = 2  # PNG pixels per unit
 _STYLE = {
     "axes.edgecolor": INK,
     "axes.facecolor": "none",
@@ -45,8 +45,8 @@ _STYLE = {
     "figure.facecolor": "none",
     "font.size": 9,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text: it can be found and is read aloud
-    "svg.hashsalt": "npu",  # the same chart is the same file
+    "svg.fonttype": "none",  # keep text as text, for search and screen readers
+    "svg.hashsalt": "npu",  # reproducible files
     "text.color": INK,
     "text.parse_math": False,  # names may hold $
     "xtick.color": INK,
@@ -60,23 +60,22 @@ _GAP = 0.55  # between groups, in rows
 class Panel:
     """Bars under one heading."""
 
-    title: str  # what the bars have in common, with their unit
+    title: str  # the quantity that the bars show, with its unit
     # Group -> series -> value; a series that a group lacks gets no bar.
     groups: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure that is ready to be written."""
+    """A finished figure."""
 
     figure: Figure  # by make_figure
-    title: str  # for those who do not see it
-    # Texts that show in an SVG when a pointer rests on the artist whose gid is `hint-0`, `hint-1`
-    # and so on.
+    title: str  # alternative text
+    # Tooltips of an SVG's artists with the gids `hint-0`, `hint-1` and so on.
     hints: Sequence[str] = ()
 
     def svg(self) -> str:
-        """Returns the chart as an `<svg>` element, which is a file too."""
+        """Returns the chart as an `<svg>` element, which is also a valid file."""
         stream = io.StringIO()
         about = {"Title": self.title, "Date": None, "Creator": None, "Format": None, "Type": None}
         with own_style():
@@ -102,9 +101,9 @@ class Chart:
 
 
 def check_matplotlib(package: str, error: Callable[..., Exception]) -> None:
-    """Raises [plot-library], of the class `error`, where matplotlib is missing.
+    """Raises [plot-library], of the class `error`, if matplotlib is missing.
 
-    It is asked before the work whose result is drawn; the package's extra `plot` brings it.
+    Call it before the work whose result is drawn. The package's extra `plot` installs matplotlib.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise error(
@@ -116,7 +115,7 @@ def check_matplotlib(package: str, error: Callable[..., Exception]) -> None:
 
 @contextmanager
 def own_style() -> Iterator[None]:
-    """Within it, matplotlib's settings are those of our charts; afterwards what they were."""
+    """Applies our charts' matplotlib settings in the body, then restores the previous ones."""
     from matplotlib import style
 
     with style.context(["default", _STYLE]):
@@ -124,7 +123,7 @@ def own_style() -> Iterator[None]:
 
 
 def make_figure(width: float, height: float, title: str) -> Figure:
-    """Returns an empty figure, in pixels of the usual size; called and filled within own_style."""
+    """Returns an empty figure of this size in pixels; call and fill it within own_style."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -136,7 +135,7 @@ def make_figure(width: float, height: float, title: str) -> Figure:
 
 
 def draw_bars(panels: Sequence[Panel], *, title: str) -> Chart:
-    """Draws panels of horizontal bars below each other, each with its own scale."""
+    """Draws panels of horizontal bars in a column, each with a separate scale."""
     series = dict.fromkeys(
         name for panel in panels for bars in panel.groups.values() for name in bars
     )

@@ -1,7 +1,7 @@
-"""Work in child processes: one that dies or hangs is a result, and the next child takes over.
+"""Work in child processes: a crash or hang is a result, and a new child takes over.
 
-For what may end the process that does it, such as kernels called with random arguments. Tasks and
-answers are lines of JSON, so that one child does many tasks: its imports take longer than most.
+For work that may end its process, such as calling kernels with random arguments. Tasks and answers
+are lines of JSON, and one child does many tasks because its imports take longer than most tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Say = Callable[[Any], None]
 
 
 class Child:
-    """A process that runs ``python -m module``, started when it is needed and again after it ended.
+    """A process that runs ``python -m module``, started on demand and restarted after it ends.
 
     Attributes:
         is_late: whether the last process that ended was killed for taking too long.
@@ -40,14 +40,14 @@ class Child:
         start_s: float = 0.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Names what runs; nothing is started yet.
+        """Sets the program; starts nothing yet.
 
         Args:
-            module: what calls `serve`, or writes answers of its own accord.
+            module: a module that calls `serve` or writes answers unprompted.
             arguments: its command line.
             timeout_s: seconds that one answer may take.
-            start_s: seconds that the first answer of a process may take beyond that, for imports.
-            environment: variables that it has beside this process's own.
+            start_s: additional seconds for the first answer of a process, for imports.
+            environment: variables added to this process's environment.
         """
         self._command = [sys.executable, "-m", module, *arguments]
         self._timeout_s = timeout_s
@@ -68,11 +68,11 @@ class Child:
 
     @property
     def end(self) -> str:
-        """How the last process ended, in words."""
+        """Describes how the last process ended."""
         return f"the process ended with {self.signal_name or f'status {self.status}'}"
 
     def give(self, task: object) -> None:
-        """Writes a task; if the process ends before it reads it, the answer shows that."""
+        """Writes a task; the answer reports a process that ended before reading it."""
         process = self._running()
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -82,7 +82,7 @@ class Child:
     def answer(self) -> Any:
         """Returns the next answer; None if the process ended, or took too long and was killed.
 
-        Raises InterruptedError after `kill`, where the end of the process means nothing.
+        Raises InterruptedError after `kill`, when the end of the process has no meaning.
         """
         process = self._running()
         assert process.stdout is not None
@@ -93,7 +93,7 @@ class Child:
         self.is_late = not timer.is_alive()
         timer.cancel()
         self._is_new = False
-        if line.endswith("\n"):  # a process that is killed may leave a part of one
+        if line.endswith("\n"):  # a killed process may leave a partial line
             return json.loads(line)
         self.stop()
         if self._is_killed:
@@ -106,14 +106,14 @@ class Child:
             yield said
 
     def kill(self) -> None:
-        """Ends the process at once, and for good; any thread may call it."""
+        """Ends the process immediately and permanently; thread-safe."""
         self._is_killed = True
         process = self._process
         if process is not None:
             process.kill()
 
     def stop(self) -> None:
-        """Lets the process end, if there is one, by the end of its input."""
+        """Ends the process, if any, by closing its input."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -150,10 +150,10 @@ def run_each(
     jobs: int,
     make_child: Callable[[], Child],
 ) -> None:
-    """Does every task once, on so many children at a time, as they are free.
+    """Does every task once, on a pool of children.
 
-    `work` gives a task to a child and takes its answers, on a thread for each child. What it or
-    `tasks` raises first goes on; tasks that wait are not begun.
+    `work` gives a task to a child and takes its answers, on one thread per child. The first
+    exception of `work` or `tasks` is raised; queued tasks are dropped.
     """
     waiting = iter(tasks)
     lock = threading.Lock()
@@ -198,9 +198,9 @@ def run_each(
 
 
 def serve(reply: Callable[[Any, Say], None]) -> None:
-    """Is the child's side: replies to tasks until there are no more.
+    """Runs the child's side: replies to tasks until there are no more.
 
-    What libraries print goes to standard error from now on, where it is no answer.
+    Redirects the libraries' output to standard error, away from the answers.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""The parser of every subcommand, with the options that all take, and completion for shells."""
+"""The argument parser of all subcommands, with the common options and shell completion."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ __all__ = [
 
 Check = Callable[[argparse.Namespace], object]
 
-_action: Callable[[], object] | None = None  # of when_read, not called yet
+_action: Callable[[], object] | None = None  # pending actions of when_read
 
 
 def without_colour() -> None:
-    """Has this process, and those that it starts, print text without colour."""
-    os.environ["NO_COLOR"] = "1"  # rich heeds it, as other programs do
+    """Turns off colour in this process and its children."""
+    os.environ["NO_COLOR"] = "1"  # read by rich and other programs
 
 
 def print_version(command: str) -> None:
-    """Prints a command and its version, which is that of its distribution."""
-    import importlib.metadata  # most calls print no version
+    """Prints a command and the version of its distribution."""
+    import importlib.metadata  # late: most calls print no version
 
     print(f"{command} {importlib.metadata.version(command)}")
 
 
 def port_number(text: str) -> int:
-    """Reads the number of a TCP port; 0 is any that is free."""
+    """Reads a TCP port number; 0 means any free port."""
     value = int(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"must be from 0 to 65535; got {value}")
@@ -53,14 +53,14 @@ def port_number(text: str) -> int:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser with --no-color, --quiet and --version, which mean the same in each subcommand.
+    """A parser with the common options --no-color, --quiet and --version.
 
-    Its `prog` begins with the name of the command, which is that of the distribution too.
+    Its `prog` begins with the name of the command, which is also the distribution's.
 
     Args:
-        check: raises an NpuError, or calls the parser's `error`, for options that can be read and
-            cannot be met. It imports nothing heavy, and changes nothing.
-        options: those of argparse.
+        check: raises an NpuError, or calls the parser's `error`, for options that parse but cannot
+            be satisfied. It imports nothing heavy and has no side effects.
+        options: argparse's options.
     """
 
     def __init__(self, *, check: Check | None = None, **options: Any) -> None:
@@ -85,15 +85,15 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Does what argparse does, once `--json` and the word behind it are told apart."""
+        """Parses as argparse does, after separating `--json` from the word that follows it."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(with_json_file(self, words), namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Ends with usage and message, and with the nearest option where one is not known."""
+        """Exits with usage and message, and suggests the nearest option for an unknown one."""
         unknown = re.search("unrecognized arguments: .*?(--[^ =]+)", message)
         if unknown:
-            import difflib  # most calls name no option that there is not
+            import difflib  # late: most calls name no unknown option
 
             known = [name for action in self._actions for name in action.option_strings]
             for nearest in difflib.get_close_matches(unknown[1], known, n=1):
@@ -103,9 +103,9 @@ class CommandParser(argparse.ArgumentParser):
 
 @contextmanager
 def when_read(action: Callable[[], object]) -> Iterator[None]:
-    """Within it, the first CommandParser that has read and checked its arguments calls an action.
+    """Calls an action when the first CommandParser in the body has read and checked its arguments.
 
-    That is what a subcommand's `main` begins with: what comes after it may need more.
+    A subcommand's `main` starts with that; the code after it may need more.
     """
     global _action
     before, _action = _action, action
@@ -123,7 +123,7 @@ def _act_once() -> None:
 
 
 class _Flag(argparse.Action):
-    """An option without a value that leaves nothing in the options that were read."""
+    """An option without a value, which is not stored in the parsed options."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         super().__init__(
@@ -150,18 +150,18 @@ class _Version(_Flag):
 COMPLETION_SUMMARY = "print a script that lets your shell complete this command"
 SHELLS = ("bash", "fish", "zsh")
 
-_OFFERED = "offered"  # the attribute of an argument that has the names
+_OFFERED = "offered"  # the attribute of an argument that holds the names
 
 
 def offer(action: argparse.Action, names: Sequence[str]) -> None:
-    """Has shells offer names for an argument that is checked elsewhere, beside its other values."""
+    """Adds names to the shell completion of an argument that is checked elsewhere."""
     setattr(action, _OFFERED, tuple(names))
 
 
 def print_completion(command: str, modules: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Prints the script for the shell that the arguments name; returns the exit code.
+    """Prints the completion script for the shell in the arguments; returns the exit code.
 
-    `modules` has the module with the `main` of each subcommand.
+    `modules` maps each subcommand to the module with its `main`.
     """
     parser = CommandParser(
         prog=f"{command} completion",
@@ -176,7 +176,7 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
     subparsers = whole.add_subparsers(parser_class=argparse.ArgumentParser)
     for name, module in sorted(modules.items()):
         found = parser_of(module)
-        # A file is what a shell offers for an argument of which it knows nothing.
+        # Shells offer files for an argument without completion.
         for action in found._actions:
             action.choices = action.choices or getattr(action, _OFFERED, None)
             if action.nargs != 0 and action.choices is None and action.type in (None, str, Path):
@@ -188,7 +188,7 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
 
 
 class _ParserFound(Exception):
-    """Carries the parser that was about to read arguments."""
+    """Carries the parser that was about to parse."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class _ParserFound(Exception):
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
-    """Returns the parser that a subcommand's `main` makes first; nothing else of it runs."""
+    """Returns the parser that a subcommand's `main` creates first, without running the rest."""
 
     def give(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
         raise _ParserFound(parser)

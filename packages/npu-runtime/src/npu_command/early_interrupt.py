@@ -1,6 +1,6 @@
-"""Ctrl-C in the first moments of a command, while what handles it later is being imported.
+"""Handles Ctrl-C in the first moments of a command, while npu_command.interrupt is imported.
 
-It imports nothing that takes time.
+It imports nothing slow.
 """
 
 import os

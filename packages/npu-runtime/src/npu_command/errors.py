@@ -13,12 +13,12 @@ __all__ = [
 
 
 class NpuError(RuntimeError):
-    """Base of every error that the platform raises on purpose.
+    """Base of all errors that the platform raises on purpose.
 
     Args:
-        message: subject, rule, what was received, and what to do next.
-        code: stable name of the error, for example ``"device-absent"``. It ends the text in
-            brackets.
+        message: subject, rule, the received value, and the next step.
+        code: stable name of the error, for example ``"device-absent"``, appended to the text in "
+            "brackets.
 
     Attributes:
         code: the stable name.
@@ -30,12 +30,12 @@ class NpuError(RuntimeError):
         self.code = code
 
     def __reduce__(self) -> tuple[type["NpuError"], tuple[str, str]]:
-        # The default would call the class with the finished text alone.
+        # The default would call the class with only the finished text.
         return type(self), (self.message, self.code)
 
 
 class DeviceError(NpuError):
-    """The device asked for is not there, or its index does not exist."""
+    """The requested device is absent, or its index does not exist."""
 
 
 class DriverError(NpuError):
@@ -47,19 +47,19 @@ class ProgramError(NpuError):
 
 
 class IndexRangeError(NpuError, IndexError):
-    """An index in a program's input, or one that it computed, is out of range.
+    """An index in a program's input, or a computed one, is out of range.
 
-    A RuntimeError and an IndexError at once: torch raises the one or the other, by the op.
+    Both a RuntimeError and an IndexError: torch raises one or the other, depending on the op.
     """
 
 
 class InputError(NpuError, ValueError):
-    """A value given by the caller breaks a rule that the message states."""
+    """An argument violates the rule in the message."""
 
 
 class KindError(InputError, TypeError):
-    """An argument is of another kind than the signature says: a text for a tensor, say."""
+    """An argument has the wrong type, for example a string instead of a tensor."""
 
 
 class FileAccessError(InputError):
-    """The system refuses a file or folder that the caller named."""
+    """The system denies access to a file or folder of the caller."""

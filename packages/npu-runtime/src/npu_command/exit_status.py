@@ -1,7 +1,7 @@
 """Exit status and message of errors that end a command.
 
-Errors that the platform raises on purpose are in npu_command.errors. Here are errors from outside:
-Ctrl-C, a closed pipe, memory and files that the system refuses.
+Handles errors from outside the platform: Ctrl-C, a closed pipe, and refused memory or files. The
+platform's errors are in npu_command.errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 EXIT_ERROR = 2
-# As a shell counts a process that a signal ended: 128 and the signal's number.
+# The shell's status of a process ended by a signal: 128 plus its number.
 EXIT_BROKEN_PIPE = 141
 
 # All that `report_error` may explain.
@@ -38,8 +38,7 @@ HANDLED_ERRORS: tuple[type[BaseException], ...] = (
     ImportError,
 )
 
-# What libraries say when the system gives them no memory; their exceptions have no class of their
-# own for it.
+# Messages of libraries that run out of memory; they have no exception class for it.
 _SHORTAGES = (
     "bad allocation",
     "bad_alloc",
@@ -53,10 +52,9 @@ _SHORTAGES = (
 
 
 def report_error(program: str, error: BaseException) -> int:
-    """Explains one of HANDLED_ERRORS on standard error, and raises one of which nothing is known.
+    """Explains one of HANDLED_ERRORS on standard error; raises it if it is unknown.
 
-    Returns the exit code: 130 after Ctrl-C, 141 when whoever reads standard output has gone, else
-    2.
+    Returns the exit code: 130 after Ctrl-C, 141 after a closed pipe, else 2.
     """
     if isinstance(error, KeyboardInterrupt):
         _say(f"\n{program}: interrupted")
@@ -68,7 +66,7 @@ def report_error(program: str, error: BaseException) -> int:
     if is_memory_shortage(error) or _is_half_imported(error):
         _say(f"{program}: {_shortage(error)}")
         return EXIT_ERROR
-    if isinstance(getattr(error, "code", None), str):  # npu_runtime's, whose text explains it
+    if isinstance(getattr(error, "code", None), str):  # npu_runtime's, which explains itself
         _say(f"{program}: {error}")
         return EXIT_ERROR
     if isinstance(error, ImportError) and not isinstance(root := [*_chain(error)][-1], ImportError):
@@ -87,7 +85,7 @@ def report_error(program: str, error: BaseException) -> int:
 
 
 def is_memory_shortage(error: BaseException) -> bool:
-    """Whether an error, or one that it came from, says that memory is not there."""
+    """Whether an error or one of its causes reports a lack of memory."""
     for seen in _chain(error):
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
             return True
@@ -98,24 +96,24 @@ def is_memory_shortage(error: BaseException) -> bool:
 
 
 def _is_half_imported(error: BaseException) -> bool:
-    """Whether a module lacks a name where memory is bounded.
+    """Whether a module lacks a name while memory is limited.
 
-    Libraries go on without a part of theirs that could not be loaded, and lack its names later.
+    Libraries continue without parts that failed to load, and later lack their names.
     """
     is_of_a_name = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
     return is_of_a_name and address_space_bytes() is not None
 
 
 def address_space_bytes() -> int | None:
-    """How much memory this process may map (`ulimit -v`); None for no bound."""
+    """Returns the address space limit of this process (`ulimit -v`); None if unlimited."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def drop_output() -> None:
-    """Has what is left for standard output go nowhere.
+    """Discards the remaining standard output.
 
-    Python would try to write it once more at its end, and fail loudly.
+    Python would try to write it again at exit, and print an error.
     """
     if sys.stdout is None:
         return
@@ -136,7 +134,7 @@ def _shortage(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, then what it came from, down to the first; libraries that import late hide it."""
+    """Yields an error and its causes: libraries that import late hide the first one."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

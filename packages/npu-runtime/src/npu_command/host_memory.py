@@ -1,4 +1,4 @@
-"""Memory of the machine: how much a process may still take, and how much this one has."""
+"""Host memory: how much is available, and how much this process uses."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that a process may still take, by the system and its control groups.
+    """Returns the memory that a process can still allocate, by system and control group limits.
 
     Args:
-        root: where /proc and /sys are found; another for tests.
+        root: the folder of /proc and /sys; replaced in tests.
 
     Returns:
-        The minimum of MemAvailable (see proc(5)), what is left of the address space that the
-        process may have (`ulimit -v`) and, for each group that it is in, limit minus usage, where
-        pages of files that were not used recently count as free.
+        The minimum of MemAvailable (see proc(5)), the rest of the address space limit (`ulimit -v`)
+        and, for each of its groups, limit minus usage. Inactive file pages count as free.
     """
     bounds = [_meminfo(root), _address_space(root)]
     for folder, names in _groups(root):
@@ -44,14 +43,14 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def return_memory() -> None:
-    """Makes the C library return freed memory, most of which it would keep for later."""
+    """Makes the C library return freed memory to the system instead of keeping it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def resident_bytes() -> tuple[int, int]:
-    """Returns the memory of this process that is in RAM, and the part of it without files."""
+    """Returns this process's resident memory, and its anonymous part."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     page = os.sysconf("SC_PAGE_SIZE")
     return resident * page, (resident - shared) * page
@@ -68,7 +67,7 @@ def process_memory_bytes() -> tuple[int, int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Yields the process's group and all above it, in each hierarchy that accounts for memory."""
+    """Yields the process's group and its ancestors, in each memory hierarchy."""
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -131,7 +130,7 @@ def _lines(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector, which walks again and again through objects that all stay."""
+    """Pauses the garbage collector while many long-lived objects are created."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,13 +1,13 @@
-"""Ctrl-C in a command: it ends with 130, within a second, wherever it was, without a traceback.
+"""Handles Ctrl-C: the command exits with 130 within a second, without a traceback.
 
-Python makes Ctrl-C an exception at whatever line runs next. In the middle of an import or of a
-callback from native code that exception is swallowed or shown, and in a long native call (a
-compilation) it does not come at all. So here the signal's handler ends the process itself, and a
-thread does where the main thread cannot. What is written must be whole at every moment for this,
-which a killed process asks for as well; folders that are being filled are removed on the way.
+Python raises Ctrl-C as an exception at the next line. During an import or a native callback, that
+exception is swallowed or printed, and during a long native call (a compilation) it is never raised.
+So the signal handler ends the process itself, and a thread ends it if the main thread cannot. Files
+must therefore always be written atomically, as for a killed process; unfinished folders are
+removed.
 
-Where a command has something to say to Ctrl-C, or runs a program of its user, `as_exception` gives
-Python's own way back.
+For a command that handles Ctrl-C or runs the user's program, `as_exception` restores Python's
+behaviour.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
     "removed_at_interrupt",
 ]
 
-# As a shell counts a process that a signal ended: 128 and the signal's number.
+# The shell's status of a process ended by a signal: 128 plus its number.
 EXIT_INTERRUPTED = 130
-_PATIENCE_S = 0.3  # for the main thread to return from a native call
+_PATIENCE_S = 0.3  # time for the main thread to return from a native call
 _CLEANUP_S = 1.0
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 
@@ -53,9 +53,9 @@ _lock = threading.Lock()
 
 
 def end_at_once(program: str) -> None:
-    """Has Ctrl-C end this process, the command `program`; called again, changes the name alone.
+    """Makes Ctrl-C end this process, the command `program`; a second call only changes the name.
 
-    It does nothing outside the main thread, and where Ctrl-C is ignored or handled already.
+    Has no effect outside the main thread, or if Ctrl-C is already ignored or handled.
     """
     global _program, _wakeup
     _program = program
@@ -67,14 +67,14 @@ def end_at_once(program: str) -> None:
         os.set_blocking(_wakeup[1], False)
         threading.Thread(target=_watch, args=(_wakeup[0],), name="ctrl-c", daemon=True).start()
         os.register_at_fork(after_in_child=_forget)
-        # Called last of all that is to be done at exit: what the program registered has run.
+        # Runs last at exit, after the program's handlers.
         atexit.register(_finish)
     _take()
 
 
 @contextmanager
 def as_exception() -> Iterator[None]:
-    """Within it Ctrl-C is Python's KeyboardInterrupt; afterwards what it was before."""
+    """Makes Ctrl-C a KeyboardInterrupt in the body, then restores the previous handling."""
     is_ours = signal.getsignal(signal.SIGINT) is _handle
     if is_ours:
         give_back()
@@ -86,14 +86,14 @@ def as_exception() -> Iterator[None]:
 
 
 def leave_early() -> None:
-    """Has a process that an interrupt has ended leave once what is to be done at exit is done."""
+    """Makes an interrupted process exit after its exit handlers."""
     global _is_interrupted
     _is_interrupted = True
 
 
 @contextmanager
 def done_at_interrupt(action: Callable[[], object]) -> Iterator[None]:
-    """Within it, Ctrl-C that ends the process calls a function before, which must be quick."""
+    """Calls a function, which must be quick, if Ctrl-C ends the process in the body."""
     _undone.append(action)
     try:
         yield
@@ -102,7 +102,7 @@ def done_at_interrupt(action: Callable[[], object]) -> Iterator[None]:
 
 
 def removed_at_interrupt(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Within it, Ctrl-C that ends the process removes a folder that is not whole yet."""
+    """Removes an unfinished folder if Ctrl-C ends the process in the body."""
     return done_at_interrupt(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
@@ -113,23 +113,23 @@ def _take() -> None:
 
 
 def _forget() -> None:
-    """Gives Ctrl-C back to Python in a forked child, which has the pipe and not the thread."""
+    """Restores Python's Ctrl-C in a forked child, which has the pipe but not the thread."""
     global _wakeup
     give_back()
     _wakeup = None
 
 
 def give_back() -> None:
-    """Gives Ctrl-C back to Python for good."""
+    """Restores Python's handling of Ctrl-C permanently."""
     if signal.getsignal(signal.SIGINT) is _handle:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _finish() -> None:
-    """Before Python takes itself apart: the command has its exit code, and keeps it."""
+    """Keeps the command's exit code during interpreter shutdown."""
     if _is_interrupted:
-        # Taking apart a process in the midst of a compilation took up to 10 s (2026-11-23).
+        # Shutdown during a compilation took up to 10 s (2026-11-23).
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -143,21 +143,21 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(pipe: int) -> None:
-    """Ends the process where a signal came and the main thread does not return to Python."""
+    """Ends the process if a signal came and the main thread does not return to Python."""
     while True:
         if signal.SIGINT not in os.read(pipe, 64):
             continue
         time.sleep(_PATIENCE_S)
-        if signal.getsignal(signal.SIGINT) is _handle:  # else the command has ended, or takes it
+        if signal.getsignal(signal.SIGINT) is _handle:  # else the command has ended, or handles it
             threading.Thread(target=_end, daemon=True).start()
             time.sleep(_CLEANUP_S)
             os._exit(EXIT_INTERRUPTED)
 
 
 def _end() -> None:
-    """Says so, removes what is half done, and ends the process; one thread does, others wait."""
+    """Reports the interrupt, removes unfinished folders, and ends the process, in one thread."""
     global _ending
-    if _ending == threading.get_ident():  # a second signal in the midst of it
+    if _ending == threading.get_ident():  # a second signal meanwhile
         return
     with _lock:
         _ending = threading.get_ident()

@@ -1,8 +1,8 @@
-"""Output of commands: results as text or JSON, columns, HTML pages and --quiet.
+"""Output of commands: text or JSON results, columns, HTML pages and --quiet.
 
 The result goes to standard output: as text, or as JSON with --json. With --json FILE the text stays
-on standard output, and JSON goes to the file. All else goes to standard error, unless --quiet: on a
-terminal also a line about imports that take long, such as torch's.
+on standard output, and JSON goes to the file. Everything else goes to standard error, unless
+--quiet; on a terminal, this includes a line about slow imports, such as torch's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "with_json_file",
 ]
 
-OUTPUT = Path("-")  # what --json means without FILE
+OUTPUT = Path("-")  # the value of --json without FILE
 
 _JSON = "--json"
 _SUFFIX = ".json"
@@ -47,23 +47,23 @@ _quiet = False
 
 
 def be_quiet() -> None:
-    """Has this process say nothing on standard error but errors."""
+    """Restricts standard error to errors in this process."""
     global _quiet  # one per process, as standard error is
     _quiet = True
 
 
 def is_quiet() -> bool:
-    """Whether nothing but errors is to be said beside the answer."""
+    """Whether to print only errors and the answer."""
     return _quiet
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds --json [FILE], which `give_answer` reads; the file is looked at before the work."""
+    """Adds --json [FILE], which `give_answer` reads; the file is checked before the work."""
     parser.add_argument(
         _JSON,
         nargs="?",
         const=OUTPUT,
-        # An action below a command has its own; where that is not given, the command's counts.
+        # An action has a separate option; if it is not given, the command's applies.
         default=argparse.SUPPRESS if len(parser.prog.split()) > 2 else None,
         type=Path,
         action=_Json,
@@ -75,10 +75,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def give_answer(
     place: Path | None, value: object, show: Callable[[], object], *, is_lines: bool = False
 ) -> None:
-    """Gives a command's answer in the form that --json asks for, or `show` prints it for people.
+    """Writes a command's answer as --json requests, or calls `show` to print it as text.
 
-    A path is written as text, and a number that JSON does not have as null; with `is_lines` each
-    item of a list is a line. Raises [output-file] if the file cannot be written.
+    Paths become text, and numbers that JSON lacks become null; with `is_lines`, each list item is a
+    line. Raises [output-file] if the file cannot be written.
     """
     if place != OUTPUT:
         show()
@@ -99,7 +99,7 @@ def give_answer(
 
 
 def check_writable(place: Path) -> None:
-    """Raises [output-file] before the work if its result could not be written."""
+    """Raises [output-file], before the work, if the result cannot be written."""
     try:
         is_folder, has_place = place.is_dir(), place.absolute().parent.is_dir()
     except (OSError, ValueError) as failure:
@@ -109,17 +109,17 @@ def check_writable(place: Path) -> None:
 
 
 def with_json_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Returns the words with `--json FILE` as one word, and a mere `--json` as what it stands for.
+    """Joins `--json FILE` into one word, and expands a bare `--json`.
 
-    The word behind --json may be another argument, such as a script or a model. It is a file where
-    the name ends in .json and the arguments that must be given are there without it, or where the
-    command takes no arguments. `--json=FILE` takes any name.
+    The word after --json may be another argument, such as a script or a model. It is a file if its
+    name ends in .json and all required arguments are present without it, or if the command takes no
+    arguments. `--json=FILE` takes any name.
     """
     taken = [action for action in parser._actions if not action.option_strings]
     needed = sum(action.nargs in (None, "+") for action in taken)
     given = [place for place, is_option in _arguments(parser, words) if not is_option]
     if any(action.nargs == argparse.REMAINDER for action in taken) and given:
-        own, rest = list(words[: given[0] + 1]), words[given[0] + 1 :]  # those of a script
+        own, rest = list(words[: given[0] + 1]), words[given[0] + 1 :]  # a script's arguments
     else:
         own, rest = list(words), ()
     for place in range(len(own) - 2, -1, -1):
@@ -134,7 +134,7 @@ def with_json_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> lis
 
 
 def _arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[tuple[int, bool]]:
-    """Returns the places of words, and whether each belongs to an option."""
+    """Returns the positions of words, and whether each belongs to an option."""
     found: list[tuple[int, bool]] = []
     is_value = False
     for place, word in enumerate(words):
@@ -146,7 +146,7 @@ def _arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[tu
 
 
 class _Json(argparse.Action):
-    """Refuses a file that cannot be written, before the work whose result it takes."""
+    """Rejects a file that cannot be written, before the work."""
 
     def __call__(
         self,
@@ -178,11 +178,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_LEAST = 24  # a last column narrower than this is not wrapped: it would be a word a line
+_LEAST = 24  # a narrower last column is not wrapped: it would have one word per line
 
 
 def terminal_width() -> int | None:
-    """How many characters a line of the terminal has; None where output goes to a program."""
+    """Returns the terminal's width in characters; None if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -191,7 +191,7 @@ def aligned(
 ) -> list[str]:
     """Returns the lines of rows of equal length, with the columns two spaces apart.
 
-    The last column goes on in the next line, between words, where a width is given.
+    The last column wraps between words if a width is given.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
@@ -201,7 +201,7 @@ def aligned(
         if width is None or width - len(head) < _LEAST:
             lines.append(f"{head}{last}".rstrip())
             continue
-        # Paths and commands are copied from here: none is broken in its middle.
+        # Paths and commands are copied from here: never break them.
         parts = textwrap.wrap(
             last, width - len(head), break_long_words=False, break_on_hyphens=False
         )
@@ -213,7 +213,7 @@ def aligned(
 def render_page(template: Path, **values: object) -> str:
     """Returns a template of jinja2 with these values, escaped; it may include its neighbours.
 
-    A value that it names and does not get is an error.
+    A missing value is an error.
     """
     # Importing jinja2 takes 50 ms, and most commands write no page.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -230,20 +230,20 @@ def render_page(template: Path, **values: object) -> str:
 
 
 _PATIENCE_S, _PERIOD_S = 0.5, 0.2
-_SHOWN_S = 1.0  # what was imported last is told for so long
+_SHOWN_S = 1.0  # seconds that the last import is shown
 _ERASE = "\r\x1b[K"
 
 
 class Imports:
-    """Watches which modules there are."""
+    """Watches the imported modules."""
 
     def __init__(self) -> None:
-        """Begins with those that there are now."""
+        """Starts from the modules imported now."""
         self._count = len(sys.modules)
         self._seen_at = time.perf_counter()
 
     def newest(self, *, since: float = 0.0) -> str:
-        """Returns what was imported last, within a second and since then; "" for nothing."""
+        """Returns the latest import, if it was within a second; "" for none."""
         names, now = list(sys.modules), time.perf_counter()
         if len(names) > self._count:
             self._count, self._seen_at = len(names), now
@@ -254,9 +254,9 @@ class Imports:
 
 @contextmanager
 def import_notice() -> Iterator[None]:
-    """Shows a line on standard error, if that is a terminal, of what is imported in the body.
+    """Shows a line about imports in the body on standard error, if that is a terminal.
 
-    It begins after half a second, and is gone at the end.
+    It appears after half a second, and disappears at the end.
     """
     if is_quiet() or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield
@@ -286,5 +286,5 @@ def _tell(is_over: threading.Event) -> None:
                 break
         sys.stderr.write(_ERASE)
         sys.stderr.flush()
-    except OSError:  # the terminal has gone, which the command will notice
+    except OSError:  # the terminal is closed; the command will fail by itself
         return

@@ -1,4 +1,4 @@
-"""Processors that a process may use, of one kind or of several."""
+"""Processors available to a process, of one or several kinds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Processors:
     """The processors that this process may use.
 
     Attributes:
-        usable: how many, by affinity and the cgroup's quota.
-        cores: how many cores they are, each with one or more processors.
-        fast: how many of these cores are of the fastest kind.
+        usable: their number, limited by affinity and the cgroup's quota.
+        cores: number of cores, each with one or more processors.
+        fast: number of these cores that are of the fastest kind.
     """
 
     usable: int
@@ -28,13 +28,13 @@ class Processors:
 
     @property
     def counts(self) -> list[int]:
-        """Counts of threads that may be the best one, the largest first."""
+        """Candidate thread counts, the largest first."""
         return sorted({self.usable, min(self.cores, self.usable), min(self.fast, self.usable)})[
             ::-1
         ]
 
     def __str__(self) -> str:
-        """Says what there is, in words."""
+        """Describes the processors."""
         if self.usable == 1:
             return "1 processor"
         if len(self.counts) == 1:
@@ -48,7 +48,7 @@ def read_processors(
     """Returns the processors that this process may use.
 
     Args:
-        system: where Linux tells about itself; another for tests.
+        system: the root of Linux's /sys and /proc; replaced in tests.
         allowed: numbers of processors; by default this thread's affinity.
     """
     devices = system / "devices"
@@ -75,7 +75,7 @@ def _speed(devices: Path, place: Path, number: int) -> int:
 
 
 def _quota(group: Path) -> int:
-    """Returns how many processors' time a control group grants, rounded up."""
+    """Returns a control group's CPU quota in processors, rounded up."""
     quota, _, period = _text(group / "cpu.max").partition(" ")
     if not period:
         quota = _text(group / "cpu" / "cpu.cfs_quota_us")
@@ -101,7 +101,7 @@ def _listed(text: str) -> set[int]:
 
 
 def limit_threads(count: int) -> None:
-    """Lets this process's kernels and torch's ops use at most so many threads."""
+    """Limits the threads of this process's kernels and torch's ops."""
     os.environ["OMP_NUM_THREADS"] = str(count)  # which torch reads when it is imported
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(count)

@@ -29,28 +29,28 @@ class ScriptProgram:
 
     @classmethod
     def find(cls, name: str, arguments: Sequence[str]) -> "ScriptProgram":
-        """Makes sure that there is such a script; [script-missing] if not."""
+        """Checks that the script exists; raises [script-missing] if not."""
         path = Path(name)
-        # os.path takes any text, where Path raises for a name too long.
+        # os.path takes any text; Path raises for a name that is too long.
         runnable = path / "__main__.py" if os.path.isdir(path) else path  # noqa: PTH112
         if not os.path.isfile(runnable):  # noqa: PTH113
             raise InputError(
-                f"script: must be a file; got {name}, which is not there. "
-                "Check the path, or use -m for a module.",
+                f"script must be an existing file; got {name}. Check the path, or use -m for a "
+                f"module.",
                 code="script-missing",
             )
         return cls(path, tuple(arguments))
 
     @property
     def name(self) -> str:
-        """What it is called in a trace."""
+        """The name in a trace."""
         return self.path.name
 
     def run(self) -> None:
-        """Runs it; whatever it raises goes on."""
+        """Runs the program; its exceptions propagate."""
         sys.argv[:] = [str(self.path), *self.arguments]
         if self.path.is_dir() or zipfile.is_zipfile(self.path):
-            del sys.path[:1]  # the place of our own command; runpy puts its own there
+            del sys.path[:1]  # the entry of our command; runpy inserts another
             _run_as_python(lambda: runpy.run_path(str(self.path), run_name="__main__"))
             return
         _set_first_path(str(self.path.resolve().parent))
@@ -84,19 +84,19 @@ class ModuleProgram:
             spec = _find_spec(f"{name}.__main__")
         if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
             raise InputError(
-                f"-m: must be a module, or a package with a __main__; got {name}, and no such "
-                "module is found. Check the name and the environment.",
+                f"-m must be a module, or a package with a __main__; got {name}, which was not "
+                f"found. Check the name and the environment.",
                 code="module-missing",
             )
         return cls(name, tuple(arguments), spec)
 
     @property
     def name(self) -> str:
-        """What it is called in a trace."""
+        """The name in a trace."""
         return f"-m {self.module}"
 
     def run(self) -> None:
-        """Runs it; whatever it raises goes on."""
+        """Runs the program; its exceptions propagate."""
         spec = self.spec
         sys.argv[:] = [str(spec.origin), *self.arguments]
         main = types.ModuleType("__main__")
@@ -121,7 +121,7 @@ Program = ScriptProgram | ModuleProgram
 
 
 def _set_first_path(directory: str) -> None:
-    """Puts the program's directory where ours stands: python sets it before any code runs."""
+    """Replaces our sys.path entry with the program's directory, as python does at startup."""
     if not sys.flags.safe_path:
         sys.path[:1] = [directory]
 
@@ -132,17 +132,17 @@ def _find_spec(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        # A package above is missing; a missing import inside of one is the program's own error.
+        # A parent package is missing; a missing import inside one is the program's error.
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return None
         raise
 
 
 def _run_as_python(execute: Callable[[], object]) -> None:
-    """Runs the program; an error is shown without our frames, then ends the process as ever.
+    """Runs the program; an error is shown without our frames, then ends the process as usual.
 
-    The error goes on, so that the interpreter itself chooses the exit code (or the signal, for
-    Ctrl-C) and joins threads first; only its second display is kept back.
+    The error propagates, so that the interpreter chooses the exit code (or the signal, for Ctrl-C)
+    and joins threads first; only the second traceback is suppressed.
     """
     try:
         execute()

@@ -1,7 +1,6 @@
 """Reads settings and cache folders from the environment, for the `config` module of each package.
 
-Any other value is an error that names the variable. Nothing here needs torch, so that a package's
-settings can be read without it.
+An invalid value is an error that names the variable. Settings can be read without torch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 def read_flag(values: Mapping[str, str], name: str, *, error: ErrorClass) -> bool | None:
-    """Reads a flag: 1, true, yes, on, or 0, false, no, off, in any case; None if not set or empty.
+    """Reads a flag (1/true/yes/on or 0/false/no/off, case-insensitive); None if unset or empty.
 
     Raises [bad-setting], of the class `error`, for any other text.
     """
@@ -30,7 +29,7 @@ def read_flag(values: Mapping[str, str], name: str, *, error: ErrorClass) -> boo
     if text in _OFF:
         return False if text else None
     raise error(
-        f"{name}: 1 for on or 0 for off (or true, yes, false, no); got {values[name]!r}. "
+        f"{name} must be 1 or 0 (or true, yes, on, false, no, off); got {values[name]!r}. "
         "Set one of them, or unset the variable.",
         code="bad-setting",
     )
@@ -45,33 +44,33 @@ def read_number(
     of: str = "",
     error: ErrorClass,
 ) -> int:
-    """Reads a whole number, of what `of` names in messages.
+    """Reads an integer; `of` names the quantity in messages.
 
-    Raises [bad-setting], of the class `error`, for one below `least`, or another text.
+    Raises [bad-setting], of the class `error`, for a number below `least` or other text.
     """
     text = values.get(name, str(default)).strip()
-    # int would take 1_000 and digits of other scripts too; more digits than 18 are a slip.
+    # int would also take 1_000 and non-ASCII digits; more than 18 digits are a typo.
     if text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) >= least:
         return int(text)
     what = f"a whole number of {of}" if of else "a whole number"
     raise error(
-        f"{name}: {what}, {least} or more; got {text!r}. Set one, or unset the variable.",
+        f"{name} must be {what}, {least} or more; got {text!r}. Set one, or unset the variable.",
         code="bad-setting",
     )
 
 
 def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
-    """Reads the path of a folder, which need not exist yet; `~` stands for the home.
+    """Reads the path of a folder, which need not exist yet; `~` is the home folder.
 
-    None where the variable is not set, or empty. Raises [bad-setting] when the path, or a part of
-    it, is something other than a folder.
+    None if the variable is unset or empty. Raises [bad-setting] if the path, or a part of it, is
+    not a folder.
     """
     path = _read_path(values, name, error)
     if path is not None:
         for part in (path, *path.parents):
             if _is_there(part, name, error) and not _is_folder(part):
                 raise error(
-                    f"{name}: a folder; got {str(path)!r}, and {part} is not one. "
+                    f"{name} must be a folder; got {str(path)!r}, and {part} is not one. "
                     "Name a folder, or unset the variable.",
                     code="bad-setting",
                 )
@@ -79,17 +78,17 @@ def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> P
 
 
 def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
-    """Reads the path of a file to be written, whose folder need not exist; `~` stands for the home.
+    """Reads the path of a file to be written, whose folder need not exist; `~` is the home folder.
 
-    None where the variable is not set, or empty. Raises [bad-setting] when the path is a folder, or
-    a part of it is a file.
+    None if the variable is unset or empty. Raises [bad-setting] if the path is a folder, or a part
+    of it is a file.
     """
     path = _read_path(values, name, error)
     if path is None:
         return None
     if _is_there(path, name, error) and _is_folder(path):
         raise error(
-            f"{name}: a file; got {str(path)!r}, which is a folder. "
+            f"{name} must be a file; got {str(path)!r}, which is a folder. "
             "Name a file in it, or unset the variable.",
             code="bad-setting",
         )
@@ -98,11 +97,11 @@ def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Pat
 
 
 def cache_directory(name: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Returns a folder for what can be made again; it need not exist yet.
+    """Returns a cache folder, which need not exist yet.
 
     Args:
-        name: of the folder in `XDG_CACHE_HOME`, or in `~/.cache` where that is not set, or is
-            relative, which the specification has ignored.
+        name: of the folder in `XDG_CACHE_HOME`, or in `~/.cache` if that is unset or relative (the
+            specification ignores relative paths).
         environment: the variables; those of the process by default.
     """
     values = os.environ if environment is None else environment
@@ -116,10 +115,10 @@ def _read_path(values: Mapping[str, str], name: str, error: ErrorClass) -> Path 
         return None
     try:
         return Path(text).expanduser()
-    except RuntimeError as cause:  # ~somebody who is not there
+    except RuntimeError as cause:  # ~user of an unknown user
         raise error(
-            f"{name}: a path; got {text!r}, whose home directory is not known. "
-            "Name it in full, or unset the variable.",
+            f"{name} must be a path; got {text!r}, whose home directory is unknown. Pass a full "
+            f"path, or unset the variable.",
             code="bad-setting",
         ) from cause
 
@@ -129,9 +128,9 @@ def _is_there(path: Path, name: str, error: ErrorClass) -> bool:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return False
-    except OSError as cause:  # a name that no file system takes, or links in a circle
+    except OSError as cause:  # an invalid name, or circular links
         raise error(
-            f"{name}: a path; got {str(path)!r}: {cause.strerror}. "
+            f"{name} must be a valid path; got {str(path)!r}: {cause.strerror}. "
             "Name another, or unset the variable.",
             code="bad-setting",
         ) from cause
@@ -141,5 +140,5 @@ def _is_there(path: Path, name: str, error: ErrorClass) -> bool:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # a link to where nobody may look
+    except OSError:  # a link into an unreadable folder
         return False

@@ -1,8 +1,8 @@
-"""Commands with subcommands: each is a table of modules and what they do.
+"""Commands with subcommands: each is a table of modules and summaries.
 
-A package lists its own in `<package>/commands.toml`. That is read without importing the package,
-which most often imports torch. A module is imported when its subcommand is called, and npu_runtime
-and npu_ops start once the arguments are read. So help, versions and wrong calls take 0.1 s.
+A package lists its subcommands in `<package>/commands.toml`, which is read without importing the
+package (most import torch). A module is imported when its subcommand is called; npu_runtime and
+npu_ops start after the arguments are parsed. So help, versions and wrong calls take 0.1 s.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _NO_COLOR = "--no-color"
 
 
 class ErrorPolicy(enum.Enum):
-    """How exceptions that end a subcommand are reported, besides the platform's errors.
+    """Policies for reporting exceptions that end a subcommand, besides the platform's errors.
 
     Attributes:
-        OURS: the dispatcher, as npu_command.exit_status says; Ctrl-C ends the process.
+        OURS: the dispatcher reports them by npu_command.exit_status; Ctrl-C ends the process.
         CATCHES_INTERRUPT: the same, but Ctrl-C is a KeyboardInterrupt in the subcommand.
-        SHARED: the subcommand runs a program of its user, whose errors are its own. Ctrl-C is a
+        SHARED: the subcommand runs the user's program, whose errors propagate. Ctrl-C is a
             KeyboardInterrupt in it; the dispatcher explains that and a closed pipe.
         PROGRAM: as SHARED, but Ctrl-C and a closed pipe end it as they would end python.
     """
@@ -87,14 +87,13 @@ _EXPLAINED: dict[ErrorPolicy, tuple[type[BaseException], ...]] = {
 class Subcommand:
     """A subcommand."""
 
-    # Name of a module with `main(arguments) -> exit code`, which reads them with a CommandParser
-    # before it does anything else, and imports no torch at its top.
+    # Name of a module with `main(arguments) -> exit code`, which first parses them with a
+    # CommandParser. It does not import torch at module level.
     module: str
-    summary: str  # what it does, for the list of subcommands
-    errors: ErrorPolicy = ErrorPolicy.OURS  # how its errors are reported
+    summary: str  # summary for the list of subcommands
+    errors: ErrorPolicy = ErrorPolicy.OURS  # error reporting
     help_imports: bool = False  # whether its parser needs the packages around its module
-    # Whether it runs without the code of the packages, or calls start_packages itself where it
-    # needs that.
+    # Whether it runs without the packages' code, or calls start_packages itself.
     is_bare: bool = False
 
 
@@ -102,13 +101,13 @@ class Subcommand:
 class Command:
     """A command."""
 
-    name: str  # the command's and its distribution's, such as "npu-ops"
-    summary: str  # what it is for, in a sentence
-    subcommands: Mapping[str, Subcommand]  # by name; `completion` is added to them
-    # `module:function` that gives the error that keeps all of them from running, or None; called
-    # when a subcommand has read its arguments. It imports no torch.
+    name: str  # the command and its distribution, such as "npu-ops"
+    summary: str  # its purpose, in a sentence
+    subcommands: Mapping[str, Subcommand]  # by name; `completion` is added
+    # `module:function` that returns the error that blocks all subcommands, or None; called after a
+    # subcommand has parsed its arguments. It does not import torch.
     refusal: str | None = None
-    # Whether Python's warnings are ignored, unless the user asked for some.
+    # Whether to ignore Python's warnings, unless the user enabled some.
     hides_warnings: bool = False
 
 
@@ -139,16 +138,15 @@ def read_command(package: str) -> Command:
 
 
 def run_command(command: Command | str, arguments: Sequence[str] | None = None) -> int:
-    """Hands the arguments to the subcommand that the first of them names.
+    """Runs the subcommand that the first argument names.
 
     Args:
-        command: what there is to call, or the import name of its package.
-        arguments: without the program's name; those of the process by default.
+        command: the command, or the import name of its package.
+        arguments: without the program's name; by default the process's.
 
     Returns:
-        The exit code: the subcommand's own, 2 for a wrong call, an error of the platform or memory
-        that is not there, which is explained on standard error, 130 after Ctrl-C, 141 when whoever
-        reads standard output has gone.
+        The exit code: the subcommand's; 2 for a wrong call, a platform error or a lack of memory,
+        which standard error explains; 130 after Ctrl-C; 141 after a closed pipe.
     """
     if isinstance(command, str):
         command = read_command(command)
@@ -174,7 +172,7 @@ def _tell(command: Command, asked: Sequence[str]) -> int:
             print_version(command.name)
         else:
             print(_help(command))
-        sys.stdout.flush()  # here, where a reader that has gone is caught
+        sys.stdout.flush()  # flush here, where a closed pipe is caught
     except OSError as failure:
         return report_error(command.name, failure)
     return 0 if asked else EXIT_ERROR
@@ -185,10 +183,10 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
     call = _Call(command, name)
     try:
         code = call.run(arguments)
-        if call.explained == ():  # the program goes on, on other threads and at exit
+        if call.explained == ():  # the program continues, on other threads and at exit
             return code
-        call.explained = HANDLED_ERRORS  # a program has ended: what follows is ours
-        sys.stdout.flush()  # here, where a reader that has gone is caught
+        call.explained = HANDLED_ERRORS  # the program has ended; the rest is ours
+        sys.stdout.flush()  # flush here, where a closed pipe is caught
         return code
     except NpuError as error:
         print(f"{program}: {error}", file=sys.stderr)
@@ -198,14 +196,14 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as leaving:
         cause = leaving.__context__
         if isinstance(cause, BrokenPipeError) and isinstance(cause, call.explained):
-            return report_error(program, cause)  # so ends rich what it cannot write
+            return report_error(program, cause)  # rich exits this way if it cannot write
         raise
 
 
 class _Call:
-    """One call of a subcommand: its arguments are read first, then it has what it needs.
+    """One call of a subcommand: parses its arguments, then prepares what it needs.
 
-    `explained` are the exceptions that the dispatcher explains, if they come now.
+    `explained` are the exceptions that the dispatcher explains at this point.
     """
 
     def __init__(self, command: Command, name: str) -> None:
@@ -240,7 +238,7 @@ class _Call:
         return code
 
     def _begin(self, subcommand: Subcommand) -> None:
-        """Called by the subcommand's parser when there are arguments that can be met."""
+        """Called by the subcommand's parser after it accepted the arguments."""
         _refuse(self._command)
         if not subcommand.is_bare:
             start_packages()
@@ -278,13 +276,13 @@ def _help(command: Command) -> str:
     return "\n".join([usage, "", command.summary, "", *listed, "", *ends])
 
 
-# Below this, libraries that torch loads end the process on their own (OpenBLAS with 0.5 GB,
+# Below this, libraries that torch loads abort the process (OpenBLAS with 0.5 GB,
 # torch 2.13, 2026-11-22).
 _LEAST_BYTES = 1_000_000_000
 
 
 def run(package: str) -> int:
-    """Runs the command of a package (npu_llm) as the process's; returns its exit code."""
+    """Runs a package's command (npu_llm) as the process's command; returns its exit code."""
     program = package.replace("_", "-")
     refusal = _open_streams() or _refuse_memory()
     if refusal is not None:
@@ -295,8 +293,8 @@ def run(package: str) -> int:
 
 
 def _open_streams() -> str | None:
-    """Gives a closed input or error stream something to stand on; refuses a closed output."""
-    # Python has None for a closed stream. In this order, so that each gets its own descriptor.
+    """Replaces a closed input or error stream; rejects a closed output."""
+    # A closed stream is None. This order gives each stream its standard descriptor.
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  # for the life of the process
     is_closed = sys.stdout is None
@@ -306,7 +304,7 @@ def _open_streams() -> str | None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Where the locale has no UTF-8: a sign that it lacks must not end the command.
+            # Without a UTF-8 locale, an unencodable character must not end the command.
             stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
     if is_closed:
         return "standard output: must be open; got a closed one. Send it to a file. [output-closed]"

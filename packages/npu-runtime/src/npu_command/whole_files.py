@@ -1,6 +1,6 @@
-"""Files that appear whole: a reader sees the former content or the new one, never half of it.
+"""Atomic file writes: a reader sees the old content or the new, never part of it.
 
-And a lock, for those who read a file, change it and write it back.
+Also a lock for reading, changing and rewriting a file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["draft_of", "locked", "write_json", "write_text"]
 
 @contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """Gives the path of a draft, which takes the file's place when the body has ended.
+    """Yields the path of a draft, which replaces the file after the body.
 
-    The draft is in the file's folder. Where the body raises, or the draft cannot take that place
-    (OSError), it is removed.
+    The draft is in the file's folder. It is removed if the body raises or the replacement fails
+    (OSError).
     """
     draft = path.parent / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
@@ -34,27 +34,27 @@ def draft_of(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file (UTF-8) in one step; OSError if it cannot. See draft_of."""
+    """Writes a text file (UTF-8) atomically; raises OSError on failure. See draft_of."""
     with draft_of(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, indent: int | None = None) -> None:
-    """Writes a JSON file in one step; see draft_of.
+    """Writes a JSON file atomically; see draft_of.
 
     Raises:
         OSError: the folder cannot be written.
         TypeError: JSON cannot hold the value; nothing is written.
-        ValueError: the same, of a value that holds itself.
+        ValueError: the value contains itself; nothing is written.
     """
     write_text(path, json.dumps(value, indent=indent))
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps others that ask for the same lock out while the body runs.
+    """Holds an exclusive lock during the body.
 
-    The folder of the file is made; the lock is a file next to it. Raises OSError if they cannot be.
+    Creates the file's folder and a lock file next to it. Raises OSError if it cannot.
     """
     # Importing filelock takes 50 ms, and most processes write no shared file.
     from filelock import FileLock
