@@ -77,7 +77,7 @@ def _apply_settings() -> None:
     if error is not None:
         refuse_device(error)  # not raised: importing torch imports this, and must work
         return
-    # Nothing is started unless `npu-ops monitor` runs this process and asks for it.
+    # Starts only if `npu-ops monitor` runs this process.
     directory = read_memory_directory()
     if directory is not None:
         from npu_ops.memory_account import keep_account

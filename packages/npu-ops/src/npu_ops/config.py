@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 VARIANT_MODES = ("measured", "program", "host")
-# As they stand in OP_<TOOL>_LIST and OP_<TOOL>_DISABLE_LIST.
+# The <TOOL> of OP_<TOOL>_LIST and OP_<TOOL>_DISABLE_LIST.
 TOOLS = (
     "AUTOCOMPARE",
     "CAPTURE",
@@ -49,15 +49,15 @@ class Settings:
 
     Attributes:
         strict: whether an op that would run on the host is an error (`NPU_STRICT=1`).
-        host_ops: patterns of ops that run on the host in any case (`NPU_FALLBACK_OPS`, separated
+        host_ops: patterns of ops that always run on the host (`NPU_FALLBACK_OPS`, separated
             by commas: `aten.mm`, `aten.*norm*`).
-        variants: how ops with a program choose (`NPU_OPS_VARIANT`): `measured` by records,
-            `program` or `host` wherever possible.
+        variants: how to choose between the host and a program (`NPU_OPS_VARIANT`): `measured` uses
+            records; `program` and `host` force one where possible.
         tune: whether a signature without a record is measured at its first call
             (`NPU_OPS_TUNE=1` or `0`); None leaves it to the device.
         records: file of measurements (`NPU_OPS_RECORDS`; by default `npu/op-records.json` under
             the XDG cache directory).
-        programs: how many choices are remembered, with their programs (`NPU_OPS_PROGRAMS`,
+        programs: how many choices to remember, with their programs (`NPU_OPS_PROGRAMS`,
             default 512).
     """
 
@@ -74,9 +74,9 @@ class ToolLists:
     """The ops that the environment names for a tool.
 
     Attributes:
-        names: patterns of the ops that it looks at (`OP_<TOOL>_LIST`, separated by commas); none
-            for all.
-        excluded: patterns of those that it leaves alone (`OP_<TOOL>_DISABLE_LIST`).
+        names: patterns of the ops to observe (`OP_<TOOL>_LIST`, separated by commas); empty for
+            all.
+        excluded: patterns of the ops to leave alone (`OP_<TOOL>_DISABLE_LIST`).
     """
 
     names: tuple[str, ...]
@@ -87,13 +87,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings from the environment.
 
     Raises:
-        OperatorInputError: [bad-setting] for a value that a setting does not have.
+        OperatorInputError: [bad-setting] for an invalid value.
     """
     values = os.environ if environment is None else environment
     variants = values.get("NPU_OPS_VARIANT", "").strip() or "measured"
     if variants not in VARIANT_MODES:
         raise OperatorInputError(
-            f"NPU_OPS_VARIANT: one of {', '.join(VARIANT_MODES)}; got {variants!r}. "
+            f"NPU_OPS_VARIANT must be one of {', '.join(VARIANT_MODES)}; got {variants!r}. "
             "Set one of them, or unset the variable.",
             code="bad-setting",
         )
@@ -111,7 +111,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def read_host_ops(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Reads `NPU_FALLBACK_OPS` alone: no text makes it wrong, so that an import can ask."""
+    """Reads `NPU_FALLBACK_OPS` alone: every value is valid, so an import can read it."""
     values = os.environ if environment is None else environment
     return _patterns(values.get("NPU_FALLBACK_OPS", ""))
 
@@ -121,7 +121,7 @@ def read_tool_lists(tool: str, environment: Mapping[str, str] | None = None) -> 
 
     Args:
         tool: one of `TOOLS`.
-        environment: to read from; the process's own by default.
+        environment: to read from; by default the process's.
     """
     values = os.environ if environment is None else environment
     return ToolLists(
@@ -131,7 +131,7 @@ def read_tool_lists(tool: str, environment: Mapping[str, str] | None = None) -> 
 
 
 def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for the command that it runs.
+    """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for its command.
 
     Raises:
         OperatorInputError: [bad-setting] when it is a file.
@@ -141,9 +141,9 @@ def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path 
 
 
 def wrong_setting() -> NpuError | None:
-    """Returns the error of a wrong setting, with which no device may serve; None without one.
+    """Returns the error of a wrong setting, which disables the device; None if all are valid.
 
-    The settings of npu-runtime come first. No torch is needed for this.
+    Checks the settings of npu-runtime first. Does not need torch.
     """
     if problem is not None:
         return problem

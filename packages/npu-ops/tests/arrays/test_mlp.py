@@ -92,5 +92,5 @@ def test_what_cannot_be_is_an_exception():
 
 
 def test_a_missing_weight_is_an_exception():
-    with pytest.raises(OperatorInputError, match="its weights are W1, V, W2; got 2"):
+    with pytest.raises(OperatorInputError, match="weights must be W1, V, W2; got 2"):
         npu_ops.MLP((BATCH, HIDDEN), MIDDLE).run(draw(BATCH, HIDDEN), *weights())

@@ -85,7 +85,7 @@ class _Attention(ArrayOperator):
                 mask = ops.select(mask, _single(0), _single(-np.inf))
             mask = ops.convert(mask, ov.Type.f32)
             if self._is_causal:
-                # OpenVINO's own causal flag would leave the mask unread.
+                # OpenVINO ignores the mask when its causal flag is set.
                 mask = ops.add(mask, _single(self._causal_mask()))
         is_causal = self._is_causal and mask is None
         attention = ops.scaled_dot_product_attention(*single, mask, causal=is_causal)
@@ -110,20 +110,20 @@ class SDPA(_Attention):
         profile: bool = False,
         device: Any = None,
     ) -> None:
-        """Says the shapes.
+        """Sets the shapes.
 
         Args:
             query_shapes: (batch, heads, queries, d), or without heads.
             key_shapes: (batch, heads, keys, d).
             value_shapes: (batch, heads, keys, dv).
-            mask_shapes: what broadcasts to (batch, heads, queries, keys).
-            is_causal: whether query i sees keys 0 to i alone, besides what the mask says.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            mask_shapes: a shape that broadcasts to (batch, heads, queries, keys).
+            is_causal: whether query i sees only keys 0 to i, in addition to the mask.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
 
         Raises:
-            OperatorInputError: the shapes do not go together (code ``operator-input``); another
-                device serves (code ``operator-device``).
+            OperatorInputError: the shapes do not match (code ``operator-input``); the process uses
+                another device (code ``operator-device``).
         """
         super().__init__(
             (query_shapes, key_shapes, value_shapes),
@@ -134,7 +134,7 @@ class SDPA(_Attention):
         )
 
     def run(self, query: Array, key: Array, value: Array, mask: Array) -> Array:
-        """Attends.
+        """Computes attention.
 
         Args:
             query: float16 or float32.
@@ -146,7 +146,7 @@ class SDPA(_Attention):
             (batch, heads, queries, dv), of the query's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         return self._attend(query, key, value, mask)
 
@@ -163,19 +163,19 @@ class SimpleSDPA(_Attention):
         profile: bool = False,
         device: Any = None,
     ) -> None:
-        """Says the shapes.
+        """Sets the shapes.
 
         Args:
             query_shapes: (batch, heads, queries, d), or without heads.
             key_shapes: (batch, heads, keys, d).
             value_shapes: (batch, heads, keys, dv).
-            is_causal: whether query i sees keys 0 to i alone.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            is_causal: whether query i sees only keys 0 to i.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
 
         Raises:
-            OperatorInputError: the shapes do not go together (code ``operator-input``); another
-                device serves (code ``operator-device``).
+            OperatorInputError: the shapes do not match (code ``operator-input``); the process uses
+                another device (code ``operator-device``).
         """
         super().__init__(
             (query_shapes, key_shapes, value_shapes),
@@ -186,7 +186,7 @@ class SimpleSDPA(_Attention):
         )
 
     def run(self, query: Array, key: Array, value: Array) -> Array:
-        """Attends.
+        """Computes attention.
 
         Args:
             query: float16 or float32.
@@ -197,7 +197,7 @@ class SimpleSDPA(_Attention):
             (batch, heads, queries, dv), of the query's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         return self._attend(query, key, value, None)
 

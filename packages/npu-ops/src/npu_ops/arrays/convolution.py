@@ -17,7 +17,7 @@ __all__ = ["Convolution"]
 
 
 class Convolution(WeightedOperator):
-    """A convolution as deep learning has it (cross-correlation), torch's conv1d to conv3d."""
+    """A convolution (cross-correlation), as torch's conv1d to conv3d."""
 
     def __init__(
         self,
@@ -31,22 +31,22 @@ class Convolution(WeightedOperator):
         profile: bool = False,
         device: Any = None,
     ) -> None:
-        """Says the shapes.
+        """Sets the shapes.
 
         Args:
             input_shape: of X: (batch, channels, and one to three sizes).
             weights_shape: of W: (filters, channels / groups, and as many sizes).
-            bias: whether there is one.
+            bias: whether to add a bias.
             strides: of the filter, for all axes or each.
             padding: zeros at both ends, for all axes or each.
-            dilation: distance of the filter's elements, for all axes or each.
+            dilation: spacing between the filter's elements, for all axes or each.
             groups: parts into which channels and filters are divided.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
 
         Raises:
-            OperatorInputError: the shapes do not go together (code ``operator-input``); another
-                device serves (code ``operator-device``).
+            OperatorInputError: the shapes do not match (code ``operator-input``); the process uses
+                another device (code ``operator-device``).
         """
         subject = "npu_ops.Convolution"
         shape = shape_of(subject, "input_shape", input_shape, ranks=(3, 4, 5))
@@ -78,14 +78,14 @@ class Convolution(WeightedOperator):
         super().__init__(shape, slots, profile=profile, device=device)
 
     def set_weights(self, W: Array, bias: Array | None = None) -> None:
-        """Makes weights constants of the program; later changes of the arrays are not seen.
+        """Makes the weights constants of the program; later changes to the arrays have no effect.
 
         Args:
             W: of weights_shape, float16 or float32.
-            bias: (filters,) or (1, filters, 1, ...), of W's dtype, where the operator has one.
+            bias: (filters,) or (1, filters, 1, ...), of W's dtype, if the operator has a bias.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         self._set(None, self._given(W, bias))
 
@@ -94,15 +94,15 @@ class Convolution(WeightedOperator):
 
         Args:
             X: of input_shape, of the weights' dtype.
-            W: of weights_shape, float16 or float32; without it the weights that were set are used.
+            W: of weights_shape, float16 or float32; by default, the weights from `set_weights`.
             bias: as in `set_weights`.
 
         Returns:
             (batch, filters, ...), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
-                no weights (code ``operator-weights``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``), or there
+                are no weights (code ``operator-weights``).
         """
         return self._run(X, self._given(W, bias))
 

@@ -15,7 +15,7 @@ from npu_ops.errors import OperatorInputError
 
 __all__ = ["ACTIVATIONS", "MLP"]
 
-# Name -> function of a node and of the activation's own numbers, and the numbers' defaults.
+# Name -> function of a node and the activation's parameters, and their defaults.
 _Activation = tuple[Callable[..., Any], dict[str, float | None]]
 
 
@@ -62,22 +62,22 @@ class MLP(WeightedOperator):
         device: Any = None,
         **numbers: float,
     ) -> None:
-        """Says the sizes.
+        """Sets the sizes.
 
         Args:
             input_shape: of X and of the result, (batch, hidden).
             intermediate_size: columns between the two products.
             activation: ceiling, clamp, elu, gelu, grn, hsigmoid, hswish, mish, negative, relu,
                 sigmoid, softplus, swiglu, swish or tanh.
-            bias: whether each product has one.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
-            numbers: the activation's own: `min` and `max` of clamp, `alpha` of elu (by default 1),
-                `grn_bias` of grn.
+            bias: whether to add a bias to each product.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
+            numbers: the activation's parameters: `min` and `max` of clamp, `alpha` of elu (by
+                default 1), `grn_bias` of grn.
 
         Raises:
-            OperatorInputError: a size, the activation or its numbers cannot be (code
-                ``operator-input``); another device serves (code ``operator-device``).
+            OperatorInputError: a size, the activation or a parameter is invalid (code
+                ``operator-input``); the process uses another device (code ``operator-device``).
         """
         subject = "npu_ops.MLP"
         shape = shape_of(subject, "input_shape", input_shape, ranks=(2,))
@@ -96,15 +96,15 @@ class MLP(WeightedOperator):
         super().__init__(shape, slots, profile=profile, device=device)
 
     def set_weights(self, *weights: Array) -> None:
-        """Makes weights constants of the program; later changes of the arrays are not seen.
+        """Makes the weights constants of the program; later changes to the arrays have no effect.
 
         Args:
             weights: W1 (intermediate, hidden), with swiglu V of the same shape, and W2 (hidden,
-                intermediate), float16 or float32; behind each of them its bias, of as many
-                elements as the matrix has rows, where there is one.
+                intermediate), float16 or float32; each followed by its bias (one element per row)
+                if the operator has biases.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         self._set(None, weights)
 
@@ -113,14 +113,14 @@ class MLP(WeightedOperator):
 
         Args:
             X: (batch, hidden), of the weights' dtype.
-            weights: as in `set_weights`; without any those that were set are used.
+            weights: as in `set_weights`; by default, the weights from `set_weights`.
 
         Returns:
             (batch, hidden), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
-                no weights (code ``operator-weights``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``), or there
+                are no weights (code ``operator-weights``).
         """
         return self._run(X, weights)
 

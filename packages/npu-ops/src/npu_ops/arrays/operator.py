@@ -1,4 +1,4 @@
-"""Base of array operators: checked arguments, programs built when first needed, and their calls."""
+"""Base class of array operators: argument checks, lazily built programs, and calls."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def per_axis(subject: str, name: str, value: Any, axes: int, *, least: int) -> t
 def array_of(
     subject: str, name: str, value: Any, shape: tuple[int, ...], dtypes: Sequence[np.dtype[Any]]
 ) -> Array:
-    """Checks an array; returns it contiguous, which copies only what is not."""
+    """Checks an array; returns it contiguous, with a copy only if needed."""
     allowed = " or ".join(str(dtype) for dtype in dtypes)
     if not isinstance(value, np.ndarray):
         raise OperatorInputError(
@@ -99,15 +99,15 @@ def array_of(
 
 
 def device_index(subject: str, device: Any) -> int:
-    """The index of the npu device that an argument names; the current one for None.
+    """Returns the index of the npu device that an argument names; the current one for None.
 
     Args:
-        subject: for the message.
-        device: None, "npu", "npu:0", or the vendor's name of the device that serves ("NPU", "CPU").
+        subject: prefix of the error message.
+        device: None, "npu", "npu:0", or the vendor's name of the device in use ("NPU", "CPU").
 
     Raises:
-        OperatorInputError: another device serves, or no device has that name (code
-            ``operator-device``). No other device is put in its place.
+        OperatorInputError: the process uses another device, or no device has that name (code
+            ``operator-device``). There is no fallback to another device.
     """
     current = current_device()
     if device is None or str(device) == "npu":
@@ -118,7 +118,8 @@ def device_index(subject: str, device: Any) -> int:
     serving = npu_runtime.device_info(current).device
     if str(device).upper() not in (serving.upper(), serving.partition(".")[0].upper()):
         raise OperatorInputError(
-            f"{subject}: device {device!r} does not serve, {serving} does. Leave device out, or "
+            f"{subject}: `device` must be the device in use, {serving}; got {device!r}. Leave "
+            f"device out, or "
             f"set NPU_DEVICE={device} before the program starts.",
             code="operator-device",
         )
@@ -130,7 +131,7 @@ class Layer:
     """A layer of a program and its time in the latest run.
 
     Attributes:
-        name: in the program.
+        name: its name in the program.
         type: the kind of operation, as the device names it.
         implementation: the device's kernel.
         duration_us: microseconds.
@@ -145,8 +146,8 @@ class Layer:
 class ArrayOperator:
     """An operator on numpy arrays; threads may share one.
 
-    It computes in float32 whatever the arrays' dtype (an NPU multiplies float16 and adds up in
-    float32), and its result has their dtype.
+    It computes in float32 for every dtype (an NPU multiplies float16 and accumulates in float32);
+    the result has the arrays' dtype.
     """
 
     @public_call
@@ -160,12 +161,12 @@ class ArrayOperator:
 
     @property
     def device(self) -> str:
-        """The vendor's name of the device that computes, for example `NPU` or `CPU`."""
+        """The vendor's name of the device, for example `NPU` or `CPU`."""
         return npu_runtime.device_info(self._device).device
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of the latest run with their times; empty without `profile=True`."""
+        """The layers of the latest run with their times; empty unless `profile=True`."""
         if self._latest is None or not self._profile:
             return ()
         return tuple(
@@ -174,14 +175,14 @@ class ArrayOperator:
         )
 
     def _program(self, key: Hashable, build: Callable[[], ov.Model]) -> npu_runtime.Program:
-        """The program of a key, built by the first call that asks for it."""
+        """Returns the program of a key, building it at the first request."""
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = self._load(build())
             return self._programs[key]
 
     def _execute(self, program: npu_runtime.Program, arrays: Sequence[Array]) -> Array:
-        """Runs a program on arrays, which it reads where they are."""
+        """Runs a program on arrays without copying them."""
         (result,) = program.run([_tensor_over(array) for array in arrays], output_device="cpu")
         self._latest = program
         return result.numpy()
@@ -200,7 +201,7 @@ class ArrayOperator:
 
 
 def _options(device: str) -> dict[str, str]:
-    """Properties that say what is computed in: devices differ in their defaults, some are bf16."""
+    """Returns properties that set the precision: some devices default to bf16."""
     is_npu = device.partition(".")[0] == "NPU"
     return {
         "INFERENCE_PRECISION_HINT": "f16" if is_npu else "f32",
@@ -209,9 +210,10 @@ def _options(device: str) -> dict[str, str]:
 
 
 def _tensor_over(array: Array) -> torch.Tensor:
-    """A tensor over an array's memory, which programs only read."""
+    """Returns a tensor over an array's memory, which programs only read."""
     if not array.flags.writeable:
-        # torch warns of memory that it may not write; a second view of the same bytes has no flag.
+        # torch warns about read-only memory; a second view of the same bytes is not marked
+        # read-only.
         bytes_ = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
         array = np.frombuffer(memoryview(bytes_), dtype=array.dtype).reshape(array.shape)
     return torch.from_numpy(array)

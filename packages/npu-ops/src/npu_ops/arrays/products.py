@@ -30,10 +30,10 @@ class Slot:
     """One weight of an operator.
 
     Attributes:
-        name: as the user calls it.
+        name: its name in the user's calls.
         shape: of the array that is passed.
         integers: None for an array of X's dtype; else int8, or uint8 for packed 4-bit numbers,
-            of which there are twice as many along the last axis.
+            twice as many along the last axis.
     """
 
     name: str
@@ -51,7 +51,7 @@ class _Kept:
 
 
 class WeightedOperator(ArrayOperator):
-    """An operator with weights; a family says which, and what is computed from them."""
+    """An operator with weights; subclasses define the weights and the computation."""
 
     def __init__(
         self, input_shape: tuple[int, ...], slots: Sequence[Slot], *, profile: bool, device: Any
@@ -62,7 +62,7 @@ class WeightedOperator(ArrayOperator):
         self._kept: dict[Hashable, _Kept] = {}
 
     def _compute(self, x: ov.Output, *weights: ov.Output) -> ov.Output:
-        """The nodes from X and the weights to the result, all in float32."""
+        """Builds the nodes from X and the weights to the result, all in float32."""
         raise NotImplementedError
 
     def _set(self, name: Hashable, given: tuple[Any, ...]) -> _Kept:
@@ -72,7 +72,7 @@ class WeightedOperator(ArrayOperator):
         return kept
 
     def _run(self, x: Any, given: tuple[Any, ...], name: Hashable = None) -> Array:
-        """Runs with weights that are given, or were set; under a name the given ones are kept."""
+        """Runs with the given or the set weights; keeps the given ones if there is a name."""
         is_given = any(weight is not None for weight in given)
         if is_given and name is None:
             weights, dtype = self._check(given)
@@ -85,7 +85,8 @@ class WeightedOperator(ArrayOperator):
         if kept is None:
             where = "" if name is None else f" under op_id {name!r}"
             raise OperatorInputError(
-                f"{self._subject}: it has no weights{where}. Pass them to run, or set them once "
+                f"{self._subject}: weights must be set or given{where}. Pass them to run, or set "
+                f"them once "
                 "with set_weights.",
                 code="operator-weights",
             )
@@ -93,11 +94,11 @@ class WeightedOperator(ArrayOperator):
         return self._execute(kept.program, [array])
 
     def _check(self, given: tuple[Any, ...]) -> tuple[list[Array], np.dtype[Any]]:
-        """The weights, contiguous, and the dtype that they ask of X."""
+        """Returns the weights, contiguous, and the dtype that X must have."""
         if len(given) != len(self._slots):
             names = ", ".join(slot.name for slot in self._slots)
             raise OperatorInputError(
-                f"{self._subject}: its weights are {names}; got {len(given)} of them.",
+                f"{self._subject}: weights must be {names}; got {len(given)}.",
                 code="operator-input",
             )
         dtypes: Sequence[np.dtype[Any]] = FLOATS
@@ -135,7 +136,7 @@ def _constant(slot: Slot, array: Array) -> Any:
 
 
 def _unpacked(packed: Any) -> Any:
-    """The 4-bit numbers of an input as float32: a program has no inputs of 4 bits."""
+    """Converts an input's 4-bit numbers to float32: programs take no 4-bit inputs."""
     byte = ops.convert(packed, ov.Type.f32)
     high = ops.floor(ops.multiply(byte, ops.constant(np.float32(1 / 16))))
     low = ops.subtract(byte, ops.multiply(high, ops.constant(np.float32(16))))
@@ -148,7 +149,7 @@ def _unpacked(packed: Any) -> Any:
 
 
 class _Product(WeightedOperator):
-    """`X * W^T`, plus a bias where there is one."""
+    """`X * W^T`, plus an optional bias."""
 
     def __init__(
         self,
@@ -184,14 +185,15 @@ class _Product(WeightedOperator):
     def _compute(self, x: ov.Output, *weights: ov.Output) -> ov.Output:
         w, *rest = weights
         if self._is_quantized:
-            # The scale belongs to the weight: behind the product the device would not see integers.
+            # Scale the weight, not the product: otherwise the device would not find an integer
+            # matmul.
             w = ops.multiply(w, rest.pop(0)).output(0)
         result = ops.matmul(x, w, False, True).output(0)
         return ops.add(result, rest[0]).output(0) if rest else result
 
 
 class _QuantizedProduct(_Product):
-    """`X * (W * scale)^T`, the weights one integer or two in a byte."""
+    """`X * (W * scale)^T`, with one or two integers of W per byte."""
 
     def __init__(
         self,
@@ -202,42 +204,42 @@ class _QuantizedProduct(_Product):
         device: Any = None,
         dtype: DTypeLike = np.int8,
     ) -> None:
-        """Says the sizes.
+        """Sets the sizes.
 
         Args:
             inC: columns of X and W.
             outC: rows of W, columns of the result.
             batch: rows of X and of the result.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
             dtype: of W: int8, or uint8 for two 4-bit numbers in a byte.
 
         Raises:
-            OperatorInputError: a size or dtype cannot be (code ``operator-input``); another device
-                serves (code ``operator-device``).
+            OperatorInputError: a size or dtype is invalid (code ``operator-input``); the process
+                uses another device (code ``operator-device``).
         """
         integers = _integers(f"npu_ops.{type(self).__name__}", dtype)
         super().__init__((inC, outC, batch), integers=integers, profile=profile, device=device)
 
 
 class MatMul(_Product):
-    """`X * W^T`, the weights given in each call."""
+    """`X * W^T`, with the weights passed in each call."""
 
     def __init__(
         self, inC: int, outC: int, batch: int, profile: bool = False, device: Any = None
     ) -> None:
-        """Says the sizes.
+        """Sets the sizes.
 
         Args:
             inC: columns of X and W.
             outC: rows of W, columns of the result.
             batch: rows of X and of the result.
-            profile: whether `layers` has times.
-            device: "npu", "npu:0", or the vendor's name of the device that serves.
+            profile: whether to record the times in `layers`.
+            device: "npu", "npu:0", or the vendor's name of the device in use.
 
         Raises:
-            OperatorInputError: a size is not positive (code ``operator-input``); another device
-                serves (code ``operator-device``).
+            OperatorInputError: a size is not positive (code ``operator-input``); the process uses
+                another device (code ``operator-device``).
         """
         super().__init__((inC, outC, batch), profile=profile, device=device)
 
@@ -252,13 +254,13 @@ class MatMul(_Product):
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         return self._run(X, (W,))
 
 
 class QMatMul(_QuantizedProduct):
-    """`X * (W * scale)^T` with quantized weights given in each call."""
+    """`X * (W * scale)^T` with quantized weights passed in each call."""
 
     def run(self, X: Array, W: Array, scale: Array) -> Array:
         """Multiplies.
@@ -267,19 +269,19 @@ class QMatMul(_QuantizedProduct):
             X: (batch, inC), float16 or float32.
             W: (outC, inC) int8; or (outC, inC / 2) uint8, the first of two 4-bit numbers in the
                 low half of a byte, both in two's complement.
-            scale: (outC, 1), of X's dtype: what one step of a row's integers stands for.
+            scale: (outC, 1), of X's dtype: the size of one integer step in each row.
 
         Returns:
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         return self._run(X, (W, scale))
 
 
 class Linear(_Product):
-    """`X * W^T + bias` with weights that are set once, or given in a call."""
+    """`X * W^T + bias`, with weights set once or passed in a call."""
 
     def __init__(
         self,
@@ -291,19 +293,19 @@ class Linear(_Product):
         *,
         bias: bool = False,
     ) -> None:
-        """Says the sizes, as `MatMul` does, and whether there is a bias."""
+        """Sets the sizes, as `MatMul` does, and whether there is a bias."""
         super().__init__((inC, outC, batch), bias=bias, profile=profile, device=device)
         self._has_bias = bool(bias)
 
     def set_weights(self, W: Array, bias: Array | None = None) -> None:
-        """Makes weights constants of the program; later changes of the arrays are not seen.
+        """Makes the weights constants of the program; later changes to the arrays have no effect.
 
         Args:
             W: (outC, inC), float16 or float32.
-            bias: (outC,), of W's dtype, where the operator has one.
+            bias: (outC,), of W's dtype, if the operator has a bias.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         self._set(None, self._given(W, bias))
 
@@ -319,17 +321,17 @@ class Linear(_Product):
 
         Args:
             X: (batch, inC), of the weights' dtype.
-            W: (outC, inC), float16 or float32; without it those that were set are used.
+            W: (outC, inC), float16 or float32; by default, the weights from `set_weights`.
             op_id: name under which W is kept as a constant: a later call with the same name needs
                 no W, or passes the same array again. Another array replaces it.
-            bias: (outC,), with W, where the operator has one.
+            bias: (outC,), with W, if the operator has a bias.
 
         Returns:
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
-                no weights (code ``operator-weights``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``), or there
+                are no weights (code ``operator-weights``).
         """
         return self._run(X, self._given(W, bias), op_id)
 
@@ -338,17 +340,17 @@ class Linear(_Product):
 
 
 class QLinear(_QuantizedProduct):
-    """`X * (W * scale)^T` with quantized weights that are set once, or given in a call."""
+    """`X * (W * scale)^T` with quantized weights set once or passed in a call."""
 
     def set_weights(self, W: Array, scale: Array) -> None:
-        """Makes weights constants of the program; later changes of the arrays are not seen.
+        """Makes the weights constants of the program; later changes to the arrays have no effect.
 
         Args:
             W: as in `QMatMul.run`.
             scale: (outC, 1), float16 or float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``).
         """
         self._set(None, (W, scale))
 
@@ -363,7 +365,7 @@ class QLinear(_QuantizedProduct):
 
         Args:
             X: (batch, inC), of the scale's dtype.
-            W: as in `QMatMul.run`; without it those that were set are used.
+            W: as in `QMatMul.run`; by default, the weights from `set_weights`.
             scale: (outC, 1), float16 or float32.
             op_id: name under which W and scale are kept, as in `Linear.run`.
 
@@ -371,8 +373,8 @@ class QLinear(_QuantizedProduct):
             (batch, outC), of X's dtype, computed in float32.
 
         Raises:
-            OperatorInputError: a shape or dtype is another (code ``operator-input``), or there are
-                no weights (code ``operator-weights``).
+            OperatorInputError: a shape or dtype does not match (code ``operator-input``), or there
+                are no weights (code ``operator-weights``).
         """
         return self._run(X, (W, scale), op_id)
 

@@ -1,7 +1,7 @@
-"""Tools over ops, as torch dispatches them: capture, compare, time, replace, cast, check, observe.
+"""Tools for dispatched ops: capture, compare, time, replace, cast, check, observe.
 
-The commands are `npu-ops run`, `npu-ops replay` and `npu-ops monitor`. Comparing two finished
-results is npu_ops.verify_correctness, judging all of torch's ops npu_ops.op_conformance.
+The commands are `npu-ops run`, `npu-ops replay` and `npu-ops monitor`. To compare two results, use
+npu_ops.verify_correctness; to test all of torch's ops, npu_ops.op_conformance.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`OpAutoCompare`: each call on the device against the same call on the CPU, in float64."""
+"""`OpAutoCompare`: compares each device call with the same call on the CPU in float64."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ VERDICT_COLUMNS = (
 
 
 class OpAutoCompare(OpTool):
-    """Runs each call of the device on the CPU as well, and keeps what differs.
+    """Runs each device call on the CPU as well, and keeps the calls that differ.
 
-    The program goes on with the device's results. A call whose tensors are all on the CPU is left
-    alone.
+    The program continues with the device's results. Calls on CPU tensors are not compared.
 
     Attributes:
-        store: where calls that differ are captured; None for nowhere.
+        store: store of the calls that differ; None to capture none.
     """
 
     tool_name = "AUTOCOMPARE"
@@ -58,14 +57,14 @@ class OpAutoCompare(OpTool):
         """Prepares the tool; see OpTool for the options that all tools have.
 
         Args:
-            names: of the ops to compare.
-            excluded: of those to leave alone.
-            tolerances: (rtol, atol) by op (exact name or pattern) or by dtype of a result; ops win.
-                torch's own for everything else.
+            names: ops to compare.
+            excluded: ops to leave alone.
+            tolerances: (rtol, atol) by op (exact name or pattern) or by dtype of a result; ops take
+                precedence. The default is torch's.
             captures: a new or empty directory for the calls that differ.
-            budget_bytes: how much that directory may take.
-            every: of the calls of one op, compare the first of so many.
-            per_signature: how many calls of one signature to compare.
+            budget_bytes: maximum size of that directory.
+            every: compare one call of an op in this many.
+            per_signature: maximum number of calls of one signature to compare.
 
         Raises:
             OperatorInputError: [tool-option], [directory-taken].
@@ -120,7 +119,7 @@ class OpAutoCompare(OpTool):
             raise VerificationError(f"OpAutoCompare: {self.report()}", code="op-differs")
 
     def report(self) -> Report:
-        """One row for each call that was compared."""
+        """Returns one row for each compared call."""
         rows = tuple(
             (call.number, call.phase, signature, *verdict_cells(verdict), _place(call), folder)
             for call, signature, verdict, folder in self._found
@@ -145,7 +144,7 @@ class OpAutoCompare(OpTool):
 
 
 def verdict_cells(verdict: Verdict) -> tuple[Value, ...]:
-    """A verdict as the cells below `VERDICT_COLUMNS`."""
+    """Formats a verdict as cells below `VERDICT_COLUMNS`."""
     return (
         verdict.status,
         verdict.max_absolute_error,
@@ -162,5 +161,5 @@ def _place(call: Call) -> str:
 
 
 def _light(call: Call) -> Call:
-    """The call without its arguments, which would keep memory alive."""
+    """Returns the call without its arguments, which would keep memory alive."""
     return replace(call, args=(), kwargs={})

@@ -1,4 +1,4 @@
-"""`OpCapture`: calls to disk, with all that making them again needs; and a directory's budget."""
+"""`OpCapture`: writes calls to disk so that they can be replayed, within a size budget."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ GIB = 2**30
 
 
 class CaptureStore:
-    """A directory of captures that does not grow past its budget. Threads may share one.
+    """A directory of captures with a size budget. Thread-safe.
 
     Attributes:
         directory: where the captures are.
-        written_bytes: how much they take.
-        saved: how many there are.
-        over_budget: how many were left out because they would not fit.
-        not_writable: how many were left out because they hold what is neither strided memory nor
-            a plain value.
+        written_bytes: their size.
+        saved: their number.
+        over_budget: number of calls left out because they exceeded the budget.
+        not_writable: number of calls left out because an argument is neither a strided tensor nor a
+            plain value.
     """
 
     def __init__(self, directory: str | Path, budget_bytes: int) -> None:
-        """Takes a directory, which need not exist.
+        """Sets the directory, which need not exist.
 
         Raises:
             OperatorInputError: [tool-option] for a budget below 1, [directory-taken] for a
-                directory that holds something.
+                directory that is not empty.
         """
         self.directory = Path(directory)
         if budget_bytes < 1:
             raise OperatorInputError(
-                f"budget_bytes: a whole number from 1; got {budget_bytes}. Pass the bytes that "
-                "captures may take.",
+                f"budget_bytes must be a positive integer; got {budget_bytes}. Pass the maximum "
+                f"size of all captures in bytes.",
                 code="tool-option",
             )
         if self.directory.exists() and (
             not self.directory.is_dir() or any(self.directory.iterdir())
         ):
             raise OperatorInputError(
-                f"{self.directory}: captures go into a new or an empty directory; this one holds "
-                "something. Name another, or remove it.",
+                f"{self.directory}: the directory must be new or empty; got one with files. Name "
+                f"another, or remove it.",
                 code="directory-taken",
             )
         self._budget_bytes = budget_bytes
@@ -69,7 +69,7 @@ class CaptureStore:
             if self.written_bytes + size > self._budget_bytes:
                 self.over_budget += 1
                 return None
-            self.written_bytes += size  # claimed; what it really takes is known below
+            self.written_bytes += size  # reserved; corrected to the actual size below
         folder = self.directory / f"{capture.facts['number']:06d}-{capture.op}"
         written = save_capture(capture, folder)
         with self._lock:
@@ -91,8 +91,8 @@ class CaptureStore:
 class OpCapture(OpTool):
     """Writes each call with its arguments before and after it, its results and its random state.
 
-    Gradients are calls of their own: the one of `GeluBackward0` is a call of `aten.gelu_backward`,
-    and shares its `sequence` with the call of `aten.gelu` that it belongs to.
+    Gradients are separate calls: `GeluBackward0` calls `aten.gelu_backward`, which has the same
+    `sequence` as its forward call of `aten.gelu`.
 
     Attributes:
         store: the directory and what it holds.
@@ -114,11 +114,11 @@ class OpCapture(OpTool):
 
         Args:
             directory: new or empty.
-            names: of the ops to capture.
-            excluded: of those to leave alone.
-            budget_bytes: how much the directory may take on disk.
-            every: of the calls of one op, capture the first of so many.
-            per_signature: how many calls of one signature to capture.
+            names: ops to capture.
+            excluded: ops to leave alone.
+            budget_bytes: maximum size of the directory on disk.
+            every: capture one call of an op in this many.
+            per_signature: maximum number of calls of one signature to capture.
 
         Raises:
             OperatorInputError: [tool-option], [directory-taken].
@@ -143,7 +143,7 @@ class OpCapture(OpTool):
         return got.results
 
     def report(self) -> Report:
-        """The calls in order, with their folders."""
+        """Returns the calls in order, with their folders."""
         return Report(
             "Captured calls",
             ("call", "phase", "signature", "called by", "folder"),
@@ -158,7 +158,7 @@ def captured(trial: Trial, got: Outcome, note: str = "") -> Capture:
     Args:
         trial: the call with its arguments before.
         got: its outcome.
-        note: why it is kept.
+        note: the reason for the capture.
     """
     call = trial.call
     is_random = trial.state is None or got.state is None or not got.state.equal(trial.state)

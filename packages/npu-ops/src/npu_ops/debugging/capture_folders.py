@@ -1,4 +1,4 @@
-"""Folders of captured calls, found without torch."""
+"""Finds folders of captured calls, without torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CALL = "call.json"  # each has one
 
 @public_call
 def find_captures(directory: str | Path) -> list[Path]:
-    """The folders of captured calls in a directory, or the directory itself, in order of calls.
+    """Returns the capture folders in a directory, or the directory itself, in call order.
 
     Raises:
-        OperatorInputError: [capture-unreadable] when there is no capture.
+        OperatorInputError: [capture-unreadable] if there is none.
     """
     top = Path(directory)
     found = sorted({file.parent for file in top.rglob(CALL) if ".part" not in file.parent.suffix})

@@ -1,8 +1,7 @@
-"""A captured call on disk: a folder with `call.json` and `tensors.safetensors`.
+"""Format of a captured call: a folder with `call.json` and `tensors.safetensors`.
 
-`call.json` holds the op, where it was called, and the trees of its arguments before and after it,
-in which a tensor is a line of text-sized facts that names its bytes in the other file. Nothing in a
-folder is code.
+`call.json` holds the op, its call site, and its arguments before and after the call as trees, in
+which each tensor is a line that names its bytes in the other file. A folder contains no code.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ __all__ = [
 
 _FORMAT = 2
 _UNSEALED = 1  # the format before captures had checksums
-_SEAL_BYTES = 256  # of text, at most
+_SEAL_BYTES = 256  # maximum size of the text
 _PAGE = 4096  # bytes, of the usual file systems
 _TENSORS = "tensors.safetensors"
-# What safetensors has no name for is stored as bytes.
+# Dtypes that safetensors lacks are stored as bytes.
 _TYPED = frozenset(
     {
         torch.bool,
@@ -54,7 +53,7 @@ _TYPED = frozenset(
         torch.float64,
     }
 )
-# Values that are written by name: JSON key -> type.
+# Values written by name: JSON key -> type.
 _NAMED = {
     "dtype": torch.dtype,
     "layout": torch.layout,
@@ -68,17 +67,16 @@ _WRITABLE = (
 
 @dataclass(frozen=True)
 class Capture:
-    """A call with all that is needed to make it again.
+    """A call, complete for a replay.
 
     Attributes:
         op: its exact name, such as `aten.add.Tensor`.
-        facts: number, phase, node, sequence, line and signature of the call.
+        facts: the call's number, phase, node, sequence, line and signature.
         before: `(args, kwargs)` before it.
         after: `(results, args, kwargs)` after it.
-        state: of the device's random stream before it; None for a call that draws no numbers.
-        note: why it was captured, such as what differs.
-        has_checksum: whether it would show if its files were damaged; not for one of an earlier
-            version.
+        state: the device's random state before the call; None if the call draws no random numbers.
+        note: the reason for the capture, such as the difference.
+        has_checksum: whether damaged files can be detected; False for captures of earlier versions.
     """
 
     op: str
@@ -92,7 +90,7 @@ class Capture:
 
 @public_call
 def capture_size(capture: Capture) -> int:
-    """Bytes that a capture takes on disk at most: whole pages of its files and of its folder."""
+    """Returns the maximum size of a capture on disk in bytes, in whole pages."""
     tensors = _tensors(capture)
     data = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
     header = 16 + 200 * len(tensors)
@@ -101,7 +99,7 @@ def capture_size(capture: Capture) -> int:
 
 @public_call
 def is_writable(capture: Capture) -> bool:
-    """Whether all its tensors are strided memory, and all else are plain values."""
+    """Whether all tensors are strided and all other values plain."""
     return all(
         leaf is None or isinstance(leaf, _WRITABLE)
         for leaf in tree_leaves((capture.before.tree, capture.after.tree))
@@ -110,7 +108,7 @@ def is_writable(capture: Capture) -> bool:
 
 @public_call
 def save_capture(capture: Capture, folder: Path) -> int:
-    """Writes a capture; the folder appears whole or not at all.
+    """Writes a capture atomically.
 
     Returns:
         The bytes written.
@@ -133,8 +131,8 @@ def load_capture(folder: str | Path) -> Capture:
     """Reads a capture.
 
     Raises:
-        OperatorInputError: [capture-unreadable] for a folder that holds none.
-        DamagedFileError: [file-damaged] for files that are not as they were written.
+        OperatorInputError: [capture-unreadable] for a folder without a capture.
+        DamagedFileError: [file-damaged] for files that changed since.
     """
     folder = Path(folder)
     try:
@@ -187,7 +185,7 @@ def _tensors(capture: Capture) -> dict[str, torch.Tensor]:
 
 
 def _typed(data: torch.Tensor, dtypes: frozenset[torch.dtype]) -> torch.Tensor:
-    """Bytes as numbers of the only dtype that is read from them, for those who look at the file."""
+    """Views bytes as the only dtype that reads them, so that the file is readable."""
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
     if dtype not in _TYPED or data.numel() % dtype.itemsize:
         return data
@@ -195,7 +193,7 @@ def _typed(data: torch.Tensor, dtypes: frozenset[torch.dtype]) -> torch.Tensor:
 
 
 def _same(capture: Capture, after: StorageImage) -> int | None:
-    """The number of the storage before the call that still holds these bytes."""
+    """Returns the number of the storage before the call with the same bytes."""
     for number, before in enumerate(capture.before.storages):
         is_it = after.original is not None and before.original is not None
         if (
@@ -213,7 +211,7 @@ def _pages(size_bytes: int) -> int:
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    """JSON with a line for each thing, and lists of numbers on one."""
+    """Formats JSON with one item per line, and each list of numbers on one line."""
     text = json.dumps(document, indent=1)
     return re.sub(r"\[[\s\d,-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
@@ -301,7 +299,7 @@ def _load_snapshot(document: dict[str, Any], tensors: dict[str, torch.Tensor]) -
 def _load_tensor(held: dict[str, Any]) -> TensorImage:
     dtype = getattr(torch, held["dtype"])
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{held['dtype']} is no dtype")
+        raise ValueError(f"{held['dtype']} is not a dtype")
     return TensorImage(
         **(held | {"dtype": dtype, "size": tuple(held["size"]), "stride": tuple(held["stride"])})
     )

@@ -1,8 +1,8 @@
-"""Comparator: judges a call's results on a device against the same call in float64 on the CPU.
+"""Comparator: checks a call's results on a device against the CPU in float64.
 
-A device that is off by more than the tolerance is still right if the CPU is off as much in the
-same dtype: then the dtype cannot do better. Tolerances are torch's unless the user passes others.
-A call that a program served may differ by the shares of npu_ops.tolerances as well.
+A result outside the tolerance still passes if the CPU's error in the same dtype is as large: the
+dtype is the limit. Tolerances default to torch's. For a call that ran as a program, the tolerances
+of npu_ops.tolerances apply as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Relative and absolute tolerances; the first that fits counts, ops before dtypes.
+    """Relative and absolute tolerances; the first match applies, ops before dtypes.
 
     Attributes:
         by_op: pattern of op names -> (rtol, atol).
@@ -52,13 +52,13 @@ class Tolerances:
     def of(
         self, name: str, dtype: torch.dtype, *, largest: float, programs: int
     ) -> tuple[float, float]:
-        """The relative and the absolute tolerance of one result.
+        """Returns the relative and absolute tolerance of one result.
 
         Args:
-            name: of the op, such as `aten.mm.default`.
+            name: the op, such as `aten.mm.default`.
             dtype: of the result.
-            largest: the largest finite value that is expected.
-            programs: how many programs served the call.
+            largest: the largest finite expected value.
+            programs: number of programs that ran the call.
         """
         pattern = first_match(name, self.by_op)
         if pattern is not None:
@@ -73,9 +73,9 @@ class Tolerances:
 
 
 def _subject(name: str) -> str:
-    """An op's name in torch's database, as far as it is among those with a tolerance of their own.
+    """Returns an op's name in torch's database if it has a separate tolerance.
 
-    `aten._scaled_dot_product_attention_math.default` is what serves
+    `aten._scaled_dot_product_attention_math.default` implements
     `nn_functional_scaled_dot_product_attention`.
     """
     op = name.split(".")[1].strip("_")
@@ -86,10 +86,10 @@ def _subject(name: str) -> str:
 
 @public_call
 def structural_problem(trial: Trial, got: Outcome, host: Outcome) -> str:
-    """Says what differs in dtypes, shapes, strides, aliases or the random stream, or nothing.
+    """Describes a difference in dtypes, shapes, strides, aliases or random state; empty if none.
 
     Args:
-        trial: the call, with what its arguments were.
+        trial: the call with its original arguments.
         got: the device's outcome.
         host: the CPU's, in the same dtypes.
     """
@@ -113,7 +113,7 @@ def structural_problem(trial: Trial, got: Outcome, host: Outcome) -> str:
 
 
 def changed_arguments(trial: Trial, got: Outcome, host: Outcome) -> list[int]:
-    """The tensors among the arguments, by number, that the op writes or that came out unequal."""
+    """Returns the argument tensors, by number, that the op writes or that changed."""
     written = {id(tensor) for tensor in trial.call.written}
     apart = {number for number, (mine, its, _) in _memory(trial, got, host) if not mine.equal(its)}
     homes = _storage_numbers(trial, got)
@@ -143,7 +143,7 @@ def _plain(tensor: torch.Tensor) -> str:
 
 
 def _aliases(got: Outcome, host: Outcome) -> str:
-    """Lists results and arguments that share memory after the call otherwise than on the CPU."""
+    """Lists results and arguments whose memory sharing differs from the CPU's."""
     mine, its = _sharing(got), _sharing(host)
     for name in its:
         if mine[name] != its[name]:
@@ -152,7 +152,7 @@ def _aliases(got: Outcome, host: Outcome) -> str:
 
 
 def _sharing(outcome: Outcome) -> dict[str, str]:
-    """For each result and argument, whose memory it lies in."""
+    """Returns, for each result and argument, the owner of its memory."""
     owners: dict[int, str] = {}
     for place, storage in enumerate(outcome.homes):
         owners.setdefault(storage._cdata, f"the memory that argument {place} had")
@@ -168,9 +168,9 @@ def _sharing(outcome: Outcome) -> dict[str, str]:
 
 
 def _stray_write(trial: Trial, got: Outcome, host: Outcome) -> str:
-    """Whether memory changed that the call writes no element of."""
+    """Whether memory changed outside the elements that the call writes."""
     for number, (mine, its, before) in _memory(trial, got, host):
-        # Some schemas keep quiet about what they write; then the CPU has written it too.
+        # Some schemas omit writes; then the CPU wrote the same memory.
         is_quiet = not its.equal(before) and not trial.call.written
         if mine.equal(its) or is_quiet:
             continue
@@ -197,9 +197,9 @@ def _written_bytes(trial: Trial, got: Outcome, number: int, count: int) -> torch
 def _memory(
     trial: Trial, got: Outcome, host: Outcome
 ) -> Iterable[tuple[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
-    """For each storage below the arguments: its bytes on the device and on the CPU now, and before.
+    """Returns each argument storage's bytes now, on the device and the CPU, and before.
 
-    One that a side resized is left out; its tensors' shapes tell.
+    Leaves out resized storages: the tensors' shapes show these.
     """
     places = [image.storage for image in trial.before.images]
     for number, image in enumerate(trial.before.storages):
@@ -212,18 +212,18 @@ def _memory(
 
 
 def _storage_numbers(trial: Trial, outcome: Outcome) -> Sequence[int]:
-    """For each tensor among the arguments the number of its storage; -1 for one without."""
+    """Returns the storage number of each argument tensor; -1 if it has none."""
     numbers = iter(trial.before.images)
     return [next(numbers).storage if is_plain(leaf) else -1 for leaf in outcome.tensors]
 
 
-# Their values are whatever the memory held; torch's databases have the others.
+# Their values are undefined; torch's databases list the other ops of this kind.
 _UNDEFINED = UNDEFINED | {"resize", "resize_", "resize_as_"}
-# (op, number of a result) -> why parts of it are whatever the memory held.
+# (op, number of a result) -> why parts of it are undefined.
 _PARTLY_UNDEFINED = {
     ("_ctc_loss", 1): "log_alpha is not written past the length of each target",
 }
-_LONGEST = 200  # characters of an error that is quoted
+_LONGEST = 200  # maximum characters of a quoted error
 
 
 @dataclass(frozen=True)
@@ -231,13 +231,13 @@ class Verdict:
     """The verdict on one call.
 
     Attributes:
-        status: `close`, `as the CPU` (beyond the tolerance of float64, as the CPU is), `differs`,
+        status: `close`, `as the CPU` (outside the tolerance, as is the CPU), `differs`,
             or `not compared`.
-        problem: what differs, or why nothing was compared; empty if all is right.
-        precision: of the reference: `float64`, or `own` where the call cannot be made so.
+        problem: the difference, or the reason for not comparing; empty if the call passed.
+        precision: of the reference: `float64`, or `own` if the call does not support it.
         max_absolute_error: the largest `|device - reference|` of all results and written arguments.
         max_relative_error: the largest `|device - reference| / |reference|`.
-        cosine: the smallest cosine similarity of a result with its reference; None where there is
+        cosine: the smallest cosine similarity of a result with its reference; None if there is
             none.
         host_error: the largest `|CPU - reference|` of the CPU in the arguments' own dtypes.
     """
@@ -252,7 +252,7 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing differs."""
+        """Whether the call passed."""
         return self.status != "differs"
 
 
@@ -261,10 +261,10 @@ def judge(trial: Trial, got: Outcome, tolerances: Tolerances, *, programs: int =
     """Compares a device's outcome with the CPU's.
 
     Args:
-        trial: the call, with what its arguments were.
-        got: the device's outcome; an error in it is expected of the CPU too.
-        tolerances: what ops may be off by.
-        programs: how many programs served the call.
+        trial: the call with its original arguments.
+        got: the device's outcome; if it is an error, the CPU must raise it too.
+        tolerances: allowed differences.
+        programs: number of programs that ran the call.
     """
     host = trial.on_host()
     if host.error is not None or got.error is not None:
@@ -289,28 +289,28 @@ def judge(trial: Trial, got: Outcome, tolerances: Tolerances, *, programs: int =
 
 @public_call
 def is_undefined(op: OpOverload[..., Any]) -> bool:
-    """Whether an op's values are whatever the memory held."""
+    """Whether an op's values are undefined."""
     return op._schema.name.removeprefix("aten::") in _UNDEFINED
 
 
 @public_call
 def is_partly_undefined(op: OpOverload[..., Any], place: int) -> bool:
-    """Whether parts of one of an op's results, by its number, are whatever the memory held."""
+    """Whether parts of an op's numbered result are undefined."""
     return (op._schema.name.removeprefix("aten::"), place) in _PARTLY_UNDEFINED
 
 
 @public_call
 def compare(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> Comparison:
-    """One tensor's comparison; of a nested one that of the member that is worst."""
+    """Compares one tensor; for a nested tensor, returns its worst member's comparison."""
     parts = verify_correctness(got, expected, rtol, atol, check_dtype=False).comparisons
     return max(parts, key=lambda part: (not part.passed, part.max_absolute_error))
 
 
 @public_call
 def cosine_similarity(got: torch.Tensor, expected: torch.Tensor) -> float | None:
-    """The cosine of the angle between two tensors' values, which may be on different devices.
+    """Returns the cosine similarity of two tensors, which may be on different devices.
 
-    None for integers, for tensors without a direction, and where a value is not finite.
+    None for integers, zero tensors, and non-finite values.
     """
     if not expected.is_floating_point() or got.shape != expected.shape:
         return None
@@ -348,7 +348,7 @@ def _judge_errors(trial: Trial, got: Outcome, host: Outcome) -> Verdict:
 
 
 def _wide(trial: Trial, host: Outcome) -> Outcome | None:
-    """The call in float64; None where it draws numbers, reads bits, or cannot be made so."""
+    """Runs the call in float64; None if it draws numbers, reads bits, or lacks float64."""
     op = trial.call.op
     is_random = torch.Tag.nondeterministic_seeded in op.tags or (
         trial.state is not None
@@ -370,7 +370,7 @@ def _rows(
     """Compares results and written arguments of the device, the CPU, and the reference."""
     sides = [tree_leaves(outcome.results) for outcome in outcomes]
     if len({len(side) for side in sides}) > 1:
-        return []  # told as a matter of structure
+        return []  # reported as a structural difference
     named = [
         (f"result {place}", parts)
         for place, parts in enumerate(zip(*sides, strict=True))

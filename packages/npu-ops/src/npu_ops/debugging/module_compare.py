@@ -1,4 +1,4 @@
-"""`ModuleCompare`: two runs of a module, layer by layer: outputs and gradients."""
+"""`ModuleCompare`: compares the outputs and gradients of two runs, layer by layer."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CHECKSUM = "checksum"
 
 @dataclass
 class ModuleRun:
-    """Results of a module's layers in one iteration, on the CPU, in the order of their ends.
+    """Results of a module's layers in one iteration, on the CPU, in order of completion.
 
     Attributes:
-        activations: (layer, call of the layer, place among its results) -> value.
-        gradients: the same keys -> gradient of that result, in the order in which they came.
+        activations: (layer, call of the layer, index of the result) -> value.
+        gradients: the same keys -> gradient of that result, in order of arrival.
         parameters: name -> gradient at the end of the iteration.
     """
 
@@ -62,7 +62,7 @@ class ModuleRun:
 
     @public_call
     def save(self, file: str | Path) -> None:
-        """Writes the run, so that it can be compared on another machine.
+        """Writes the run, for a comparison on another machine.
 
         Raises:
             FileAccessError: [file-access] for a file that cannot be written.
@@ -78,8 +78,7 @@ class ModuleRun:
             safetensors.torch.save_file(tensors, str(file), metadata)
         except safetensors.SafetensorError as error:
             raise FileAccessError(
-                f"ModuleRun.save: {file} must be a file that can be written; got: {error}. Name "
-                "another.",
+                f"ModuleRun.save: {file} must be writable; got: {error}. Name another file.",
                 code="file-access",
             ) from error
 
@@ -89,18 +88,18 @@ class ModuleRun:
         """Reads a run.
 
         Raises:
-            OperatorInputError: [module-run] for a file that holds none.
-            DamagedFileError: [file-damaged] for one that is not as it was written.
+            OperatorInputError: [module-run] for a file without a run.
+            DamagedFileError: [file-damaged] for a file that changed since.
         """
         run = cls()
         try:
-            if not Path(file).is_file():  # safetensors waits for a pipe's writer, beyond Ctrl-C
-                raise OSError("there is no such file")
+            if not Path(file).is_file():  # safetensors blocks on a pipe
+                raise OSError("the file does not exist")
             with safetensors.safe_open(str(file), "pt") as opened:
                 kept = (opened.metadata() or {}).get(_CHECKSUM)
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             if kept is not None and kept != _checksum(tensors):
-                raise damaged(Path(file), "its tensors are not what was written")
+                raise damaged(Path(file), "its tensors differ from those written")
             keys = sorted((json.loads(name) for name in tensors), key=lambda key: key[:2])
             for kind, place, *key in keys:
                 value = tensors[json.dumps([kind, place, *key])]
@@ -140,11 +139,11 @@ class LayerDifference:
 
     Attributes:
         kind: `activation`, `gradient` (of a layer's result) or `parameter` (its gradient).
-        layer: the layer's name in the module; of a parameter, the parameter's.
-        call: which of the layer's calls, from 0.
-        place: which of its results, from 0.
-        seen: the comparison.
-        cosine: similarity; None where there is none.
+        layer: the layer's name in the module; for a parameter, the parameter's name.
+        call: index of the layer's call, from 0.
+        place: index of the result, from 0.
+        seen: the values' comparison.
+        cosine: cosine similarity; None if undefined.
     """
 
     kind: str
@@ -158,9 +157,9 @@ class LayerDifference:
 class ModuleCompare:
     """Compares two runs of a module, in the order in which the layers ran.
 
-    Forward, the first difference is in the first layer that parts. Going backward the gradients
-    come from the loss on, so the first that parts is that of the result of the layer whose
-    successor's gradient is at fault.
+    In the forward pass, the first difference is in the first layer that diverges. Gradients are in
+    order of the backward pass: if the gradient of a layer's result is the first to differ, the
+    backward of the next layer is at fault.
 
     Attributes:
         layers: one entry for each result of each call of each layer, activations first, then
@@ -179,14 +178,14 @@ class ModuleCompare:
         """Compares the runs.
 
         Args:
-            run: the one in question.
-            reference: the one that is right, such as the CPU's, also in higher precision.
+            run: the run to check.
+            reference: the expected run, such as the CPU's, possibly in higher precision.
             rtol: relative tolerance; by default that of torch.testing for the run's dtypes.
-            atol: absolute tolerance; by default torch.testing's times 10, and that share of the
-                largest value: errors add up from layer to layer.
+            atol: absolute tolerance; by default 10 times torch.testing's, plus that share of the
+                largest value: errors accumulate over layers.
 
         Raises:
-            OperatorInputError: [module-run] when the runs are not of one module.
+            OperatorInputError: [module-run] if the runs are of different modules.
         """
         self._tolerances = (rtol, atol)
         self.layers: tuple[LayerDifference, ...] = (
@@ -201,16 +200,16 @@ class ModuleCompare:
 
     @property
     def first_difference(self) -> LayerDifference | None:
-        """The first layer that parts; None if none does."""
+        """The first layer that differs; None if all agree."""
         return next((layer for layer in self.layers if not layer.seen.passed), None)
 
     @property
     def passed(self) -> bool:
-        """Whether no layer parts."""
+        """Whether all layers agree."""
         return self.first_difference is None
 
     def raise_if_failed(self) -> None:
-        """Raises when a layer parts.
+        """Raises if a layer differs.
 
         Raises:
             VerificationError: [module-differs], naming the first layer.
@@ -221,7 +220,7 @@ class ModuleCompare:
             )
 
     def report(self) -> Report:
-        """One row for each layer and gradient; those that part are marked."""
+        """Returns one row for each layer and gradient, with differences marked."""
         rows = tuple(
             (
                 one.kind,
@@ -254,8 +253,9 @@ class ModuleCompare:
         if run.keys() != reference.keys():
             odd = sorted(run.keys() ^ reference.keys())[0]
             raise OperatorInputError(
-                f"ModuleCompare: both runs must be of one module; the {kind} of {odd[0]} is in one "
-                "alone. Record the same module with arguments of the same structure.",
+                f"ModuleCompare: both runs must be of the same module; got the {kind} of {odd[0]} "
+                f"in only one of them. Record the same module with arguments of the same "
+                f"structure.",
                 code="module-run",
             )
         for key, got in run.items():
@@ -273,7 +273,7 @@ class ModuleCompare:
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Of names, dtypes, shapes and bytes."""
+    """Returns a checksum of names, dtypes, shapes and bytes."""
     parts = [
         f"{name} {tensor.dtype} {list(tensor.shape)} {digest(_bytes(tensor))}"
         for name, tensor in sorted(tensors.items())
@@ -286,5 +286,5 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _plain(results: Any) -> Any:
-    """Results of a layer as a pytree: transformers' are dictionaries of classes of their own."""
+    """Returns a layer's results as a pytree: transformers uses its own dictionary classes."""
     return dict(results) if isinstance(results, Mapping) else results

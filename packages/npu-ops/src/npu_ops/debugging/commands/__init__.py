@@ -1,1 +1,1 @@
-"""The subcommands of npu-ops that run a program under tools, watch one, or repeat its calls."""
+"""Subcommands of npu-ops that run a program under tools, monitor a process, or replay calls."""

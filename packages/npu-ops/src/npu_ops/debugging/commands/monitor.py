@@ -1,4 +1,4 @@
-"""The subcommand ``npu-ops monitor``: a command's processor, memory and device memory over time."""
+"""The subcommand ``npu-ops monitor``: CPU, memory and device memory of a command over time."""
 
 from __future__ import annotations
 

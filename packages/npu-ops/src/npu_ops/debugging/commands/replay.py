@@ -1,4 +1,4 @@
-"""``npu-ops replay``: repeats captured calls, checks and times them."""
+"""The subcommand ``npu-ops replay``: repeats, checks and times captured calls."""
 
 from __future__ import annotations
 

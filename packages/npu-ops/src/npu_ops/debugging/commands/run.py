@@ -1,6 +1,6 @@
-"""The subcommand ``npu-ops run``: a program, unchanged, under the tools that are asked for.
+"""The subcommand ``npu-ops run``: runs an unchanged program under the requested tools.
 
-The tools themselves are in their own files; `npu-profiler trace` records times without them.
+Each tool has its module; `npu-profiler trace` records times without them.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not options.program:
         parser.error("a script, or -m and a module, must follow the options")
-    # os.path takes any text, where Path raises for a name too long.
+    # os.path takes any text; Path raises for a name that is too long.
     if not options.is_module and not os.path.exists(options.program[0]):  # noqa: PTH110
         raise OperatorInputError(
-            f"script: must be a file; got {options.program[0]}, which is not there. Check the "
-            "path, or use -m for a module.",
+            f"script must be an existing file; got {options.program[0]}. Check the path, or use -m "
+            f"for a module.",
             code="script-missing",
         )
     if options.capture and options.output is None:
@@ -99,10 +99,10 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def _tools(options: argparse.Namespace) -> dict[str, OpTool]:
-    """The tools by the names of their reports; one that changes calls stands before its observers.
+    """Returns the tools by report name; tools that change calls come before observers.
 
-    The tool that is entered last sees a call first: what it compares or captures is what those
-    before it make of the call.
+    The tool entered last sees a call first: it compares or captures the call as the earlier tools
+    change it.
     """
     from npu_ops.debugging.autocompare import OpAutoCompare  # torch: help needs none
     from npu_ops.debugging.capture import OpCapture
@@ -152,7 +152,7 @@ def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise OperatorInputError(
-            f"--cast: a dtype of torch; got {name!r}. Pass one such as float64 or bfloat16.",
+            f"--cast must be a dtype of torch; got {name!r}. Pass one such as float64 or bfloat16.",
             code="tool-option",
         )
     return found
@@ -179,8 +179,9 @@ def _run(program: list[str], *, is_module: bool) -> int:
             traceback.print_exc()
             return 1
         raise OperatorInputError(
-            f"{'-m' if is_module else 'script'}: must be what Python can run; got {name}: "
-            f"{str(error).rstrip('.')}. Check the name; a script stands without -m.",
+            f"{'-m' if is_module else 'script'}: must be a program that Python can run; got "
+            f"{name}: "
+            f"{str(error).rstrip('.')}. Check the name; pass a script without -m.",
             "module-missing" if is_module else "script-missing",
         ) from error
     except Exception:  # noqa: BLE001  # the program's own; the reports follow it
@@ -192,7 +193,7 @@ def _run(program: list[str], *, is_module: bool) -> int:
 
 
 def _is_of_runpy(error: BaseException) -> bool:
-    """Whether the error arose before the first line of the program."""
+    """Whether the error occurred before the first line of the program."""
     ours = {code.co_filename for code in (_run.__code__, runpy.run_path.__code__)}
     return all(
         frame.f_code.co_filename in ours for frame, _ in traceback.walk_tb(error.__traceback__)
