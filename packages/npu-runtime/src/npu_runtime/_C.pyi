@@ -80,21 +80,21 @@ class LayerRecord:
     def duration_us(self) -> int: ...
 
 class FrozenTensors:
-    """Whether tensors still hold what they held: by version counter, address, offset and bytes.
+    """Detects changes of tensors by version counter, address, offset and bytes.
 
-    The tensors' memory is held, so that no other takes its address. Linux reports the pages that
-    were written since (6.7 and later, where `userfaultfd` is allowed); bytes that share a page with
-    others are compared with a copy. Elsewhere, and in memory shared with other processes, all
-    bytes are read each time.
+    The tensors' memory is kept alive, so that no other tensor gets its address. Linux 6.7 and later
+    reports written pages (if `userfaultfd` is allowed); bytes that share a page with other data are
+    compared with a copy. Elsewhere, and in memory shared with other processes, all bytes are read
+    each time.
 
     Args:
-        positions: of the tensors in the sequences that are asked about.
+        positions: positions of the tensors in the sequences to check.
         tensors: any shape, dtype and device, made outside of inference mode.
-        names: what their owner calls them, for the errors of graphs that are captured.
+        names: their names, for the errors of captured graphs.
 
     Raises:
-        InputError: [frozen-positions] lists of unequal length, [frozen-tensor] a tensor that counts
-            no versions.
+        InputError: [frozen-positions] lists of unequal length, [frozen-tensor] a tensor without a
+            version counter.
     """
 
     def __init__(
@@ -104,26 +104,26 @@ class FrozenTensors:
     def unwatched(
         positions: Sequence[int], tensors: Sequence[torch.Tensor], names: Sequence[str] = ...
     ) -> FrozenTensors:
-        """The same without a look at the bytes, unless they are suspected."""
+        """Makes the same check without reading the bytes, unless they are suspected."""
     @staticmethod
     def suspect_all() -> None:
-        """Has all bytes of all frozen tensors be read at the next question."""
+        """Makes the next check read all bytes of all frozen tensors."""
     @property
     def positions(self) -> list[int]: ...
     def is_current(self, inputs: Sequence[Any]) -> bool:
-        """Whether each position holds its tensor's memory, unchanged since.
+        """Whether each position still holds its tensor's unchanged memory.
 
-        During a capture the graph is told of the tensors; for one that follows weights none is
-        current, as it must not hold any.
+        During a capture, registers the tensors with the graph; for a graph that follows weights,
+        returns False, because it must not hold any.
         """
     def changed(self, inputs: Sequence[Any]) -> list[int]:
-        """The positions that no longer do."""
+        """Returns the positions whose tensors changed."""
 
 def reports_written_pages() -> bool:
     """Whether the system reports which pages were written."""
 
 def want_written_pages(is_wanted: bool) -> None:
-    """Has bytes be read instead where it is false, for tests."""
+    """Selects page reports (True) or reading the bytes (False), for tests."""
 
 class Graph:
     def __init__(self, follows_weights: bool = False) -> None: ...

@@ -1,4 +1,4 @@
-"""The npu device for PyTorch: importing this package, or torch, which loads it, registers it."""
+"""The npu device for PyTorch. Importing torch or this package registers it."""
 
 from typing import TYPE_CHECKING
 

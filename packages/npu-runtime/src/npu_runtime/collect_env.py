@@ -1,7 +1,7 @@
-"""What a report about a problem should hold, as ``npu-runtime collect-env`` prints it.
+"""Collects the facts for a bug report, which ``npu-runtime collect-env`` prints.
 
-torch's own collection, then what is particular to npu. What is wrong with the machine, and how to
-put it right, is told by ``npu-runtime doctor``.
+torch's collection comes first, then the facts about npu. ``npu-runtime doctor`` diagnoses the
+machine.
 """
 
 import dataclasses
@@ -49,14 +49,14 @@ _VARIABLES = (
 
 
 def collect() -> dict[str, object]:
-    """What this platform adds to torch's collection, as values that JSON knows.
+    """Returns this platform's additions to torch's collection, as JSON values.
 
     Keys: ``devices``, ``driver_error``, ``packages``, ``environment`` and ``doctor``.
     """
     devices: list[dict[str, object]] = []
     error = ""
     try:
-        device_info(0)  # the reason, where there is no device
+        device_info(0)  # the reason, if there is no device
         devices = [dataclasses.asdict(device_info(index)) for index in range(_C.device_count())]
     except NpuError as failure:
         error = str(failure)
@@ -71,7 +71,7 @@ def collect() -> dict[str, object]:
 
 
 def shareable(collected: dict[str, object]) -> dict[str, object]:
-    """What anybody may read: without search paths and the names of user and machine."""
+    """Returns a shareable copy, without search paths and the names of user and machine."""
     environment = collected["environment"]
     assert isinstance(environment, dict)
     kept = {name: value for name, value in environment.items() if not name.startswith("LD_")}
@@ -90,7 +90,7 @@ def shareable(collected: dict[str, object]) -> dict[str, object]:
 
 
 def as_text(collected: dict[str, object]) -> str:
-    """Torch's own collection, and then ours."""
+    """Returns torch's collection, followed by ours, as text."""
     own = torchs_own.get_pretty_env_info()  # type: ignore[no-untyped-call]
     return f"{own.strip()}\n\n{_text(collected)}"
 

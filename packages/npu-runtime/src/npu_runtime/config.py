@@ -1,7 +1,6 @@
 """Settings of npu-runtime from the environment, read once at import.
 
-What they mean to the device is decided in csrc/driver; nothing else in the package reads the
-environment.
+csrc/driver interprets them; nothing else in the package reads the environment.
 """
 
 import os
@@ -18,7 +17,7 @@ __all__ = ["RuntimeConfig", "config", "problem", "variables"]
 class RuntimeConfig:
     """Settings that hold for the life of the process."""
 
-    # The driver's name of the device that is to serve as npu (``NPU_DEVICE``: ``NPU``, ``GPU``,
+    # The driver's name of the device to use as npu (``NPU_DEVICE``: ``NPU``, ``GPU``,
     # ``CPU`` of OpenVINO); empty for the driver's choice.
     device: str = ""
     # Name of the driver (``NPU_DRIVER``: ``openvino``, ``sim`` or a vendor's); empty for vendors'
@@ -27,33 +26,32 @@ class RuntimeConfig:
     # OpenVINO's C library for the driver openvino (``NPU_OPENVINO_LIBRARY``); empty for that of the
     # installed ``openvino``.
     openvino_library: str = ""
-    launch_blocking: bool = False  # whether each run waits for its end (``NPU_LAUNCH_BLOCKING=1``)
-    sanitizer: bool = False  # whether cross-stream races are looked for (``NPU_SANITIZER=1``)
-    # Whether device memory still held at exit is reported, with the Python stacks that allocated it
+    launch_blocking: bool = False  # whether each run is synchronous (``NPU_LAUNCH_BLOCKING=1``)
+    sanitizer: bool = False  # whether to detect cross-stream races (``NPU_SANITIZER=1``)
+    # Whether to report device memory held at exit, with the Python stacks that allocated it
     # (``NPU_MEMORY_CHECK=1``).
     memory_check: bool = False
-    # File that a memory snapshot is written to when memory runs out (``NPU_OOM_SNAPSHOT``); empty
+    # File for a memory snapshot when memory runs out (``NPU_OOM_SNAPSHOT``); empty
     # for none.
     oom_snapshot: str = ""
-    # Whether programs are loaded so that they can tell the times of their layers
-    # (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither used nor kept.
+    # Whether to load programs with layer profiling
+    # (``NPU_PROFILE_LAYERS=1``); compiled blobs are then neither read nor written.
     profile_layers: bool = False
-    # Whether observers of other wheels are installed, so that ``npu-profiler attach`` finds this
+    # Whether to install observers of other wheels, so that ``npu-profiler attach`` finds this
     # process (``NPU_ATTACH=1``).
     attach: bool = False
-    # Whether Hugging Face's libraries are told of npu (``NPU_HUGGINGFACE=0``: no).
+    # Whether to add npu to Hugging Face's libraries (``NPU_HUGGINGFACE=0``: no).
     hugging_face: bool = True
-    # Whether those libraries take npu where a program names no device (``NPU_AUTO``); None where
-    # that depends on what serves.
+    # Whether those libraries default to npu (``NPU_AUTO``); None to decide by the device in use.
     auto: bool | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "RuntimeConfig":
-        """The settings that the environment gives now.
+        """Reads the settings from the environment.
 
         Raises:
-            InputError: a variable holds what it cannot have (code ``bad-setting``). Which devices
-                and drivers there are is not known here.
+            InputError: a variable has an invalid value (code ``bad-setting``). Names of devices and
+                drivers are not checked here.
         """
         values = os.environ if environment is None else environment
         told = read_flag(values, "NPU_HUGGINGFACE", error=InputError)
@@ -75,9 +73,9 @@ class RuntimeConfig:
 
 
 def _read() -> tuple[RuntimeConfig, InputError | None]:
-    """The settings; the defaults and the error where one of them is wrong.
+    """Returns the settings, or the defaults and the error if one is invalid.
 
-    This is read while torch is imported, which must work in any environment.
+    Runs during the import of torch, which must work in any environment.
     """
     try:
         return RuntimeConfig.from_environment(), None
@@ -89,8 +87,8 @@ config, problem = _read()
 
 
 def variables(*prefixes: str) -> dict[str, str]:
-    """Variables of the environment whose names start with one of the prefixes, by name.
+    """Returns environment variables whose names start with one of the prefixes, by name.
 
-    For showing them to people and for rules of the system's own; settings are in ``config``.
+    For display and for the system's conventions; settings are in ``config``.
     """
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}

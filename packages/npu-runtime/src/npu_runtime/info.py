@@ -1,8 +1,8 @@
-"""Which device serves as npu, and why.
+"""Describes the device in use as npu, and the reason for its choice.
 
-The driver (csrc/driver) decides. A command that runs without torch calls OpenVINO's C library, with
-the choice and the words of csrc/driver/openvino_devices.cpp, and the driver only where that library
-does not decide.
+The driver (csrc/driver) chooses it. Commands without torch call OpenVINO's C library, with the same
+rules and texts as csrc/driver/openvino_devices.cpp, and the driver only if that library cannot
+decide.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def serving_device(library: str, wanted: str) -> dict[str, Any] | None:
     """Describes the device that the driver openvino would open, for a name or its own choice.
 
     `library` is OpenVINO's C library. Returns what the extension module's `device_properties` does;
-    None where there is no such device, or OpenVINO does not answer: opening the device says why.
+    None if there is no such device or OpenVINO fails: opening the device reports the reason.
     """
     return _asked(library, lambda openvino, core: _described(openvino, core, wanted))
 
@@ -65,7 +65,7 @@ def architecture_of(library: str, device: str) -> str:
 def _asked(
     library: str, ask: Callable[[ctypes.CDLL, ctypes.c_void_p], _Found | None]
 ) -> _Found | None:
-    """Returns what a core answers; None without a library or the functions that are called."""
+    """Queries an OpenVINO core; None without the library or its functions."""
     try:
         openvino = ctypes.CDLL(library)
         core = ctypes.c_void_p()
@@ -123,7 +123,7 @@ def _device_names(openvino: ctypes.CDLL, core: ctypes.c_void_p) -> list[str]:
 
 
 def _choice(names: list[str], wanted: str) -> tuple[str, str] | None:
-    """The device, and why it is that one."""
+    """Returns the device, and the reason for its choice."""
     if wanted:
         found = _first(names, wanted)
         return None if found is None else (found, f"NPU_DEVICE={wanted} asks for it")
@@ -140,7 +140,7 @@ def _choice(names: list[str], wanted: str) -> tuple[str, str] | None:
 
 
 def _first(names: list[str], wanted: str) -> str | None:
-    """The first device of a kind; "NPU" also finds "NPU.0"."""
+    """Returns the first device of a kind; "NPU" also matches "NPU.0"."""
     return next((name for name in names if name == wanted or name.startswith(f"{wanted}.")), None)
 
 
@@ -156,7 +156,7 @@ def _driver_version(openvino: ctypes.CDLL, npu_driver: str | None) -> str:
 
 
 def _cut(text: bytes | None, size: int) -> str:
-    """A text as it is in an array of so many bytes."""
+    """Truncates a text to a number of bytes."""
     return (text or b"")[: size - 1].decode("utf-8", "replace")
 
 
@@ -166,13 +166,13 @@ class DeviceInfo:
 
     Attributes:
         name: torch's name of it, for example ``npu:0``.
-        driver: the driver that serves it, for example ``openvino``.
+        driver: its driver, for example ``openvino``.
         device: the driver's own name, for example ``NPU`` or ``CPU``.
-        full_name: the product.
+        full_name: the product name.
         driver_version: version of the vendor's software.
-        capabilities: what the vendor says the device computes in, for example ``("FP32", "BF16")``.
-        memory_bytes: memory that it can use; 0 when unknown.
-        reason: one clause that says why this device serves.
+        capabilities: the dtypes that the vendor reports, for example ``("FP32", "BF16")``.
+        memory_bytes: usable memory; 0 if unknown.
+        reason: the reason for choosing this device, as a clause.
     """
 
     name: str
@@ -190,7 +190,7 @@ def device_info(index: int = 0) -> DeviceInfo:
     """Describes a device; opens the driver on first use.
 
     Raises:
-        DeviceError: no device can serve (code ``device-absent``), or the index does not exist
+        DeviceError: no device is available (code ``device-absent``), or the index does not exist
             (``device-index``).
     """
     if not -(2**31) <= index < 2**31:  # what a native index holds
@@ -215,7 +215,7 @@ def device_info(index: int = 0) -> DeviceInfo:
 
 @functools.cache
 def npu_architecture() -> str:
-    """Returns the generation of the NPU that serves, such as "4000"; "" for other devices."""
+    """Returns the generation of the NPU in use, such as "4000"; "" for other devices."""
     serving = device_info()
     if serving.driver != "openvino" or not serving.device.startswith("NPU"):
         return ""
@@ -223,7 +223,7 @@ def npu_architecture() -> str:
 
 
 def _opened(index: int) -> dict[str, Any]:
-    start_packages()  # a program that imported npu_runtime has them
+    start_packages()  # already loaded if npu_runtime is imported
     from npu_runtime import _C  # late: it needs torch's libraries
 
     return _C.device_properties(index)
@@ -231,10 +231,10 @@ def _opened(index: int) -> dict[str, Any]:
 
 @functools.cache
 def _asked_without_torch() -> dict[str, Any] | None:
-    """What OpenVINO says; None where another driver may serve, or none can."""
+    """Returns OpenVINO's choice; None if another driver may be used, or none can."""
     if problem is not None or not is_built_for(importlib.metadata.version("torch")):
         return None
-    # A library of the user's own must pass the driver's checks.
+    # A library given by the user must pass the driver's checks.
     if config.driver not in ("", "openvino") or config.openvino_library:
         return None
     if not config.driver and vendor_entry_points():

@@ -1,4 +1,4 @@
-"""`npu-runtime collect-env`: what a report about a problem should hold."""
+"""`npu-runtime collect-env`: prints the facts for a bug report."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints it all, as text or, with --json or --share, ours alone as JSON. Returns 0."""
+    """Prints everything as text, or only our part as JSON with --json or --share; returns 0."""
     parser = CommandParser(
         prog="npu-runtime collect-env",
         description="Print what a report about a problem should hold: torch's own collection, the "
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         help="print ours as JSON without names of the user and the machine, for anybody to read",
     )
     given = parser.parse_args(arguments)
-    from npu_runtime import collect_env  # imports torch, which help needs not
+    from npu_runtime import collect_env  # imports torch, which --help does not need
 
     collected = collect_env.collect()
     if given.share:

@@ -1,4 +1,4 @@
-"""`npu-runtime doctor`: what keeps the NPU from serving, and the fix."""
+"""`npu-runtime doctor`: reports why the NPU does not work, and the fix."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examines the machine; returns 0 where nothing keeps an NPU from serving, else 1."""
+    """Checks the machine; returns 0 if the NPU can work, else 1."""
     parser = CommandParser(
         prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
     )
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         help="end with exit code 1 on a machine without an NPU too, for scripts that need one",
     )
     options = parser.parse_args(arguments)
-    from npu_runtime import doctor  # torch: help needs none
+    from npu_runtime import doctor  # late: --help does not need torch
 
     machine = doctor.read_machine()
     checks = doctor.run_checks(machine)

@@ -1,4 +1,4 @@
-"""`npu-runtime info`: which device serves as npu, and why, for people and for programs."""
+"""`npu-runtime info`: shows the device behind npu and the reason, as text or JSON."""
 
 import dataclasses
 import importlib.metadata
@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what serves; returns 0."""
+    """Prints the device in use; returns 0."""
     parser = CommandParser(
         prog="npu-runtime info", description="Say which device serves as npu, and why."
     )
@@ -23,13 +23,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report() -> dict[str, object]:
-    """Everything that there is to tell, as JSON-like values."""
-    import torch  # help needs none
+    """Returns all facts as JSON-like values."""
+    import torch  # late: --help does not need it
 
     from npu_runtime import _C
     from npu_runtime.info import device_info
 
-    device_info(0)  # raises, with the reason, where there is no device
+    device_info(0)  # raises, with the reason, if there is no device
     free_bytes, total_bytes = _C.memory_info(0)
     return {
         "npu-runtime": importlib.metadata.version("npu-runtime"),

@@ -1,4 +1,4 @@
-"""Programs written for ``cuda`` run on ``npu`` unchanged; ``transfer_to_npu`` switches it on."""
+"""Runs programs written for ``cuda`` unchanged on ``npu``; enabled by ``transfer_to_npu``."""
 
 from npu_runtime.cuda_compat.activation import activate, deactivate, is_active, transferred
 

@@ -47,12 +47,12 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replaces, or adds, an attribute of a module or a class."""
-        # What a class inherits comes back by deleting; so does what was not there.
+        # For inherited or absent attributes, deleting restores the original state.
         self._before.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
     def undo(self) -> None:
-        """Puts everything back as it was."""
+        """Undoes all replacements."""
         while self._before:
             owner, name, value = self._before.pop()
             if value is _MISSING:
@@ -61,20 +61,19 @@ class Patches:
                 setattr(owner, name, value)
 
 
-# Programs ask for 8.0 to know about bfloat16, and for 8.9 or 9.0 to know about FP8, which is not
-# here.
+# Programs check for 8.0 to detect bfloat16, and for 8.9 or 9.0 to detect FP8, which npu lacks.
 _CAPABILITY = (8, 0)
 _SUBMODULES = ("amp", "graphs", "memory", "nvtx", "random", "streams")
 
 
 @dataclass(frozen=True)
 class CudaDeviceProperties(DeviceProperties):
-    """Properties of an npu device with the fields that programs for CUDA read.
+    """Properties of an npu device with the fields of CUDA's.
 
     Attributes:
         major: first number of the compute capability.
         minor: second number of the compute capability.
-        multi_processor_count: 1: a device is not divided for its users.
+        multi_processor_count: always 1.
     """
 
     major: int = _CAPABILITY[0]
@@ -83,7 +82,7 @@ class CudaDeviceProperties(DeviceProperties):
 
 
 def _patch_cuda(patches: Patches) -> None:
-    """Makes the names of torch.cuda, and of the modules below it, npu's."""
+    """Replaces the names of torch.cuda and its submodules by npu's."""
     renamed: dict[str, Any] = {
         "get_device_capability": _get_device_capability,
         "get_device_properties": _get_device_properties,
@@ -92,7 +91,7 @@ def _patch_cuda(patches: Patches) -> None:
         "_lazy_call": lambda function, **kwargs: function(),
     }
     _patch_module(patches, torch.cuda, npu, renamed | {"CUDAGraph": npu.NPUGraph})
-    # Not public there either, and in every recipe about memory.
+    # Not public in torch.cuda either, but used by every memory tutorial.
     recorders = ("_dump_snapshot", "_record_memory_history", "_snapshot")
     below: dict[str, dict[str, Any]] = {
         "graphs": {"CUDAGraph": npu.NPUGraph},
@@ -107,7 +106,7 @@ def _patch_module(
     patches: Patches, theirs: ModuleType, ours: ModuleType, renamed: dict[str, Any]
 ) -> None:
     for name in getattr(ours, "__all__", ()):
-        # Names that are made when they are asked for would open the device now.
+        # Reading lazy names would open the device now.
         if name in vars(ours) and hasattr(theirs, name) and name not in (*_SUBMODULES, *renamed):
             patches.set(theirs, name, _reading_devices(getattr(ours, name)))
     for name, value in renamed.items():
@@ -115,13 +114,13 @@ def _patch_module(
 
 
 def _reading_devices(value: Any) -> Any:
-    """Functions take "cuda:0" for a device; classes and constants stay themselves."""
+    """Makes functions accept "cuda:0" as a device; leaves classes and constants unchanged."""
     is_function = callable(value) and not isinstance(value, type)
     return device_arguments(value) if is_function else value
 
 
 def _get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
-    npu.get_device_properties(device_name(device))  # refuses a device that is not there
+    npu.get_device_properties(device_name(device))  # raises for an absent device
     return _CAPABILITY
 
 
@@ -198,7 +197,7 @@ _BELOW = (
 
 _patches = Patches()
 _is_active = False
-_awaits_dynamo: list[str] = []  # the module that the one action waits for, once it does
+_awaits_dynamo: list[str] = []  # the module whose import triggers the action
 
 
 def activate() -> None:
@@ -212,9 +211,9 @@ def activate() -> None:
     if _is_active:
         return
     _is_active = True
-    # `with torch.device(...)` knows factories by a set that torch makes once: of the real ones.
+    # `with torch.device(...)` uses a set of the real factories that torch builds once.
     _device._device_constructors()
-    # So does dynamo, which follows our functions into the real ones and must know those.
+    # So does dynamo, which traces through our functions into the real ones.
     if "torch._dynamo" in sys.modules:
         _fill_tables_of_dynamo()
     elif not _awaits_dynamo:
@@ -225,7 +224,7 @@ def activate() -> None:
 
 @contextlib.contextmanager
 def _suspended() -> Iterator[None]:
-    """Around dynamo's import: it keeps the functions of torch that it finds."""
+    """Suspends the patches during dynamo's import, which stores torch's functions."""
     was_active = _is_active
     deactivate()
     try:
@@ -250,13 +249,13 @@ def _patch() -> None:
     _patch_loading()
     _patch_distributed()
     _patch_profiler()
-    # Last, because what stands above asks for the real class.
+    # Last, because the code above uses the real class.
     _patches.set(torch, "device", stand_in_for(torch.device))
     _patches.set(torch, "Generator", stand_in_for(torch.Generator))
 
 
 def deactivate() -> None:
-    """Makes ``cuda`` mean CUDA again. Names that the program has kept in between stay npu's."""
+    """Makes ``cuda`` mean CUDA again. Names that the program stored meanwhile remain npu's."""
     global _is_active
     _patches.undo()
     _is_active = False
@@ -269,7 +268,7 @@ def is_active() -> bool:
 
 @contextlib.contextmanager
 def transferred() -> Iterator[None]:
-    """Makes ``cuda`` mean ``npu`` in the body; inside another one it changes nothing."""
+    """Makes ``cuda`` mean ``npu`` in the body; has no effect when nested."""
     was_active = _is_active
     activate()
     try:
@@ -301,7 +300,7 @@ def _patch_tensors() -> None:
 
 
 def _npu_of(owner: Any) -> Any:
-    """The method ``npu``, which torch makes when the device is registered."""
+    """Returns the method ``npu``, which torch creates when the device is registered."""
     return owner.npu
 
 
@@ -318,7 +317,7 @@ def _patch_modules() -> None:
 def _patch_amp() -> None:
     for kind in (torch.amp.autocast_mode.autocast, torch.amp.grad_scaler.GradScaler):
         _wrap(kind, "__init__")
-    # Without a device these two mean cuda.
+    # These two default to cuda.
     for name in ("is_autocast_enabled", "set_autocast_enabled"):
         _wrap(torch, name, _for_npu_by_default)
     _patches.set(torch, "get_autocast_gpu_dtype", npu.get_autocast_dtype)
@@ -356,7 +355,7 @@ def _patch_loading() -> None:
 
     @functools.wraps(loader_init)
     def init(self: Any, *args: Any, pin_memory_device: str = "", **kwargs: Any) -> None:
-        # Deprecated: torch pins for the machine's accelerator, which is npu.
+        # Deprecated argument: torch pins for the current accelerator, which is npu.
         if pin_memory_device.partition(":")[0] in ("cuda", "npu"):
             pin_memory_device = ""
         loader_init(self, *args, pin_memory_device=pin_memory_device, **kwargs)

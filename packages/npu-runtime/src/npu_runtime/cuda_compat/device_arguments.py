@@ -1,4 +1,4 @@
-"""``"cuda"`` read as ``"npu"`` in arguments: devices, maps, type names, profilers' activities."""
+"""Translates ``"cuda"`` to ``"npu"`` in arguments: devices, maps, type names, activities."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -21,12 +21,12 @@ __all__ = [
 
 Translate = Callable[[Any], Any]
 
-# The class itself: activation puts a stand-in where torch.device is found.
+# The real class: activation replaces torch.device.
 _Device = torch.device
 
 
 def device_name(value: Any) -> Any:
-    """A device of cuda, by name or as an object, as one of npu; anything else as it is."""
+    """Translates a cuda device, by name or as an object, to npu; returns other values as is."""
     if isinstance(value, str):
         if value == "cuda" or value.startswith("cuda:"):
             return "npu" + value[4:]
@@ -36,16 +36,16 @@ def device_name(value: Any) -> Any:
 
 
 def type_name(value: Any) -> Any:
-    """The same for ``Tensor.type``: ``"torch.cuda.FloatTensor"``."""
+    """Translates type names for ``Tensor.type``: ``"torch.cuda.FloatTensor"``."""
     if isinstance(value, str):
         return value.replace("torch.cuda.", "torch.npu.")
     return value
 
 
 def translated_map(value: Any) -> Any:
-    """The same for ``torch.load``'s map_location, keys of a map included.
+    """Translates ``torch.load``'s map_location, including the keys of a map.
 
-    Without one, what was saved on cuda is loaded to npu.
+    The default loads cuda tensors to npu.
     """
     if value is None:
         return {"cuda": "npu"} | {f"cuda:{index}": f"npu:{index}" for index in range(16)}
@@ -56,14 +56,14 @@ def translated_map(value: Any) -> Any:
 
 
 def backend_names(value: Any) -> Any:
-    """NCCL as Gloo, for ``torch.distributed``: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
+    """Replaces NCCL by Gloo for ``torch.distributed``: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
     if isinstance(value, str):
         return value.lower().replace("nccl", "gloo").replace("cuda:", "npu:")
     return value
 
 
 def with_arguments(function: Callable[..., Any], translate: Translate) -> Callable[..., Any]:
-    """The function with every argument translated; those that are none stay as they are."""
+    """Wraps a function to translate every argument."""
 
     @functools.wraps(function)
     def translated(*args: Any, **kwargs: Any) -> Any:
@@ -76,15 +76,15 @@ def with_arguments(function: Callable[..., Any], translate: Translate) -> Callab
 
 
 def device_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with devices translated."""
+    """Wraps a function to translate devices."""
     return with_arguments(function, device_name)
 
 
 def stand_in_for(real: type) -> type:
-    """A class that makes instances of ``real`` with devices translated, and else passes for it.
+    """Returns a class that creates ``real`` with translated devices, and otherwise acts as it.
 
     ``torch.device`` and ``torch.Generator`` are native classes whose constructors cannot be
-    replaced; programs call them, ask ``isinstance``, and use them as keys.
+    replaced; programs call them, use them with ``isinstance``, and as keys.
     """
 
     class StandIn(type):
@@ -111,7 +111,7 @@ def stand_in_for(real: type) -> type:
 
 
 def _npu_activity(activity: Any) -> Any:
-    """An activity, or a dict of activities with the names of their kinds."""
+    """Translates an activity, or a dict of activities by kind."""
     if isinstance(activity, dict):
         return {_npu_activity(key): kinds for key, kinds in activity.items()}
     return ProfilerActivity.PrivateUse1 if activity == ProfilerActivity.CUDA else activity

@@ -1,4 +1,4 @@
-"""``npu-runtime doctor``: what keeps the NPU from serving, and how to put it right."""
+"""``npu-runtime doctor``: diagnoses why the NPU does not work, and gives the fix."""
 
 from npu_runtime.doctor.checks import CHECKS, run_checks
 from npu_runtime.doctor.machine import Machine

@@ -1,7 +1,6 @@
-"""The doctor's checks: each takes the facts about a machine and gives one result with its fix.
+"""Checks of the doctor: each maps the machine's facts to one result with its fix.
 
-No check reads anything. Messages and parameters of the kernel are those of Linux'
-drivers/accel/ivpu.
+Checks do no I/O. Kernel messages and parameters are those of Linux's drivers/accel/ivpu.
 """
 
 import re
@@ -39,12 +38,12 @@ _AS_SHIPPED = {
     "pll_max_ratio": ("255",),
     "disable_mmu_cont_pages": ("N", "0"),
 }
-# With these the NPU computes nothing; with the others it is another one or a slower one.
+# These disable the NPU; the others change or slow it.
 _WITHOUT_RESULTS = ("test_mode",)
 
 
 def check_module(machine: Machine) -> Check:
-    """The kernel's driver."""
+    """Checks the kernel driver."""
     for chip in machine.chips:
         if machine.module_ids and chip.pci_id and chip.pci_id not in machine.module_ids:
             return problem(
@@ -69,7 +68,7 @@ def check_module(machine: Machine) -> Check:
 
 
 def check_firmware(machine: Machine) -> Check:
-    """What the kernel loads into the chip. A device that the kernel made has started with it."""
+    """Checks the firmware. If the kernel created a device, its firmware has started."""
     if machine.kernel_devices:
         started = last_firmware(machine.log)
         return ok(f"the kernel started the NPU with {started or 'it'}")
@@ -90,7 +89,7 @@ def check_firmware(machine: Machine) -> Check:
 
 
 def check_kernel_log(machine: Machine) -> Check:
-    """What the kernel said of the NPU since it last started."""
+    """Checks the kernel's messages about the NPU since its last start."""
     if not machine.chips:
         return needless("not looked for")
     if not machine.log:
@@ -105,7 +104,7 @@ def check_kernel_log(machine: Machine) -> Check:
 
 
 def check_parameters(machine: Machine) -> Check:
-    """Parameters of the module that are not as the kernel sets them."""
+    """Checks for module parameters that differ from their defaults."""
     changed = {
         key: machine.parameters[key]
         for key, usual in _AS_SHIPPED.items()
@@ -124,7 +123,7 @@ def check_parameters(machine: Machine) -> Check:
 
 
 def last_firmware(log: tuple[str, ...]) -> str:
-    """File and version of the firmware that the kernel loaded last; empty where it is not told."""
+    """Returns file and version of the firmware that the kernel loaded last; "" if unknown."""
     for line in reversed(log):
         if found := _STARTED.search(line):
             return f"{found[1]}, version {found[2].partition('*')[0]}"
@@ -132,14 +131,14 @@ def last_firmware(log: tuple[str, ...]) -> str:
 
 
 def _last_attempt(log: tuple[str, ...]) -> tuple[str, ...]:
-    """The messages since the driver last took the device, or since it started it well."""
+    """Returns the messages since the driver last probed the device, or last started it."""
     marks = ("enabling device", "Initialized intel_vpu")
     starts = [index for index, line in enumerate(log) if any(mark in line for mark in marks)]
     return log[starts[-1] + 1 :] if starts else log
 
 
 def _message(line: str) -> str:
-    """A message of the kernel without its time and its device."""
+    """Strips time and device from a kernel message."""
     return line[line.index("intel_vpu") :].partition(": ")[2].strip() or line
 
 
@@ -150,7 +149,7 @@ _PLUGIN = "libopenvino_intel_npu_plugin.so"
 
 
 def check_system(machine: Machine) -> Check:
-    """Linux itself: the NPU is not passed into Windows' Linux."""
+    """Checks for WSL, which does not expose the NPU."""
     if machine.is_wsl:
         return problem(
             "Windows Subsystem for Linux, which does not pass the NPU through",
@@ -165,7 +164,7 @@ def check_system(machine: Machine) -> Check:
 
 
 def check_chip(machine: Machine) -> Check:
-    """An NPU on the PCI bus."""
+    """Checks for an NPU on the PCI bus."""
     if machine.chips:
         found = ", ".join(f"{chip.product} at {chip.slot}" for chip in machine.chips)
         return ok(found)
@@ -185,7 +184,7 @@ def check_chip(machine: Machine) -> Check:
 
 
 def check_container(machine: Machine) -> Check:
-    """Whether a container hides the device."""
+    """Checks whether a container hides the device."""
     if not machine.container:
         return ok("not in a container")
     if machine.npu_nodes:
@@ -200,7 +199,7 @@ def check_container(machine: Machine) -> Check:
 
 
 def check_device_node(machine: Machine) -> Check:
-    """The file that a program opens."""
+    """Checks the device node."""
     if machine.npu_nodes:
         return ok(_listed([node.path for node in machine.npu_nodes]))
     others = [f"{node.path} ({node.driver})" for node in machine.nodes]
@@ -217,7 +216,7 @@ def check_device_node(machine: Machine) -> Check:
 
 
 def check_permission(machine: Machine) -> Check:
-    """Whether this user may open it."""
+    """Checks whether this user may open the device node."""
     if not machine.npu_nodes:
         return skipped("no device node")
     for node in machine.npu_nodes:
@@ -240,7 +239,7 @@ def check_permission(machine: Machine) -> Check:
 
 
 def check_group(machine: Machine) -> Check:
-    """Membership of the group that owns the device: ``render``, where udev has its way."""
+    """Checks membership of the device's group: ``render`` with udev's default rules."""
     group = machine.npu_nodes[0].group if machine.npu_nodes else "render"
     group = "render" if group == "root" else group
     user = machine.user
@@ -263,7 +262,7 @@ def check_group(machine: Machine) -> Check:
 
 
 def check_level_zero(machine: Machine) -> Check:
-    """The loader through which OpenVINO reaches the driver."""
+    """Checks the Level Zero loader, through which OpenVINO reaches the driver."""
     loader = machine.libraries.get(LOADER)
     if loader is None:
         if not machine.chips:
@@ -283,7 +282,7 @@ def check_level_zero(machine: Machine) -> Check:
 
 
 def check_driver(machine: Machine) -> Check:
-    """The driver's half outside of the kernel."""
+    """Checks the user-space driver."""
     driver = machine.libraries.get(DRIVER)
     old = machine.libraries.get(OLD_DRIVER)
     if driver is not None and old is not None and old.path != driver.path:
@@ -303,7 +302,7 @@ def check_driver(machine: Machine) -> Check:
 
 
 def check_packages(machine: Machine) -> Check:
-    """Whether the driver's parts are of one release."""
+    """Checks whether the driver's packages are of the same release."""
     if not machine.packages:
         return skipped("dpkg does not list the driver's packages")
     versions = sorted(set(machine.packages.values()))
@@ -316,7 +315,7 @@ def check_packages(machine: Machine) -> Check:
 
 
 def check_release(machine: Machine) -> Check:
-    """Whether the driver is new enough for the chip and for OpenVINO."""
+    """Checks whether the driver is new enough for the chip and for OpenVINO."""
     version = _driver_version(machine)
     if not version:
         return skipped("the driver's version is not known")
@@ -339,7 +338,7 @@ def check_release(machine: Machine) -> Check:
 
 
 def check_openvino(machine: Machine) -> Check:
-    """The openvino wheel."""
+    """Checks the openvino wheel."""
     if not machine.openvino:
         return problem(
             "the openvino wheel is not installed",
@@ -353,7 +352,7 @@ def check_openvino(machine: Machine) -> Check:
 
 
 def check_plugin(machine: Machine) -> Check:
-    """OpenVINO's part for NPUs."""
+    """Checks OpenVINO's NPU plugin."""
     if _PLUGIN in machine.openvino_libraries:
         return ok(f"{_PLUGIN} in the openvino wheel")
     if not machine.openvino:
@@ -365,7 +364,7 @@ def check_plugin(machine: Machine) -> Check:
 
 
 def check_compiler(machine: Machine) -> Check:
-    """A compiler for NPU programs that the plugin or the installed driver will find."""
+    """Checks for an NPU compiler that the plugin or the driver finds."""
     in_wheel = [name for name in COMPILERS if name in machine.openvino_libraries]
     if in_wheel:
         return ok(f"{in_wheel[0]} in the openvino wheel")
@@ -388,7 +387,7 @@ def check_compiler(machine: Machine) -> Check:
 
 
 def check_serving(machine: Machine) -> Check:
-    """The outcome: what serves as npu."""
+    """Checks the outcome: the device in use as npu."""
     serving, asked = machine.serving, machine.requested_device
     if serving.code == "bad-setting":
         return problem(serving.reason, "Correct this variable first.")
@@ -431,12 +430,12 @@ CHECKS: dict[str, Callable[[Machine], Check]] = {
 
 
 def run_checks(machine: Machine) -> tuple[Check, ...]:
-    """All checks, from the chip up to what serves."""
+    """Runs all checks, from the chip up to the device in use."""
     return tuple(replace(check(machine), name=name) for name, check in CHECKS.items())
 
 
 def _driver_version(machine: Machine) -> str:
-    """Of the package, else of the library's file, such as ``1.32.0``; empty where neither tells."""
+    """Returns the package's or the library file's version, such as ``1.32.0``; "" if unknown."""
     driver = machine.libraries.get(DRIVER) or machine.libraries.get(OLD_DRIVER)
     told = machine.packages.get("intel-level-zero-npu") or (driver.version if driver else "")
     numbers = version_numbers(told)[:3]

@@ -1,6 +1,6 @@
-"""The facts about a machine that decide whether its NPU can serve, and those about Intel's driver.
+"""Facts about a machine that decide whether its NPU works, and about Intel's driver.
 
-The driver's were read from its sources; each in driver_facts.json has its source.
+The driver's facts come from its sources, which driver_facts.json cites.
 """
 
 import json
@@ -33,7 +33,7 @@ __all__ = [
     "version_numbers",
 ]
 
-# Names by which the parts of Intel's NPU driver go.
+# Names of the parts of Intel's NPU driver.
 LOADER = "libze_loader.so"
 DRIVER = "libze_intel_npu.so"
 OLD_DRIVER = "libze_intel_vpu.so"
@@ -49,11 +49,11 @@ PACKAGES = ("intel-fw-npu", "intel-level-zero-npu", "intel-driver-compiler-npu")
 class Chip:
     """An NPU on the PCI bus."""
 
-    slot: str  # where it is, for example ``0000:00:0b.0``
-    product: str  # the processors that have it, for example ``Meteor Lake``
-    generation: str  # which firmware it takes, for example ``37xx``
-    driver: str  # the kernel driver that has it; empty when none has
-    pci_id: str = ""  # of the device, for example ``0x7d1d``
+    slot: str  # its address, for example ``0000:00:0b.0``
+    product: str  # the processors that contain it, for example ``Meteor Lake``
+    generation: str  # its firmware, for example ``37xx``
+    driver: str  # its kernel driver; empty if none
+    pci_id: str = ""  # the PCI device id, for example ``0x7d1d``
     oldest_driver: str = ""  # release of Intel's driver that first supports it; empty for any
 
 
@@ -62,7 +62,7 @@ class AccelNode:
     """A device node of the kernel's accelerator subsystem."""
 
     path: str  # for example ``/dev/accel/accel0``
-    driver: str  # the kernel driver behind it; empty when the kernel does not tell
+    driver: str  # its kernel driver; empty if unknown
     group: str  # name of the group that owns it, or its number
     mode: int  # permission bits, for example ``0o660``
     is_usable: bool  # whether this process may read and write it
@@ -73,10 +73,9 @@ class User:
     """Who runs this process."""
 
     name: str  # the login name
-    is_root: bool  # whether it is the superuser, whom no permission stops
-    groups: frozenset[str]  # names of the groups that the process has
-    # Names of the groups that the system has it in; a new one is the process's after the next
-    # login.
+    is_root: bool  # whether it is the superuser, who bypasses permissions
+    groups: frozenset[str]  # names of the process's groups
+    # Names of the user's groups; a process gets new groups after the next login.
     enrolled: frozenset[str]
 
 
@@ -85,55 +84,55 @@ class Library:
     """A shared library on the loader's path."""
 
     path: str  # where it is
-    version: str  # what its file name says, for example ``1.24.1``; empty when nothing
+    version: str  # the version in its file name, for example ``1.24.1``; empty if none
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What serves as npu now."""
+    """The device in use as npu."""
 
-    device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty when nothing can serve
+    device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty if there is none
     product: str  # what it is
-    reason: str  # why it serves, or why nothing does
-    code: str = ""  # of the error that keeps it from serving; empty where it serves
+    reason: str  # why it was chosen, or why there is none
+    code: str = ""  # code of the error that prevents its use; empty if it works
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything the checks look at."""
+    """All facts that the checks use."""
 
     kernel: str  # release of the kernel, for example ``6.8.0-45-generic``
-    is_wsl: bool  # whether it is Windows' kernel for Linux
-    container: str  # kind of the container this process is in; empty outside of one
+    is_wsl: bool  # whether it is the kernel of WSL
+    container: str  # kind of this process's container; empty outside containers
     chips: tuple[Chip, ...]  # NPUs on the PCI bus
-    has_module: bool  # whether intel_vpu is in the kernel now
+    has_module: bool  # whether intel_vpu is loaded
     has_module_file: bool  # whether the kernel's modules include it
-    # Accelerators that the kernel made with intel_vpu, for example ``accel0``.
+    # Accelerators created by intel_vpu, for example ``accel0``.
     kernel_devices: tuple[str, ...]
     nodes: tuple[AccelNode, ...]  # device nodes that this process sees
-    user: User  # who runs it
+    user: User  # the user
     firmware: tuple[str, ...]  # names of the firmware files for NPUs
-    # Of the libraries that matter, those on the loader's path, by name.
+    # The relevant libraries on the loader's path, by name.
     libraries: Mapping[str, Library]
-    # Names of compiler libraries that the installed driver asks for.
+    # Names of compiler libraries that the installed driver loads.
     driver_compilers: tuple[str, ...]
-    # Versions of the driver's packages, where the system's package manager tells.
+    # Versions of the driver's packages, if the package manager knows them.
     packages: Mapping[str, str] = field(default_factory=dict)
-    openvino: str = ""  # version of the openvino wheel; empty when it is missing
+    openvino: str = ""  # version of the openvino wheel; empty if missing
     openvino_libraries: tuple[str, ...] = ()  # names of the libraries in that wheel
-    requested_device: str = ""  # what ``NPU_DEVICE`` asks for; empty when it is not set
-    serving: Serving = Serving("", "", "")  # what serves now
-    # Intel's accelerators on the PCI bus that are no known NPU.
+    requested_device: str = ""  # the value of ``NPU_DEVICE``; empty if unset
+    serving: Serving = Serving("", "", "")  # the device in use
+    # Intel's accelerators on the PCI bus that are not known NPUs.
     unknown_accelerators: tuple[str, ...] = ()
-    # PCI ids that the kernel's intel_vpu takes; empty where the kernel does not tell.
+    # PCI ids that the kernel's intel_vpu supports; empty if unknown.
     module_ids: frozenset[str] = frozenset()
-    parameters: Mapping[str, str] = field(default_factory=dict)  # of the loaded intel_vpu
-    # The kernel's messages of intel_vpu, as far as this user may read them.
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of the loaded intel_vpu module
+    # The kernel's messages about intel_vpu, if this user may read them.
     log: tuple[str, ...] = ()
 
     @property
     def npu_nodes(self) -> tuple[AccelNode, ...]:
-        """The device nodes that may be an NPU's: those of intel_vpu, or of nobody known."""
+        """The device nodes that may be an NPU's: those of intel_vpu or of an unknown driver."""
         return tuple(node for node in self.nodes if node.driver in ("intel_vpu", ""))
 
 
@@ -141,10 +140,10 @@ class Machine:
 class KnownChip:
     """An NPU by its PCI id."""
 
-    product: str  # the processors that have it
-    generation: str  # which firmware it takes, for example ``37xx``
-    oldest_driver: str  # the release that first supports it; empty for any, or where none does yet
-    source: str  # where that was read
+    product: str  # the processors that contain it
+    generation: str  # its firmware, for example ``37xx``
+    oldest_driver: str  # the first release that supports it; empty if any or none does
+    source: str  # the source of these facts
 
 
 @dataclass(frozen=True)
@@ -152,46 +151,46 @@ class Release:
     """A release of Intel's driver."""
 
     version: str  # for example ``1.32.0``
-    date: str  # when it was made
-    openvino: str  # the release of OpenVINO that it was made with; empty where that was none
-    source: str  # where that was read
+    date: str  # its date
+    openvino: str  # the OpenVINO release that it was built with; empty if none
+    source: str  # the source of these facts
 
 
 @dataclass(frozen=True)
 class LogFault:
-    """A message of the kernel that tells why the NPU does not run."""
+    """A kernel message that explains why the NPU does not run."""
 
     pattern: str  # a regular expression of it
-    meaning: str  # as a clause
+    meaning: str  # the explanation, as a clause
     fix: str  # what to do
-    source: str  # where the message was read
+    source: str  # the source of the message
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, ``(6, 8, 0)`` of ``6.8.0-45-generic``."""
+    """Returns the leading numbers of a version, ``(6, 8, 0)`` of ``6.8.0-45-generic``."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in leading[0].split(".")) if leading else ()
 
 
 def known_chips() -> dict[str, KnownChip]:
-    """NPUs by PCI id, such as ``0x7d1d``."""
+    """Returns the known NPUs by PCI id, such as ``0x7d1d``."""
     return {number: KnownChip(**row) for number, row in _content()["chips"].items()}
 
 
 def releases() -> tuple[Release, ...]:
-    """Releases of the driver, oldest first; the first is the oldest that OpenVINO still takes."""
+    """Returns the driver's releases, oldest first, from the oldest that OpenVINO supports."""
     return tuple(Release(**row) for row in _content()["releases"])
 
 
 def release_of(version: str) -> Release | None:
-    """The newest release that is not newer than a version, as ``1.32.0``; None before the first."""
+    """Returns the newest release up to a version such as ``1.32.0``; None if there is none."""
     asked = version_numbers(version)
     known = [one for one in releases() if version_numbers(one.version) <= asked]
     return known[-1] if known else None
 
 
 def log_faults() -> tuple[LogFault, ...]:
-    """Messages that tell of faults, the most telling first."""
+    """Returns the messages that report faults, the most specific first."""
     return tuple(LogFault(**row) for row in _content()["log_faults"])
 
 

@@ -1,6 +1,6 @@
-"""Reads the facts about this machine from its files; opens no device but npu itself.
+"""Reads the facts about this machine from its files; opens only the npu device.
 
-All paths are below a root directory, so that a test can make up a machine.
+All paths are below a root directory, so that tests can simulate a machine.
 """
 
 import grp
@@ -60,9 +60,9 @@ def read_machine(
     serving: Serving | None = None,
     read_log: Callable[[], str] | None = None,
 ) -> Machine:
-    """Reads everything below a root; the other arguments stand for what the machine would say.
+    """Reads all facts below a root; the other arguments replace the machine's answers.
 
-    By default the device is asked what serves, which opens its driver, and ``dmesg`` for messages.
+    By default, it opens the driver to find the device in use, and reads messages from ``dmesg``.
     """
     if library_path is None:
         library_path = variables("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")
@@ -102,7 +102,7 @@ def read_machine(
 
 
 def _text(path: Path) -> str:
-    """A file's text; empty when it is not there or may not be read."""
+    """Returns a file's text; empty if it is missing or unreadable."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -110,7 +110,7 @@ def _text(path: Path) -> str:
 
 
 def _list(path: Path) -> list[Path]:
-    """What is in a directory, by name; nothing when it is not there."""
+    """Lists a directory, sorted; empty if it is missing."""
     try:
         return sorted(path.iterdir())
     except OSError:
@@ -130,7 +130,7 @@ def _container(root: Path) -> str:
 
 
 def _driver_of(device: Path) -> str:
-    """Name of the kernel driver of a device in sysfs."""
+    """Returns the kernel driver's name of a device in sysfs."""
     link = device / "driver"
     return link.readlink().name if link.is_symlink() else ""
 
@@ -164,7 +164,7 @@ def _module_ids(directory: Path) -> frozenset[str]:
 
 
 def _dmesg() -> str:
-    """The kernel's messages; empty where this user may not read them."""
+    """Returns the kernel's messages; empty if this user may not read them."""
     try:
         done = subprocess.run(
             ["dmesg"], capture_output=True, text=True, errors="replace", timeout=10, check=False
@@ -201,7 +201,7 @@ def _user(root: Path) -> User:
     def group_name(number: int) -> str:
         try:
             return grp.getgrgid(number).gr_name
-        except KeyError:  # a container may run under numbers that no file names
+        except KeyError:  # a container may run under ids without names
             return str(number)
 
     try:
@@ -251,7 +251,7 @@ def _libraries(root: Path, library_path: str) -> Mapping[str, Library]:
 
 
 def _compilers_named_in(root: Path, libraries: Mapping[str, Library]) -> tuple[str, ...]:
-    """Which compiler libraries the driver opens: their names stand in its binary."""
+    """Returns the compiler libraries that the driver opens, by the names in its binary."""
     driver = libraries.get(DRIVER) or libraries.get(OLD_DRIVER)
     if driver is None:
         return ()
@@ -264,7 +264,7 @@ def _compilers_named_in(root: Path, libraries: Mapping[str, Library]) -> tuple[s
 
 
 def _packages(status: str) -> dict[str, str]:
-    """Versions of the driver's packages in dpkg's list of what is installed."""
+    """Returns versions of the driver's packages from dpkg's status file."""
     versions = {}
     for entry in status.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in entry.splitlines() if ": " in line)
@@ -274,7 +274,7 @@ def _packages(status: str) -> dict[str, str]:
 
 
 def _openvino() -> tuple[str, tuple[str, ...]]:
-    """Version of the openvino wheel and the names of its libraries, without importing it."""
+    """Returns the openvino wheel's version and libraries, without importing it."""
     spec = importlib.util.find_spec("openvino")
     if spec is None or not spec.submodule_search_locations:
         return "", ()

@@ -1,4 +1,4 @@
-"""The results of the doctor's checks, as a table, as JSON, in one sentence, as an exit code."""
+"""Reports the doctor's results as a table, JSON, one sentence, or an exit code."""
 
 import dataclasses
 import enum
@@ -28,7 +28,7 @@ RELEASES = "https://github.com/intel/linux-npu-driver/releases"
 
 
 class Status(enum.StrEnum):
-    """What a check found: in order, worth knowing, in the NPU's way, or not looked at."""
+    """Outcome of a check: passed, a note, a blocker, or skipped."""
 
     OK = "ok"
     NOTE = "note"
@@ -40,10 +40,10 @@ class Status(enum.StrEnum):
 class Check:
     """The result of one check."""
 
-    name: str  # what was looked at
-    status: Status  # how it is
-    found: str  # what was found, as a clause
-    fix: str = ""  # what to do, as a sentence; empty where nothing is to be done
+    name: str  # the subject
+    status: Status  # the outcome
+    found: str  # the finding, as a clause
+    fix: str = ""  # the fix, as a sentence; empty if there is none
 
 
 # Results of each status, which `run_checks` names.
@@ -54,7 +54,7 @@ skipped = functools.partial(Check, "", Status.SKIPPED)
 
 
 def needless(found: str) -> Check:
-    """What is missing where there is no NPU is nothing to repair."""
+    """Turns missing parts into skipped checks on a machine without an NPU."""
     return skipped(f"{found}; there is no NPU to need it")
 
 
@@ -62,10 +62,10 @@ _MARKS = {Status.OK: "✓", Status.NOTE: "!", Status.PROBLEM: "✗", Status.SKIP
 
 
 def exit_code(machine: Machine, checks: Sequence[Check], *, require_npu: bool = False) -> int:
-    """0 when nothing keeps the NPU from serving, else 1.
+    """Returns 0 if nothing blocks the NPU, else 1.
 
-    A machine without an NPU has nothing to mend: 0 as well, where another device serves and
-    `require_npu` does not make that a failure.
+    Also returns 0 on a machine without an NPU if another device is in use and `require_npu` is
+    false.
     """
     if not require_npu and _serves_without_npu(machine):
         return 0
@@ -77,7 +77,7 @@ def _serves_without_npu(machine: Machine) -> bool:
 
 
 def verdict(machine: Machine, checks: Sequence[Check]) -> str:
-    """What it comes to, in a sentence or two."""
+    """Summarizes the results in one or two sentences."""
     problems = [check for check in checks if check.status is Status.PROBLEM]
     serving = machine.serving
     if not serving.device:
@@ -102,7 +102,7 @@ def verdict(machine: Machine, checks: Sequence[Check]) -> str:
 
 
 def as_json(machine: Machine, checks: Sequence[Check]) -> dict[str, object]:
-    """Everything as values that JSON knows."""
+    """Returns all results as JSON values."""
     return {
         "serving": dataclasses.asdict(machine.serving),
         "verdict": verdict(machine, checks),
@@ -111,7 +111,7 @@ def as_json(machine: Machine, checks: Sequence[Check]) -> dict[str, object]:
 
 
 def as_table(machine: Machine, checks: Sequence[Check], *, width: int = 100) -> str:
-    """Everything for people: a line per check, its fix below it, and the verdict."""
+    """Formats a line per check, with its fix below it, and the summary."""
     label_width = max(len(check.name) for check in checks)
     lines: list[str] = []
     for check in checks:
@@ -123,7 +123,7 @@ def as_table(machine: Machine, checks: Sequence[Check], *, width: int = 100) -> 
 
 
 def _wrapped(text: str, head: str, width: int) -> list[str]:
-    # Commands and paths are copied from here: none is broken in its middle.
+    # Commands and paths are copied from here: never break them.
     return textwrap.wrap(
         text,
         width,

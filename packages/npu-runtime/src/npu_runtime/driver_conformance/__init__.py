@@ -1,7 +1,7 @@
-"""The driver conformance test: every function of ``npu_driver``, its success and its refusals.
+"""The driver conformance test: success and errors of every function of ``npu_driver``.
 
 ``python -m npu_runtime.driver_conformance --driver NAME`` runs it. A vendor's module describes its
-programs with the two classes that this package hands on.
+programs with the two classes exported here.
 """
 
 from npu_runtime.driver_conformance.program_set import ProgramSet, ProgramText

@@ -24,7 +24,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code.
 
-    0 when every check passed or is unsupported, 1 when one failed, 2 when there is nothing to run:
+    0 if every check passed or is unsupported, 1 if one failed, 2 if there is nothing to run:
     an unknown driver, a library that does not load, a pattern that no check matches.
     """
     options = _parser().parse_args(arguments)
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _what_keeps_it_from_loading(driver: DriverUnderTest) -> str:
-    """One sentence, or nothing: with another layout of the table no check means anything."""
+    """Returns an error sentence or nothing: checks need this runtime's table layout."""
 
     def probe(last_call: LastCall) -> str:
         try:

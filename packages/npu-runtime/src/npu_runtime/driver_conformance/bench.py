@@ -1,4 +1,4 @@
-"""The bench: one driver under test, with memory, streams, events and programs, and its rules."""
+"""The bench: a driver under test with memory, streams, events and programs, and its rules."""
 
 import ctypes
 import mmap
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 PAGE = mmap.PAGESIZE
-NO_DONE = DONE()  # a NULL function: the call waits
+NO_DONE = DONE()  # NULL for `done`: the call is synchronous
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,16 +51,16 @@ _BUSY_BYTES = 32 << 20
 _BUSY_COPIES = 8
 _SENTENCE = re.compile(r"[A-Za-z_][\w:.]*: \S")
 _GROWTH_BATCHES = 4
-_GROWTH_ATTEMPTS = 3  # the system takes and gives back pages by itself; a leak shows each time
-_LEAST_BYTES = 32  # what one lost object takes at least, with what malloc adds
+_GROWTH_ATTEMPTS = 3  # the system reclaims pages on its own; a leak grows in every batch
+_LEAST_BYTES = 32  # minimum size of one leaked object, with malloc's overhead
 
 
 class CheckFailure(Exception):
     """The driver broke a rule.
 
     Args:
-        reason: what was seen, and what the rule is.
-        function: the field of the table that broke it, where that is not the one under test.
+        reason: the observation and the rule.
+        function: the table field that broke it, if it is not the one under test.
     """
 
     def __init__(self, reason: str, *, function: str = "") -> None:
@@ -70,7 +70,7 @@ class CheckFailure(Exception):
 
 
 class Unsupported(Exception):
-    """The interface lets the driver leave this out, and it does; the text says why."""
+    """The driver omits an optional part of the interface; the text explains which."""
 
 
 def expect(holds: bool, reason: str) -> None:
@@ -81,7 +81,7 @@ def expect(holds: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Block:
-    """Device memory that was committed as a whole."""
+    """A committed block of device memory."""
 
     address: int
     size_bytes: int
@@ -89,7 +89,7 @@ class Block:
 
 @dataclass
 class Done:
-    """An ``npu_done`` that keeps what it was called with, in the order of the calls."""
+    """An ``npu_done`` that records its calls in order."""
 
     calls: list[tuple[int, int, str]] = field(default_factory=list)  # context, status, message
 
@@ -106,11 +106,11 @@ class Done:
 
 
 class Bench:
-    """The table of one driver in this process, and what checks do with it.
+    """The table of one driver in this process, with helpers for the checks.
 
     Args:
         driver: which.
-        last_call: learns the name of each function before it is called.
+        last_call: receives the name of each function before its call.
     """
 
     def __init__(self, driver: DriverUnderTest, last_call: LastCall) -> None:
@@ -123,23 +123,23 @@ class Bench:
         self.table = DriverTable.from_address(address)
         self._next = self._end = 0
         self._busy_blocks: list[Block] = []
-        self._kept: list[object] = []  # what the driver may still hold a pointer to
+        self._kept: list[object] = []  # objects that the driver may still point to
 
     # --- calls of the table
 
     def has(self, function: str) -> bool:
-        """Whether the table has this function, or NULL."""
+        """Whether the table has this function (not NULL)."""
         return bool(getattr(self.table, function))
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Calls a function of the table; gives what it gives."""
+        """Calls a function of the table; returns its result."""
         if not self.has(function):
             raise CheckFailure("the function is NULL", function=function)
         self._last_call.set(function)
         return getattr(self.table, function)(*arguments)
 
     def must(self, function: str, *arguments: Any) -> None:
-        """Calls a function whose arguments are right; the check fails unless it gives NPU_OK."""
+        """Calls a function with valid arguments; the check fails unless it returns NPU_OK."""
         status = self.call(function, *arguments)
         if status != Status.OK:
             raise CheckFailure(
@@ -149,7 +149,7 @@ class Bench:
     def refuses(
         self, function: str, *arguments: Any, what: str, status: Status = Status.ERROR_ARGUMENT
     ) -> None:
-        """Calls a function with something wrong (`what`, in the report); it must say so."""
+        """Calls a function with an invalid argument (`what`, in the report); it must fail."""
         got = self.call(function, *arguments)
         expect(
             got == status,
@@ -158,24 +158,24 @@ class Bench:
         self.expect_sentence()
 
     def fails(self, function: str, *arguments: Any, what: str) -> None:
-        """Like ``refuses``, where the driver chooses the status."""
+        """Like ``refuses``, but the driver chooses the status."""
         got = self.call(function, *arguments)
         expect(got != Status.OK, f"gave NPU_OK for {what}")
         self.expect_sentence()
 
     def last_error(self) -> str:
-        """The calling thread's sentence."""
+        """Returns the calling thread's error message."""
         text = self.call("last_error")
         if text is None:
             raise CheckFailure("gave NULL", function="last_error")
         return bytes(text).decode(errors="replace")
 
     def expect_sentence(self) -> None:
-        """The latest failure must have left a sentence that names the call."""
+        """Requires that the latest failure left a message that names the call."""
         text = self.last_error()
         if not _SENTENCE.match(text) or "\n" in text:
             raise CheckFailure(
-                f'after a failure it says {text!r}; the rule is one line, "call: what went wrong"'
+                f'after a failure the message must be "call: what went wrong"; got {text!r}'
             )
 
     # --- opening and memory
@@ -189,7 +189,7 @@ class Bench:
         self._next, self._end = begin, begin + _ARENA_BYTES
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserves addresses as the runtime does: no access, no memory."""
+        """Reserves addresses as the runtime does, without access or memory."""
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = c_void_p
         libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
@@ -201,7 +201,7 @@ class Bench:
         return int(begin)
 
     def take_addresses(self, size_bytes: int) -> Block:
-        """The next part of the attached range, not committed."""
+        """Returns the next uncommitted part of the attached range."""
         size = -(-max(size_bytes, 1) // PAGE) * PAGE
         block = Block(self._next, size)
         self._next += size
@@ -209,20 +209,20 @@ class Bench:
         return block
 
     def commit(self, size_bytes: int) -> Block:
-        """A new block of device memory, in whole pages."""
+        """Commits a new block of device memory, in whole pages."""
         block = self.take_addresses(size_bytes)
         self.must("memory_commit", 0, block.address, block.size_bytes)
         return block
 
     def write(self, block: Block, data: bytes, *, offset: int = 0) -> None:
-        """Host code writes into a block, inside a window."""
+        """Writes into a block from the host, inside a window."""
         self.begin_access(block)
         self.note_host_access()
         ctypes.memmove(block.address + offset, data, len(data))
         self.end_access(block)
 
     def read(self, block: Block, size_bytes: int, *, offset: int = 0) -> bytes:
-        """Host code reads a block, inside a window."""
+        """Reads a block from the host, inside a window."""
         self.begin_access(block)
         self.note_host_access()
         data = ctypes.string_at(block.address + offset, size_bytes)
@@ -230,12 +230,12 @@ class Bench:
         return data
 
     def note_host_access(self) -> None:
-        """For the report of a crash: what follows is host code that touches device memory."""
+        """Notes, for crash reports, that host code accesses device memory next."""
         function = self._last_call.get().removeprefix(_HOST_CODE)
         self._last_call.set(_HOST_CODE + function)
 
     def begin_access(self, block: Block) -> None:
-        """Opens a window where the driver has windows."""
+        """Opens a window if the driver has windows."""
         if self.has("host_access_begin"):
             self.must("host_access_begin", 0, block.address, block.size_bytes)
 
@@ -245,14 +245,14 @@ class Bench:
             self.must("host_access_end", 0, block.address, block.size_bytes)
 
     def floats(self, values: Sequence[float] | Floats) -> Block:
-        """A block with these float32 values."""
+        """Returns a new block with these float32 values."""
         data = np.asarray(values, np.float32)
         block = self.commit(data.nbytes)
         self.write(block, data.tobytes())
         return block
 
     def read_floats(self, block: Block, count: int) -> Floats:
-        """The first float32 values of a block."""
+        """Returns the first float32 values of a block."""
         return np.frombuffer(self.read(block, 4 * count), np.float32)
 
     def copy(self, stream: c_void_p, to: Block, source: Block, size_bytes: int) -> None:
@@ -262,43 +262,43 @@ class Bench:
     # --- streams and events
 
     def device_count(self) -> int:
-        """How many devices the driver serves."""
+        """Returns the number of the driver's devices."""
         count = c_int32(-1)
         self.must("device_count", byref(count))
         return count.value
 
     def stream(self, *, priority: int = 0) -> c_void_p:
-        """A new stream of device 0."""
+        """Creates a stream of device 0."""
         return self._made("stream_create", 0, priority)
 
     def event(self) -> c_void_p:
-        """A new event of device 0."""
+        """Creates an event of device 0."""
         return self._made("event_create", 0)
 
     def is_idle(self, stream: c_void_p) -> bool:
-        """Asks whether a stream is idle."""
+        """Whether a stream is idle."""
         return self._flag("stream_query", stream)
 
     def is_done(self, event: c_void_p) -> bool:
-        """Asks whether an event is done."""
+        """Whether an event is done."""
         return self._flag("event_query", event)
 
     def event_time_ns(self, event: c_void_p) -> int:
-        """When a done event was done."""
+        """Returns the completion time of an event."""
         time_ns = c_int64(-1)
         self.must("event_time_ns", event, byref(time_ns))
         return time_ns.value
 
     def done(self) -> Done:
-        """A new callback, kept alive as long as the bench."""
+        """Creates a callback that lives as long as the bench."""
         made = Done()
         self._kept.append(made)
         return made
 
     def enqueue_busy_work(self, stream: c_void_p) -> Done:
-        """Enqueues copies that take milliseconds; the Done is told of each.
+        """Enqueues copies that take milliseconds, each with a call of the Done.
 
-        Nothing may have made them all end when this returns, but a driver is free to have.
+        They need not be complete when this returns, but may be.
         """
         if not self._busy_blocks:
             self._busy_blocks = [self.commit(_BUSY_BYTES) for _ in range(2)]
@@ -314,7 +314,7 @@ class Bench:
         return done
 
     def expect_all_done(self, done: Done, after: str) -> None:
-        """Every piece of the busy work must have been told of, once and in order."""
+        """Requires one callback for each piece of the busy work, in order."""
         expected = list(range(1, _BUSY_COPIES + 1))
         expect(
             done.contexts == expected,
@@ -322,7 +322,7 @@ class Bench:
         )
 
     def is_busy_work_over(self, done: Done) -> bool:
-        """Whether every piece of the busy work was told of."""
+        """Whether every piece of the busy work called back."""
         return len(done.calls) >= _BUSY_COPIES
 
     # --- programs
@@ -334,7 +334,7 @@ class Bench:
         return self.driver.programs
 
     def optional_program(self, name: str) -> ProgramText:
-        """A program that the set may leave out."""
+        """Returns a program that the set may omit."""
         program = getattr(self.programs(), name)
         if program is None:
             raise Unsupported(f"the driver's program set has no {name}")
@@ -344,7 +344,7 @@ class Bench:
     def source(
         self, program: ProgramText, *, options: Mapping[str, str] | None = None
     ) -> ProgramSource:
-        """A program as the driver gets it, from memory."""
+        """Returns a program source in memory."""
         given = program.options if options is None else options
         pairs = [Option(key.encode(), value.encode()) for key, value in given.items()]
         array = (Option * len(pairs))(*pairs)
@@ -360,7 +360,7 @@ class Bench:
         )
 
     def file_source(self, program: ProgramText) -> ProgramSource:
-        """A program as the driver gets it, from a file with its weights beside it."""
+        """Returns a program source in a file, with its weights next to it."""
         folder = Path(tempfile.mkdtemp(prefix="npu-conformance-"))
         path = folder / f"program{self.programs().model_suffix}"
         path.write_bytes(program.model)
@@ -376,11 +376,11 @@ class Bench:
         return self._made("program_load", 0, byref(self.source(program, options=options)))
 
     def request(self, program: c_void_p) -> c_void_p:
-        """A new request."""
+        """Creates a request."""
         return self._made("request_create", program)
 
     def port(self, program: c_void_p, direction: Direction, index: int) -> Port:
-        """Asks for a port."""
+        """Returns a port."""
         port = Port()
         self.must("program_port", program, direction, index, byref(port))
         return port
@@ -399,7 +399,7 @@ class Bench:
         self.must("request_run", request, stream, NO_DONE, None)
 
     def output(self, request: c_void_p, index: int) -> tuple[list[int], Floats]:
-        """Where a run left an output: its dims and values."""
+        """Returns the dims and values of a run's output."""
         port, data = Port(), c_void_p()
         self.must("request_output", request, index, byref(port), byref(data))
         dims = list(port.dims[: port.rank])
@@ -427,15 +427,15 @@ class Bench:
 
 
 def status_name(status: int) -> str:
-    """The status as the header writes it."""
+    """Returns the status's name in the header."""
     known = {int(item): f"NPU_{item.name}" for item in Status}
     return known.get(status, f"npu_status {status}")
 
 
 def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> None:
-    """Repeats something that makes and destroys; fails where each batch leaves memory behind.
+    """Repeats a create-and-destroy cycle; fails if every batch leaks memory.
 
-    A batch has so many `times` that the smallest object shows; `what` is for the report.
+    `times` is large enough for the smallest object to be visible; `what` is for the report.
     """
     for _ in range(times):
         repeat()  # caches and pools fill up
@@ -450,7 +450,7 @@ def expect_no_growth(repeat: Callable[[], None], *, times: int, what: str) -> No
 
 
 def _growth(repeat: Callable[[], None], times: int) -> int:
-    """Bytes that all batches together left behind; 0 where one of them left none."""
+    """Returns the bytes leaked by all batches; 0 if one of them leaked none."""
     held = [_resident_bytes()]
     for _ in range(_GROWTH_BATCHES):
         for _ in range(times):
@@ -461,7 +461,7 @@ def _growth(repeat: Callable[[], None], times: int) -> int:
 
 
 def _resident_bytes() -> int:
-    """Exact, which the count in /proc/self/statm is not."""
+    """Returns the exact resident size; /proc/self/statm is approximate."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024

@@ -1,7 +1,7 @@
 """Runs a function in a forked child, so that a driver that crashes or hangs ends only that.
 
-A fork, where npu_command.children starts a process: the function and the driver that it calls,
-which this process has loaded, cannot be written to a pipe.
+This module forks, unlike npu_command.children: the function and its loaded driver cannot be sent
+through a pipe.
 """
 
 import faulthandler
@@ -29,11 +29,11 @@ class LastCall:
         self._shared = mmap.mmap(-1, _NAME_BYTES)
 
     def set(self, function: str) -> None:
-        """Notes a call that is about to be made."""
+        """Records the next call."""
         self._shared[:_NAME_BYTES] = function.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
     def get(self) -> str:
-        """The latest note; empty before the first."""
+        """Returns the latest call; empty before the first."""
         return self._shared[:_NAME_BYTES].rstrip(b"\0").decode()
 
 
@@ -47,7 +47,7 @@ class Ended:
 
 
 def run_isolated(function: Callable[[LastCall], Any], *, timeout_s: float) -> Ended:
-    """Runs a function in a forked child, which is killed after a time; it gives JSON."""
+    """Runs a function that returns JSON in a forked child, with a time limit."""
     last_call = LastCall()
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as printed:
@@ -80,8 +80,8 @@ def run_isolated(function: Callable[[LastCall], Any], *, timeout_s: float) -> En
 def _run_in_child(
     function: Callable[[LastCall], Any], last_call: LastCall, writing: int, printed: int
 ) -> None:
-    """Never returns: what the parent has open or pending must not be closed or run twice."""
-    faulthandler.disable()  # the parent tells of a crash, in one line
+    """Never returns, so that the parent's open files and exit handlers are not run twice."""
+    faulthandler.disable()  # the parent reports a crash in one line
     sys.stdout.flush()
     os.dup2(printed, 1)
     os.dup2(printed, 2)
@@ -95,7 +95,7 @@ def _run_in_child(
 
 
 def _read_answer(pipe: int, deadline: float) -> bytes | None:
-    """Everything that comes until the child closes the pipe; None where that is too late."""
+    """Reads until the child closes the pipe; None after a timeout."""
     answer = b""
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))

@@ -20,17 +20,17 @@ __all__ = ["DriverUnderTest", "find_driver"]
 
 @dataclass(frozen=True)
 class DriverUnderTest:
-    """What the test needs of a driver."""
+    """A driver under test."""
 
-    name: str  # what ``NPU_DRIVER`` calls it
-    # Gives the address of its ``npu_driver``; loads the library, so it is called in a child
-    # process.
+    name: str  # its name in ``NPU_DRIVER``
+    # Returns the address of its ``npu_driver``. Called in a child process, because it loads the
+    # library.
     table_address: Callable[[], int]
-    vendor_library: str | None = None  # what ``open`` gets as ``vendor_library``
-    device: str | None = None  # what ``open`` gets as ``requested_device``
-    # What the checks of programs and requests run; None if there are none.
+    vendor_library: str | None = None  # the ``vendor_library`` of ``open``
+    device: str | None = None  # the ``requested_device`` of ``open``
+    # The programs for the checks of programs and requests; None if there are none.
     programs: ProgramSet | None = None
-    no_programs: str = ""  # why there are none
+    no_programs: str = ""  # the reason for their absence
 
 
 def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
@@ -38,7 +38,7 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
 
     Raises:
         InputError: no driver has this name (code ``driver-unknown``).
-        DriverError: the vendor's wheel cannot say where its library is (code ``driver-locate``).
+        DriverError: the vendor's wheel fails to locate its library (code ``driver-locate``).
     """
     if name in BUILT_IN:
         return DriverUnderTest(
@@ -52,7 +52,7 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
     if name not in entries:
         known = ", ".join([*BUILT_IN, *entries])
         raise InputError(
-            f"conformance: no driver is called {name!r}; these are installed: {known}. "
+            f"conformance: driver must be one of {known}; got {name!r}. "
             "Install the wheel that holds it, or check the name of its entry point.",
             code="driver-unknown",
         )

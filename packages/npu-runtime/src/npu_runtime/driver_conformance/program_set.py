@@ -1,4 +1,4 @@
-"""Programs that checks run, and those of the drivers openvino and sim as OpenVINO IR version 11."""
+"""Programs for the checks; those of the drivers openvino and sim are OpenVINO IR version 11."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ class ProgramText:
 
     Attributes:
         model: the text, in the driver's format.
-        weights: the bytes that go with it; none where the format needs none.
-        options: the options it is loaded with.
+        weights: its weights as bytes; empty if the format needs none.
+        options: the load options.
     """
 
     model: bytes
@@ -26,8 +26,7 @@ class ProgramText:
 class ProgramSet:
     """The programs of one driver. All ports are float32 and dense.
 
-    A driver that cannot run one of the optional programs leaves it out; the checks that need it are
-    then reported as unsupported.
+    A driver may omit optional programs; their checks are then reported as unsupported.
 
     Attributes:
         add_one: x: (64,) -> x + 1.
@@ -35,8 +34,8 @@ class ProgramSet:
         dynamic_sum: x: (n,), y: (n,) -> x + y for any n from 0; different lengths cannot be added.
         counter: x: (2,) -> the sum of every x that this request was given.
         layer_options: with these options, in place of its own, ``add_one`` records its layers.
-        model_suffix: how the file name of a program ends, for example ``".xml"``.
-        weights_suffix: how the name of the file with its weights ends, beside it.
+        model_suffix: the file suffix of a program, for example ``".xml"``.
+        weights_suffix: the file suffix of its weights.
     """
 
     add_one: ProgramText

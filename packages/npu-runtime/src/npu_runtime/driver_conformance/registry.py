@@ -1,4 +1,4 @@
-"""The checks: each belongs to a field of the table, and its docstring says what it checks."""
+"""Registry of checks: each belongs to a table field, and its docstring is its description."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["Check", "check", "registered"]
 class Check:
     """One rule about a field of the table; its body raises CheckFailure or Unsupported.
 
-    `is_open` says whether it gets a driver that was opened and has memory.
+    `is_open` is whether it gets an open driver with memory.
     """
 
     field: str
@@ -33,7 +33,7 @@ _checks: dict[str, Check] = {}
 def check(
     field: str, *, is_open: bool = True
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Registers a function as a check of ``field``; its name says what is checked."""
+    """Registers a function as a check of ``field``, named after the rule."""
 
     def register(body: Callable[[Bench], None]) -> Callable[[Bench], None]:
         made = Check(field, body.__name__, body, is_open)

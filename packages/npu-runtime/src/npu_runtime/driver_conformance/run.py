@@ -28,18 +28,18 @@ __all__ = [
 
 PASS = "pass"
 FAIL = "fail"
-BLOCKED = "blocked"  # another function failed before the one under test was reached
+BLOCKED = "blocked"  # another function failed before the one under test ran
 UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one check ended."""
+    """The result of one check."""
 
-    field: str  # the field of the table that was checked
-    check: str  # what was checked
+    field: str  # the checked table field
+    check: str  # the rule
     outcome: str  # ``pass``, ``fail``, ``blocked`` or ``unsupported``
-    reason: str  # why, where it did not pass
+    reason: str  # the reason, if it did not pass
 
 
 def select_checks(pattern: str | None = None) -> list[Check]:
@@ -62,9 +62,9 @@ def run_checks(
 
     Args:
         driver: which.
-        checks: what ``select_checks`` gave.
-        timeout_s: how long one check may take; one that takes longer has failed.
-        on_result: is told of each result as it comes.
+        checks: from ``select_checks``.
+        timeout_s: time limit of one check, which fails beyond it.
+        on_result: called with each result.
     """
     results = []
     for item in checks:
@@ -86,7 +86,7 @@ def _run_one(driver: DriverUnderTest, item: Check, timeout_s: float) -> Result:
 
 
 def _outcome(driver: DriverUnderTest, item: Check, last_call: LastCall) -> list[str]:
-    """Runs in the child."""
+    """Runs a check in the child."""
     try:
         bench = Bench(driver, last_call)
         if item.is_open:
@@ -129,7 +129,7 @@ def as_table(driver: str, results: Sequence[Result]) -> str:
 
 
 def closing_line(driver: str, results: Sequence[Result]) -> str:
-    """What was checked and how it ended, in one line."""
+    """Summarizes the run in one line."""
     counts = Counter(result.outcome for result in results)
     fields = len({result.field for result in results})
     told = ", ".join(
@@ -142,7 +142,7 @@ def closing_line(driver: str, results: Sequence[Result]) -> str:
 
 
 def as_json(driver: str, results: Sequence[Result]) -> dict[str, object]:
-    """The same facts."""
+    """Returns the results as JSON."""
     counts = Counter(result.outcome for result in results)
     return {
         "driver": driver,

@@ -1,1 +1,1 @@
-"""Changes to other libraries, made when they are imported, so that they know npu."""
+"""Patches that add npu to other libraries when they are imported."""

@@ -1,6 +1,6 @@
-"""The calls of Huawei's torch_npu that Hugging Face's libraries make, with torch's own functions.
+"""Implements, with torch's functions, the torch_npu calls that Hugging Face's libraries make.
 
-This module stands for torch_npu inside modules of those libraries, and nowhere else.
+This module replaces torch_npu inside those libraries only.
 """
 
 from typing import Any, NoReturn
@@ -32,14 +32,14 @@ def attend(
     scale: float | None,
     dropout_p: float,
 ) -> torch.Tensor:
-    """Torch's attention; heads of k and v are shared where q has more.
+    """Torch's attention; heads of k and v are shared if q has more.
 
     Args:
         q: (batch, heads, queries, channels).
         k: (batch, heads or a divisor, keys, channels).
         v: as k.
-        mask: boolean, of the positions that are seen; None for all.
-        scale: factor of the products; None for one over the root of the channels.
+        mask: boolean, True for visible positions; None for all.
+        scale: scale of the products; None for 1 / sqrt(channels).
         dropout_p: probability of dropout.
     """
     return torch.nn.functional.scaled_dot_product_attention(
@@ -50,9 +50,9 @@ def attend(
 def causal_mask(
     queries: int, keys: int, *, offset: int, device: torch.device, window: Window = (-1, 0)
 ) -> torch.Tensor:
-    """Which keys each query sees, as booleans (queries, keys); the first query is at `offset`.
+    """Returns a boolean mask (queries, keys) of the visible keys; the first query is at `offset`.
 
-    The window is how many positions before and behind its own a query sees; -1 for all.
+    The window is the number of positions before and after its own that a query sees; -1 for all.
     """
     own = torch.arange(queries, device=device)[:, None] + offset
     others = torch.arange(keys, device=device)[None, :]
@@ -83,9 +83,9 @@ def flash_attn_func(
         k: (batch, keys, heads or a divisor, channels).
         v: as k.
         dropout_p: probability of dropout.
-        softmax_scale: factor of the products; None for one over the root of the channels.
-        causal: whether a query sees no position behind its own.
-        window_size: how many positions before and behind its own a query sees; -1 for all.
+        softmax_scale: scale of the products; None for 1 / sqrt(channels).
+        causal: whether a query sees no position after its own.
+        window_size: number of positions before and after its own that a query sees; -1 for all.
         s_aux: must be None.
         unused: hints to kernels, such as the longest sequence.
 
@@ -122,16 +122,16 @@ def flash_attn_varlen_func(
     s_aux: torch.Tensor | None = None,
     **unused: Any,
 ) -> torch.Tensor:
-    """The same for sequences of several lengths, one behind the other.
+    """Computes attention of concatenated sequences of different lengths.
 
     Args:
         q: (queries of all sequences, heads, channels).
         k: (keys of all sequences, heads or a divisor, channels).
         v: as k.
-        cu_seqlens_q: (sequences + 1), where each begins and the last ends.
+        cu_seqlens_q: (sequences + 1), the start of each sequence and the end of the last.
         cu_seqlens_k: the same for keys.
-        max_seqlen_q: changes nothing.
-        max_seqlen_k: changes nothing.
+        max_seqlen_q: ignored.
+        max_seqlen_k: ignored.
         dropout_p: as in flash_attn_func.
         softmax_scale: as in flash_attn_func.
         causal: as in flash_attn_func.
@@ -159,12 +159,12 @@ def flash_attn_varlen_func(
     return torch.cat(outputs)
 
 
-# Where the heads are in each layout that is taken: (batch, heads, positions, channels) by axis.
+# Axes of (batch, heads, positions, channels) in each supported layout.
 _LAYOUTS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
 
 
 class _C:
-    """torch_npu._C, of which trl calls one function."""
+    """torch_npu._C; trl calls one of its functions."""
 
     _storage_Use_Count = staticmethod(torch._C._storage_Use_Count)
 
@@ -186,31 +186,31 @@ def npu_fusion_attention(
     sync: bool = False,
     **others: Any,
 ) -> tuple[torch.Tensor]:
-    """Attention as torch_npu has it; a mask's ones are positions that are left out.
+    """Attention with torch_npu's signature; a mask's ones are masked-out positions.
 
     Args:
         query: in the layout's order of batch, heads N, positions S and channels D.
-        key: the same, with as many heads or a divisor of them.
+        key: the same, with the same number of heads or a divisor.
         value: as key.
         head_num: heads of query.
         input_layout: ``BNSD`` or ``BSND``.
-        atten_mask: boolean, or a number that is not 0 where a position is left out.
-        scale: factor of the products.
-        keep_prob: share that dropout keeps.
+        atten_mask: boolean, or a number that is nonzero for masked-out positions.
+        scale: scale of the products.
+        keep_prob: probability that dropout keeps an element.
         sparse_mode: 0 for the mask as given; 2 and 3 for causal attention aligned at the first or
-            the last positions, where the mask is one of a fixed size and is not read.
-        pre_tockens: positions before a query's own that it may see, when it is a limit at all.
-        next_tockens: the same for those behind it.
-        inner_precise: changes nothing; float32 is the precision of sums.
-        sync: changes nothing; the result is in stream order.
-        others: what only torch_npu has; must be None.
+            the last positions, with a mask of a fixed size, which is not read.
+        pre_tockens: number of positions before its own that a query may see.
+        next_tockens: the same for positions after it.
+        inner_precise: ignored; sums are float32.
+        sync: ignored; the result is in stream order.
+        others: unsupported arguments of torch_npu; must be None.
 
     Returns:
-        The output alone, in the layout of query. torch_npu's further results are for its own
-        backward pass.
+        Only the output, in the layout of query. torch_npu's other results are for its backward
+        pass.
 
     Raises:
-        InputError: a layout, mode or argument that is not taken (code ``ascend-call``).
+        InputError: an unsupported layout, mode or argument (code ``ascend-call``).
     """
     if input_layout not in _LAYOUTS:
         raise _refused("npu_fusion_attention", f'input_layout="{input_layout}"')
@@ -234,13 +234,13 @@ def npu_fusion_attention(
 def npu_geglu(
     self: torch.Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One half of a tensor times GELU of the other; returns the product and that GELU.
+    """Multiplies one half of a tensor by GELU of the other; returns the product and the GELU.
 
     Args:
         self: any shape, of an even size along dim.
-        dim: the axis that is halved.
-        approximate: 1 for the form with tanh, 0 for the exact one.
-        activate_left: whether GELU is of the first half.
+        dim: the axis to halve.
+        approximate: 1 for the tanh approximation, 0 for exact GELU.
+        activate_left: whether to apply GELU to the first half.
     """
     left, right = self.chunk(2, dim)
     gate, other = (left, right) if activate_left else (right, left)
@@ -251,20 +251,20 @@ def npu_geglu(
 def npu_rms_norm(
     self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """RMS norm over the axes of gamma; returns it and the factors that it multiplied by."""
+    """Computes RMS norm over the axes of gamma; returns it and the inverse RMS factors."""
     axes = tuple(range(-gamma.dim(), 0))
     factors = self.float().square().mean(axes, keepdim=True).add(epsilon).rsqrt()
     return torch.nn.functional.rms_norm(self, gamma.shape, gamma, epsilon), factors
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name.startswith("__"):  # what Python itself asks modules for
+    if name.startswith("__"):  # attributes that Python itself reads
         raise AttributeError(name)
     raise _refused(name)
 
 
 class AscendCallError(InputError, AttributeError):
-    """A call of torch_npu that has no counterpart here."""
+    """An unsupported call of torch_npu."""
 
 
 def _refused(call: str, what: str = "") -> AscendCallError:
