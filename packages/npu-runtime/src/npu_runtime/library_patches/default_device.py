@@ -1,4 +1,4 @@
-"""Which device other libraries take where a program names none, and why."""
+"""Chooses the default device of other libraries, with the reason."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _said: set[tuple[str, bool]] = set()
 
 @dataclass(frozen=True)
 class DefaultDevice:
-    """Whether npu is taken, else libraries choose as without it; and one clause that says why."""
+    """Whether npu is the default device, and the reason as a clause."""
 
     is_npu: bool
     reason: str
@@ -33,10 +33,10 @@ def decide(
     serving: Callable[[], DeviceInfo | None],
     tested: str = "",
 ) -> DefaultDevice:
-    """Decides which device is taken where a program names none.
+    """Chooses the default device of a program.
 
-    A process that used npu has named it. `serving` is called only where the rest does not decide,
-    for it opens the driver; `tested` is the device that transformers' own tests are told to use.
+    A process that used npu has chosen it. `serving` is called only if nothing else decides, because
+    it opens the driver; `tested` is the device given to transformers' tests.
     """
     if settings.auto:
         return DefaultDevice(True, "NPU_AUTO=1 asks for it")
@@ -46,7 +46,7 @@ def decide(
         return DefaultDevice(True, f"{_TESTED}={tested} names it")
     if settings.auto is False:
         return DefaultDevice(False, "NPU_AUTO=0 leaves npu out")
-    # A device that was asked for and is absent is an error at its first use, not another device.
+    # A requested device that is absent is an error at its first use; it is not replaced.
     for name, value in (("NPU_DEVICE", settings.device), ("NPU_DRIVER", settings.driver)):
         if value:
             return DefaultDevice(True, f"{name}={value} asks for it")
@@ -59,7 +59,7 @@ def decide(
 
 
 def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
-    """Whether npu is taken where a program names no device; a log line says so once, and why."""
+    """Whether npu is the default device; logs the choice and the reason once."""
     tested = variables(_TESTED).get(_TESTED, "")
     choice = decide(config, is_in_use=npu.is_initialized(), serving=_serving, tested=tested)
     if (subject, choice.is_npu) not in _said:
@@ -77,5 +77,5 @@ def picks_npu(subject: str = "Hugging Face's libraries run") -> bool:
 def _serving() -> DeviceInfo | None:
     try:
         return device_info()
-    except NpuError:  # no device, or a wrong setting, of which the import of torch has warned
+    except NpuError:  # no device, or a wrong setting, which the import of torch has reported
         return None

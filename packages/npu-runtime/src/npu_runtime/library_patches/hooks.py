@@ -1,4 +1,4 @@
-"""Waits for the import of a library, and then adds what its modules know of npu."""
+"""Patches libraries for npu after their import."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ _LIGHTNING = ("lightning", "lightning_fabric")
 
 
 def install(*, hugging_face: bool) -> None:
-    """Has Lightning, and Hugging Face's libraries, changed when imported or now; imports none."""
+    """Patches Lightning and Hugging Face's libraries, now or when they are imported."""
     for library in (*(_HUGGING_FACE if hugging_face else ()), *_LIGHTNING):
         if library in sys.modules:  # its import may have begun, and imports torch now
             _begin(library)
@@ -34,7 +34,7 @@ def _beginning(library: str) -> Iterator[None]:
 
 
 def _begin(library: str) -> None:
-    """Has each module of a library changed once it is there."""
+    """Patches each module of a library after its import."""
     is_hugging_face = library in _HUGGING_FACE
     if is_hugging_face and _has_ascend():
         _logger.warning(
@@ -43,7 +43,7 @@ def _begin(library: str) -> None:
             library,
         )
         return
-    # The module with the changes is not imported before the library is.
+    # Imports the patches only after the library.
     home = "hugging_face" if is_hugging_face else "lightning"
     changes = importlib.import_module(f"npu_runtime.library_patches.{home}").CHANGES[library]
     for name, change in changes.items():

@@ -1,4 +1,4 @@
-"""Changes to accelerate, diffusers and transformers: functions for modules that are there."""
+"""Patches for accelerate, diffusers and transformers, applied to imported modules."""
 
 import importlib
 import inspect
@@ -21,23 +21,23 @@ from npu_runtime.torch_integration.distributed import BACKEND
 
 __all__ = ["CHANGES", "answer_in", "is_npu_available", "warn_if_moved", "with_indices"]
 
-# Modules that keep the answer, in order to call Ascend's kernels in their way only: transformers
-# turns an added mask into a boolean one, which is another mask where it is not all or nothing.
+# Modules that use the answer only to call Ascend's kernels: transformers turns an additive mask
+# into a boolean one, which differs unless it is all or nothing.
 _KEEPS_ANSWER = {"transformers.integrations.sdpa_attention"}
-# Libraries that call torch_npu in functions of a module that imports it: they get ours.
+# Libraries with modules that import and call torch_npu: they get our replacement.
 _CALLS_ASCEND = ("diffusers.", "trl.")
 
 
 def is_npu_available(check_device: bool = False) -> bool:
-    """Whether npu is the device of a program that names none; `check_device` changes nothing.
+    """Whether npu is the default device; `check_device` is ignored.
 
-    Code that itself calls Huawei's torch_npu is told no, and goes the way of other devices.
+    False for code that calls Huawei's torch_npu, so that it takes its generic path.
     """
     return not _means_ascend(sys._getframe(1)) and picks_npu()
 
 
 def _cache_clear() -> None:
-    """Does nothing: the libraries' own functions remember their answers, this one does not."""
+    """Does nothing: unlike the libraries' functions, this one has no cache."""
 
 
 is_npu_available.cache_clear = _cache_clear  # type: ignore[attr-defined]
@@ -46,13 +46,13 @@ is_npu_available._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def answer_in(module: ModuleType, question: str) -> None:
-    """Answers a question of a library in the place of its own function."""
+    """Replaces a library's availability function."""
     if replace(module, question, is_npu_available):
         forget_answers(module, {question})
 
 
 def _means_ascend(caller: FrameType) -> bool:
-    """Whether the code that asks is about Huawei's own package."""
+    """Whether the caller uses Huawei's package."""
     module = str(caller.f_globals.get("__name__"))
     is_import = caller.f_code.co_name == "<module>"
     if is_import and module in _KEEPS_ANSWER:
@@ -71,11 +71,11 @@ def with_indices(counted: Any, max_memory: Any = None) -> Any:
     named = {key: torch.device(key) for key in max_memory if str(key).partition(":")[0] == "npu"}
     if not named:
         return counted(max_memory)
-    npu.init()  # the program has named it: from here on it is there for whoever asks
+    npu.init()  # the program has chosen npu: report it as available from now on
     indices = {key: device.index or 0 for key, device in named.items()}
     sizes = {indices.get(key, key): size for key, size in max_memory.items()}
     counts = counted(sizes)
-    # accelerate writes bytes in the place of texts, and callers count on it.
+    # accelerate replaces texts by bytes, and callers rely on it.
     max_memory.update({key: sizes[indices.get(key, key)] for key in max_memory})
     return counts
 
@@ -84,9 +84,9 @@ _logger = logging.getLogger(__name__)
 
 
 def warn_if_moved(model: object, device: torch.device, mover: str, decided_by: str) -> None:
-    """Logs a warning when a model on npu is about to go to another device.
+    """Logs a warning if a model on npu is about to move to another device.
 
-    Anything but a module is passed over; `decided_by` settled the device when it was made.
+    Ignores other objects than modules; `decided_by` chose the device at creation.
     """
     if device.type == "npu" or not isinstance(model, torch.nn.Module):
         return
@@ -111,7 +111,7 @@ def _process_group(module: ModuleType) -> None:
     ) -> Any:
         backend, kind = prepared(state, cpu, sagemaker, asked)
         if backend == "hccl" and kind == module.DistributedType.MULTI_NPU:
-            # accelerate itself refuses another one that was asked for, and names this.
+            # accelerate itself rejects another requested backend, and names this one.
             backend = asked if asked is not None and "gloo" in asked else BACKEND
         return backend, kind
 
@@ -150,8 +150,8 @@ def _accelerator(module: ModuleType) -> None:
             warn_if_moved(model, accelerator.device, "Accelerator.prepare", "Accelerator")
         if accelerator.device.type != "npu" or accelerator.verify_device_map(model):
             return prepared(accelerator, model, *others, **named)
-        # Processes of a machine share its NPU. Without this their number would be the device's,
-        # in DistributedDataParallel alone.
+        # Processes of a machine share its NPU. Without this, DistributedDataParallel would use
+        # their rank as device index.
         variables = importlib.import_module("accelerate.utils").patch_environment
         with variables(accelerate_bypass_device_map="true"):
             made = prepared(accelerator, model, *others, **named)
@@ -173,7 +173,7 @@ class _Version:
 
 
 class _Torch:
-    """torch as `accelerate env` sees it: it writes the version of Huawei's software for npu."""
+    """A stand-in for torch in `accelerate env`, which prints Huawei's version for npu."""
 
     version = _Version()
 

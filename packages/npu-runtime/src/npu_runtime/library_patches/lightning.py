@@ -1,4 +1,4 @@
-"""Changes to Lightning: npu as an accelerator of its Trainer and its Fabric."""
+"""Patches for Lightning: npu as an accelerator of Trainer and Fabric."""
 
 from functools import partial
 from types import ModuleType
@@ -15,14 +15,14 @@ __all__ = ["CHANGES", "NpuAccelerator", "make_accelerator"]
 
 
 class NpuAccelerator:
-    """What Lightning asks of a device; its own base class comes in with `make_accelerator`."""
+    """Lightning's accelerator interface; `make_accelerator` adds the base class."""
 
     def setup_device(self, device: torch.device) -> None:
         """Makes a device this process's current one."""
         npu.set_device(device)
 
     def teardown(self) -> None:
-        """Gives unused memory back."""
+        """Returns unused memory to the system."""
         npu.empty_cache()
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
@@ -30,16 +30,16 @@ class NpuAccelerator:
         return npu.memory_stats(device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Is sent to a process that a strategy spawns, where its class is made again."""
+        """Pickles for spawned processes, which recreate the class."""
         return _make, (type(self).__mro__[2],)
 
     @staticmethod
     def parse_devices(devices: int | str | list[int]) -> list[int]:
-        """Indices of devices, one for each process: processes of a machine share its NPU.
+        """Returns the device index of each process: processes of a machine share its NPU.
 
         Args:
-            devices: how many processes, -1 for one on each device, or a list of indices, which may
-                be written as ``"0,0"``.
+            devices: number of processes, -1 for one per device, or a list of indices, also as
+                ``"0,0"``.
 
         Raises:
             InputError: it is none of these, or a device does not exist (code
@@ -49,7 +49,7 @@ class NpuAccelerator:
         indices = _numbers(devices)
         if indices is None or not all(0 <= index < count for index in indices or [-1]):
             raise InputError(
-                "Lightning on npu: devices is a number of processes, -1, or a list of indices "
+                "Lightning on npu: devices must be a number of processes, -1, or a list of indices "
                 f"below {count}; got {devices!r}. Pass 1, or 2 for two processes that share the "
                 "device.",
                 code="lightning-devices",
@@ -68,7 +68,7 @@ class NpuAccelerator:
 
     @staticmethod
     def is_available() -> bool:
-        """Whether a device can serve."""
+        """Whether a device is available."""
         return npu.is_available()
 
     @staticmethod
@@ -78,7 +78,7 @@ class NpuAccelerator:
 
 
 def make_accelerator(base: type) -> type:
-    """The accelerator as a class on the Accelerator of Lightning's Trainer, or of its Fabric."""
+    """Returns the accelerator class, derived from the Accelerator of Trainer or Fabric."""
     return type(base)("NPUAccelerator", (NpuAccelerator, base), {"__module__": __name__})
 
 
@@ -109,12 +109,12 @@ _MIXED = ("16-mixed", "bf16-mixed")
 
 def _register(module: ModuleType, *, registry: str) -> None:
     known = getattr(module, registry)
-    if "npu" not in known:  # else another package has brought its own
+    if "npu" not in known:  # else another package registered one
         known.register("npu", make_accelerator(module.Accelerator), description="NPUAccelerator")
 
 
 def _connector(module: ModuleType, *, name: str, precision: str, plugin: str) -> None:
-    """Has a connector, which makes parts from a Trainer's or a Fabric's arguments, mind npu."""
+    """Adds npu to a connector, which builds parts from Trainer's or Fabric's arguments."""
 
     def accelerator(chosen: Any, *connector: Any) -> Any:
         return "npu" if picks_npu("Lightning runs") else chosen()

@@ -1,4 +1,4 @@
-"""Functions of other libraries that are replaced, also where they were imported to."""
+"""Replaces functions of other libraries, including imported copies."""
 
 import functools
 import logging
@@ -15,15 +15,15 @@ _logger = logging.getLogger(__name__)
 
 
 def change_when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
-    """Changes a module once it is there; where that fails, the log says why, and no more."""
-    # Where its import began before torch's, others may have what is replaced.
+    """Patches a module after its import; a failure is only logged."""
+    # If its import began before torch's, other modules may hold copies.
     when_imported(name, functools.partial(_change, name, change, was_there=name in sys.modules))
 
 
 def replace(owner: Any, name: str, new: object) -> bool:
-    """Puts a function in the place of another in its module or class.
+    """Replaces a function in its module or class.
 
-    False, with a log line, where there is nothing of that name: the release is not one we know.
+    Returns False, with a log line, if the name does not exist (an unknown release).
     """
     if vars(owner).get(name) is None:
         where = owner.__name__ if isinstance(owner, ModuleType) else owner.__qualname__
@@ -36,7 +36,7 @@ def replace(owner: Any, name: str, new: object) -> bool:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replaces a function by one that calls `around(function, *arguments)`."""
+    """Wraps a function with `around(function, *arguments)`."""
     old = vars(owner).get(name)
 
     def called(*arguments: Any, **named: Any) -> Any:
@@ -46,12 +46,12 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def forget_answers(module: ModuleType, questions: set[str]) -> None:
-    """Has functions with a cache, whose answers follow from these questions, ask each time.
+    """Disables the caches of functions that depend on the replaced ones.
 
-    What they answered before the device was used may be different afterwards.
+    Their results may change once the device is used.
     """
     found = True
-    while found:  # one may ask another
+    while found:  # one may call another
         found = False
         for name, value in list(vars(module).items()):
             if name in questions or not isinstance(value, functools._lru_cache_wrapper):
@@ -64,7 +64,7 @@ def forget_answers(module: ModuleType, questions: set[str]) -> None:
 
 
 def replace_copies(module: ModuleType, before: dict[str, object]) -> None:
-    """Replaces what others imported from a module `before` it was changed."""
+    """Replaces copies that other modules imported `before` the patch."""
     new = {id(old): vars(module)[name] for name, old in before.items() if name in vars(module)}
     changed = {key: value for key, value in new.items() if id(value) != key}
     for other in _modules_like(module):

@@ -1,4 +1,4 @@
-"""``torch.npu``: the device's module, with the names that users of ``torch.cuda`` know."""
+"""``torch.npu``: the device module, with the names of ``torch.cuda``."""
 
 from typing import Any
 
@@ -113,10 +113,10 @@ mstx = nvtx  # as torch_npu calls it
 
 
 def __getattr__(name: str) -> Any:
-    """Names that are made when asked for, and the reasons for those that are not there."""
-    if name == "default_generators":  # asking opens the device
+    """Resolves lazy names, and explains absent ones."""
+    if name == "default_generators":  # opens the device
         return random.default_generators()
-    if name == "_initialized":  # torch.utils.checkpoint keeps random states of devices that are
+    if name == "_initialized":  # for torch.utils.checkpoint
         return is_initialized()
     if name in INDUCTOR_NAMES and (found := find_inductor_class(name)) is not None:
         return found

@@ -1,6 +1,6 @@
-"""Names of ``torch.cuda`` and ``torch_npu`` that ``torch.npu`` does not have, each with a reason.
+"""Names of ``torch.cuda`` and ``torch_npu`` that ``torch.npu`` lacks, with reasons.
 
-Tests compare the modules: every public name of theirs is a name here or there.
+Tests check that each of their public names is here or in ``torch.npu``.
 """
 
 __all__ = ["ABSENT"]

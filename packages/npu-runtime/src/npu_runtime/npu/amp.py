@@ -1,6 +1,6 @@
 """Mixed precision of ``torch.npu``: autocast, the gradient scaler, and the dtypes for them.
 
-The lists of ops that autocast casts stand with the kernels: packages/npu-ops/csrc/autocast.cpp.
+The autocast op lists are with the kernels: packages/npu-ops/csrc/autocast.cpp.
 """
 
 import functools
@@ -36,8 +36,8 @@ class autocast(autocast_mode.autocast):
 
     Args:
         enabled: whether to cast at all.
-        dtype: what ops on the lower-precision list compute in; the current default otherwise.
-        cache_enabled: whether a weight that was cast is kept for the rest of the context.
+        dtype: dtype of the ops on the lower-precision list; by default the current one.
+        cache_enabled: whether to cache cast weights until the context ends.
     """
 
     @public_call
@@ -61,7 +61,7 @@ class GradScaler(grad_scaler.GradScaler):
         enabled: whether to scale at all.
 
     Raises:
-        InputError: the growth factor is not above 1, or the backoff factor not below (code
+        InputError: the growth factor is not above 1, or the backoff factor is not below 1 (code
             ``scale-factor``).
     """
 
@@ -89,13 +89,13 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def get_autocast_dtype() -> torch.dtype:
-    """What autocast computes in when no dtype is given: float16 until it is set."""
+    """Returns autocast's default dtype: float16 unless it was set."""
     return torch.get_autocast_dtype("npu")
 
 
 @public_call
 def set_autocast_dtype(dtype: torch.dtype) -> None:
-    """Sets what autocast computes in when no dtype is given, for this thread."""
+    """Sets autocast's default dtype for this thread."""
     torch.set_autocast_dtype("npu", dtype)
 
 
@@ -111,7 +111,7 @@ def set_autocast_enabled(enabled: bool) -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 works; it does on every device that the driver serves."""
+    """True: every supported device computes in bfloat16."""
     return True
 
 

@@ -1,7 +1,7 @@
-"""Names of ``torch_npu``'s ``torch.npu`` that say how Ascend's compiler and kernels work.
+"""Names of ``torch_npu``'s ``torch.npu`` that configure Ascend's compiler and kernels.
 
-Scripts set them before anything else. What has a counterpart here does that; what only concerns
-Ascend's kernels is kept, so that it reads as it was set, and changes nothing.
+Scripts set them first. Options with a counterpart take effect; options that only concern Ascend's
+kernels are stored, so that they read back, but have no effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class _Settings:
-    """Settings that are kept and change nothing: no kernel here looks at them."""
+    """Stored settings without effect: no kernel reads them."""
 
     def __init__(self, **values: bool) -> None:
         self.__dict__.update(values)
@@ -50,7 +50,7 @@ _uses_plain_format = True
 
 @public_call
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Keeps whether Ascend's ops are compiled one by one; here torch.compile compiles graphs."""
+    """Stores Ascend's per-op compilation mode; no effect, since torch.compile compiles graphs."""
     set_option({"jitCompile": "enable" if jit_compile else "disable"})
 
 
@@ -61,19 +61,19 @@ def is_jit_compile_false() -> bool:
 
 @public_call
 def set_option(option: Mapping[str, str]) -> None:
-    """Keeps options of Ascend's compiler."""
+    """Stores options of Ascend's compiler; no effect."""
     _options.update(option)
 
 
 @public_call
 def set_mm_bmm_format_nd(switch: bool) -> None:
-    """Keeps whether matrix products take plain layouts; here they always do."""
+    """Stores whether matrix products use plain layouts; no effect, since they always do."""
     global _uses_plain_format
     _uses_plain_format = bool(switch)
 
 
 def get_mm_bmm_format_nd() -> bool:
-    """What set_mm_bmm_format_nd was given last; True before."""
+    """Returns the value of set_mm_bmm_format_nd; True by default."""
     return _uses_plain_format
 
 
@@ -111,11 +111,11 @@ def empty_virt_addr_cache() -> None:
 
 
 def clear_npu_overflow_flag() -> None:
-    """No-op: numbers overflow to infinity, and no flag is kept."""
+    """Does nothing: numbers overflow to infinity, without a flag."""
 
 
 def get_npu_overflow_flag() -> bool:
-    """Refuses, as torch_npu does on newer chips: numbers overflow to infinity, without a flag.
+    """Always raises, as torch_npu does on newer chips: numbers overflow without a flag.
 
     Raises:
         InputError: [overflow-flag].

@@ -1,4 +1,4 @@
-"""Devices of ``torch.npu``: how many, which is current, what they are."""
+"""Devices of ``torch.npu``: count, current device and properties."""
 
 import operator
 from dataclasses import dataclass
@@ -40,14 +40,14 @@ _initialized = False
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What is known of a device.
+    """Properties of a device.
 
     Attributes:
-        name: the product.
-        total_memory: bytes of memory that the device can use.
-        driver: the driver that serves it.
+        name: the product name.
+        total_memory: usable memory in bytes.
+        driver: its driver.
         driver_version: version of the vendor's software.
-        capabilities: what the vendor says it computes in.
+        capabilities: the dtypes that the vendor reports.
     """
 
     name: str
@@ -58,23 +58,23 @@ class DeviceProperties:
 
 
 def is_available() -> bool:
-    """Whether a device can serve. Opens the driver on first use; never raises."""
+    """Whether a device is available. Opens the driver on first use; never raises."""
     return _C.device_count() > 0
 
 
 def device_count() -> int:
-    """Number of npu devices; 0 when no driver can be opened."""
+    """Returns the number of npu devices; 0 if no driver can be opened."""
     return _C.device_count()
 
 
 def init() -> None:
-    """Opens the driver now rather than at first use.
+    """Opens the driver now instead of at first use.
 
-    From here on a forked child may not use the device.
+    Afterwards, forked children cannot use the device.
 
     Raises:
-        DeviceError: no device can serve (code ``device-absent``), or this is a child of a process
-            that used the device before it forked (``forked-after-use``).
+        DeviceError: no device is available (code ``device-absent``), or this process was forked
+            after its parent used the device (``forked-after-use``).
     """
     global _initialized
     _C.use_device()
@@ -88,14 +88,14 @@ def _lazy_init() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether ``init`` ran, by hand or by a function that needed it, and the device is usable."""
+    """Whether the device is initialized, explicitly or on demand, and usable."""
     return _initialized and not _C.is_in_bad_fork()
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this is a child of a process that used the device before it forked.
+    """Whether this process was forked after its parent used the device.
 
-    Such a child inherits memory and none of the threads behind it; work there could wait for ever.
+    Such a child inherits memory without the threads behind it; work could block forever.
     """
     return _C.is_in_bad_fork()
 
@@ -107,26 +107,26 @@ def current_device() -> int:
 
 
 def set_device(device: DeviceLike) -> None:
-    """Makes a device this thread's current one; None leaves it as it is."""
+    """Sets this thread's current device; None has no effect."""
     index = device_index(device, optional=True)
     if index >= 0:
         _C.set_device(index)
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Waits until all work on a device is done. The lock of Python is released meanwhile."""
+    """Waits for all work on a device, with the GIL released."""
     _C.synchronize(device_index(device))
 
 
 def ipc_collect() -> None:
-    """Does nothing: a tensor that goes to another process is copied, so nothing is held for it."""
+    """Does nothing: tensors are copied to other processes, so no memory is held for them."""
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
-    """Whether a device reads another one's memory: always, for they share the machine's.
+    """True for any two devices: all share the machine's memory.
 
     Raises:
-        InputError: one of them is no npu device (code ``device-type``).
+        InputError: one of them is not an npu device (code ``device-type``).
         DeviceError: one of them does not exist (code ``device-index``).
     """
     for index in (device_index(device), device_index(peer_device)):
@@ -135,7 +135,7 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Properties of a device."""
+    """Returns the properties of a device."""
     raw = _C.device_properties(device_index(device))
     return DeviceProperties(
         name=raw["full_name"].strip(),
@@ -147,51 +147,51 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """The product's name."""
+    """Returns the product name."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: DeviceLike = None) -> tuple[str, ...]:
-    """What the vendor says the device computes in, for example ``("FP32", "BF16", "INT8")``."""
+    """Returns the dtypes that the vendor reports, for example ``("FP32", "BF16", "INT8")``."""
     return get_device_properties(device).capabilities
 
 
 def utilization(device: DeviceLike = None) -> int:
-    """Share of time in which the NPU ran jobs of any process, in percent; waits 0.2 s.
+    """Returns the NPU's utilization by all processes, in percent; takes 0.2 s.
 
     Raises:
-        DeviceError: the kernel tells nothing of this device (code ``sensor-absent``), as in the
+        DeviceError: the kernel has no sensor of this device (code ``sensor-absent``), as in the
             next two.
     """
     return sensors.busy_percent(device_index(device))
 
 
 def clock_rate(device: DeviceLike = None) -> int:
-    """The NPU's clock in MHz; 0 while it sleeps."""
+    """Returns the NPU's clock in MHz; 0 in sleep mode."""
     return sensors.clock_rate_mhz(device_index(device))
 
 
 def device_memory_used(device: DeviceLike = None) -> int:
-    """Bytes of the machine's memory that the NPU's driver holds, for all processes."""
+    """Returns the host memory held by the NPU's driver for all processes, in bytes."""
     return sensors.memory_used_bytes(device_index(device))
 
 
 def device_index(device: DeviceLike, *, optional: bool = False) -> int:
-    """Index of a device given in any of torch's ways.
+    """Returns the index of a device in any of torch's forms.
 
     Args:
         device: a ``torch.device``, its name, an index, or None for the current device.
         optional: return -1, not the current device, when no index was given.
 
     Raises:
-        InputError: it is a device of another type, or none at all (code ``device-type``).
+        InputError: it is not an npu device (code ``device-type``).
     """
     if isinstance(device, str):
         device = _parsed(device)
     if isinstance(device, torch.device):
         if device.type != "npu":
             raise InputError(
-                f'torch.npu: expected an npu device; got "{device}". '
+                f'torch.npu: device must be an npu device; got "{device}". '
                 'Pass "npu", "npu:0" or an index.',
                 code="device-type",
             )
@@ -207,7 +207,7 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
     return index
 
 
-# Native code holds an index in 8 bits; what is beyond the devices there are, it says itself.
+# Native code holds an index in 8 bits, and reports absent devices itself.
 _INDEX_BOUND = 128
 
 
@@ -230,7 +230,7 @@ def _no_device(given: object) -> InputError:
 
 
 class device:
-    """Makes a device the current one inside ``with``; None and -1 change nothing."""
+    """Makes a device current inside ``with``; None and -1 have no effect."""
 
     def __init__(self, device: DeviceLike) -> None:
         self.idx = device_index(device, optional=True)
@@ -251,7 +251,7 @@ class device:
 
 
 class device_of(device):
-    """Makes the device of ``obj`` the current one; an object elsewhere changes nothing."""
+    """Makes the device of ``obj`` current; other objects have no effect."""
 
     def __init__(self, obj: Any) -> None:
         where = (

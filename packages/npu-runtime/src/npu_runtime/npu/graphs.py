@@ -1,4 +1,4 @@
-"""Captured steps of ``torch.npu``: record the programs of a step once, replay them on fixed memory.
+"""Graph capture of ``torch.npu``: records a step's programs once and replays them.
 
 Names follow ``torch.cuda.graphs``. The record is native (csrc/graph).
 """
@@ -36,23 +36,23 @@ _MODES = ("global", "thread_local", "relaxed")
 
 
 class NPUGraph:
-    """Programs of a step with the tensors they were bound to.
+    """The programs of a step, bound to fixed tensors.
 
     Capture a step that runs compiled programs (``torch.compile(backend="npu")`` models, fused ops)
-    on tensors that you keep; to run it on other data, copy the data into those tensors and call
-    :meth:`replay`. Nothing is bound, checked or allocated then. Host kernels cannot be captured:
-    they raise during the capture.
+    on tensors that you keep. To run it on other data, copy the data into those tensors and call
+    :meth:`replay`, which binds, checks and allocates nothing. Host kernels cannot be captured: they
+    raise during the capture.
 
     Compiled programs hold weights as they were, packed for the device. A weight that is changed
     after the capture, in place or by another in ``.data``, makes :meth:`replay` an error that names
-    it. A write that torch does not count is not seen, such as ``weight.data.mul_(2)``, nor is a
-    parameter put in the place of another: the graph knows tensors, not modules.
+    it. Writes without a version count, such as ``weight.data.mul_(2)``, and replaced parameters are
+    not detected: the graph tracks tensors, not modules.
 
     Args:
-        keep_graph: taken for compatibility: a capture can be replayed as it is.
-        weights: ``"refuse"`` for the error, or ``"follow"``: programs are captured that read the
-            weights' memory at each replay, which is slower. A model that is compiled with
-            ``backend="npu"`` reads them so from then on, outside of the graph too.
+        keep_graph: ignored; accepted for compatibility.
+        weights: ``"refuse"`` for the error, or ``"follow"`` for programs that read the weights at
+            each replay, which is slower. A model compiled with ``backend="npu"`` then reads them so
+            outside the graph too.
 
     Raises:
         InputError: ``weights`` has another value (code ``capture-weights``).
@@ -68,18 +68,18 @@ class NPUGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Starts to record this thread's programs; they run as well.
+        """Starts to record this thread's programs, which also run.
 
         Args:
-            pool: where the capture's memory lies: the id of another graph's pool or of
-                :func:`graph_pool_handle`; a pool of its own by default.
-            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. A capture
-                follows one thread and holds up no other, whichever is named.
-            check_input_liveness: taken for compatibility: a graph keeps its inputs alive.
+            pool: memory pool of the capture: the id of another graph's pool or of
+                :func:`graph_pool_handle`; by default a new pool.
+            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. All have the "
+                "same effect: a capture follows one thread and blocks no other.
+            check_input_liveness: ignored; a graph keeps its inputs alive.
 
         Raises:
-            InputError: this thread captures already, or the graph holds a capture, or the mode is
-                none of these (code ``capture-state``).
+            InputError: this thread already captures, the graph holds a capture, or the mode is
+                invalid (code ``capture-state``).
         """
         if capture_error_mode not in _MODES:
             raise InputError(
@@ -94,32 +94,32 @@ class NPUGraph:
         self._native.capture_end()
 
     def instantiate(self) -> None:
-        """Does nothing: a capture can be replayed as it is."""
+        """Does nothing: a capture needs no instantiation."""
 
     def replay(self) -> None:
         """Runs the recorded programs, in order, on the current stream.
 
         Raises:
-            InputError: a weight that a program holds has changed since the capture, or a tensor
-                that it uses has other memory; nothing has run then (code ``capture-stale``). Or
-                nothing was captured (``capture-state``).
+            InputError: a weight of a program has changed since the capture, or a tensor has moved
+                (code ``capture-stale``; nothing was run), or there is no capture
+                (``capture-state``).
         """
         self._native.replay()
 
     def reset(self) -> None:
-        """Forgets the recording and lets go of its memory."""
+        """Discards the recording and releases its memory."""
         self._native.reset()
 
     def pool(self) -> PoolId:
-        """The id of the pool in which the capture's memory lies, for another graph to share.
+        """Returns the id of the capture's memory pool, for another graph to share.
 
         Raises:
-            InputError: no capture began (code ``capture-state``).
+            InputError: no capture was started (code ``capture-state``).
         """
         return self._native.pool()
 
     def enable_debug_mode(self) -> None:
-        """Does nothing: what :meth:`debug_dump` writes is always at hand."""
+        """Does nothing: :meth:`debug_dump` always works."""
 
     @public_call
     def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
@@ -139,8 +139,8 @@ class graph:
         pool: as for ``NPUGraph.capture_begin``.
         stream: stream to capture on; the current one by default.
         capture_error_mode: as for ``NPUGraph.capture_begin``.
-        enable_annotations: taken for compatibility: programs keep their names.
-        check_input_liveness: taken for compatibility: a graph keeps its inputs alive.
+        enable_annotations: ignored; programs keep their names.
+        check_input_liveness: ignored; a graph keeps its inputs alive.
     """
 
     def __init__(
@@ -181,16 +181,16 @@ class graph:
 
 
 def graph_pool_handle() -> PoolId:
-    """An id for a new memory pool, which several graphs can share."""
+    """Returns the id of a new memory pool, which several graphs can share."""
     return _C.new_memory_pool_id()
 
 
 @contextlib.contextmanager
 def outside_capture() -> Iterator[None]:
-    """For work on the way to a program that is not to be replayed, such as compiling it.
+    """Suspends the capture for work that is not replayed, such as compiling a program.
 
-    In the body this thread captures nothing: host kernels may run, and memory comes from the
-    general pool. Without a capture this does nothing.
+    In the body, host kernels may run, and memory comes from the general pool. Without a capture, it
+    has no effect.
     """
     native = _C.capturing_graph()
     if native is None:
@@ -227,9 +227,9 @@ def make_graphed_callables(
     *,
     weights: str = "refuse",
 ) -> Any:
-    """Returns callables whose forward and backward passes replay what is captured here.
+    """Returns callables that replay captured forward and backward passes.
 
-    Inputs are copied into those of the capture, and results lie in its memory until the next call.
+    Inputs are copied into the capture's inputs; results are valid until the next call.
     A module is changed in place: its ``forward`` replays while it is in the mode (training or
     evaluation) of the capture.
 
@@ -238,15 +238,15 @@ def make_graphed_callables(
         sample_args: the arguments of the capture, tensors on npu whose shapes, dtypes and
             ``requires_grad`` are those of later calls; a tuple of such tuples for several
             callables.
-        num_warmup_iters: how many passes run before the capture, in which programs are compiled.
-        allow_unused_input: whether an input may have no part in the result; its gradient is None.
-        pool: where the captures' memory lies, as for ``NPUGraph.capture_begin``.
-        weights: what becomes of a weight that changes, as for ``NPUGraph``. It matters to programs
-            that hold weights, those of inference; training reads them at each pass.
+        num_warmup_iters: number of passes before the capture, which compile the programs.
+        allow_unused_input: whether an input may be unused; its gradient is None.
+        pool: memory pool of the captures, as for ``NPUGraph.capture_begin``.
+        weights: handling of changed weights, as for ``NPUGraph``. It affects inference only:
+            training reads the weights in each pass.
 
     Raises:
-        InputError: a module has hooks or trainable buffers, an argument is no tensor on npu, or
-            autocast keeps casts (code ``graphed-callable``), or ``weights`` is neither word
+        InputError: a module has hooks or trainable buffers, an argument is not an npu tensor, or
+            autocast caches casts (code ``graphed-callable``), or ``weights`` is invalid
             (``capture-weights``). From a call: a weight has changed (``capture-stale``).
         RuntimeError: a pass has an op on the host (``capture-host-op``).
     """
@@ -272,10 +272,10 @@ def make_graphed_callables(
 
 
 def follows_weights(subject: str, weights: str) -> bool:
-    """Whether a captured graph follows its weights: the argument of the two that capture.
+    """Whether a captured graph follows its weights, from the argument `weights`.
 
     Raises:
-        InputError: [capture-weights] for another word than the two.
+        InputError: [capture-weights] for an invalid value.
     """
     if not isinstance(weights, str) or weights not in ("refuse", "follow"):
         raise InputError(
@@ -293,7 +293,7 @@ def _refuse(rule: str, advice: str) -> None:
 
 
 class _Passes:
-    """The captured passes of one callable, with the tensors they read and write."""
+    """The captured passes of one callable, with their tensors."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class _Passes:
     def _gradients(
         self, outputs: Tensors, gradients: tuple[torch.Tensor | None, ...]
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of the inputs that require them, computed on this thread: it captures."""
+        """Computes the inputs' gradients on this thread, which captures."""
         inputs = tuple(given for given in self.inputs if given.requires_grad)
         wanted = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
         if not wanted or not inputs:
@@ -380,7 +380,7 @@ class _Passes:
         return found
 
     def replaying(self) -> Graphable:
-        """The callable that replays."""
+        """Returns the replaying callable."""
         replay = _replaying_function(self)
         if not isinstance(self.function, torch.nn.Module):
             return replay

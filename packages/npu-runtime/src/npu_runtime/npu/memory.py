@@ -1,8 +1,7 @@
 """Memory of ``torch.npu``: use and limits, pools, snapshots and their history.
 
-The pools are native (csrc/memory/pool.cpp and csrc/memory/region.cpp), as is the record of what
-happened (csrc/memory/trace.cpp). Snapshots have torch's own shape, so that the viewer at
-pytorch.org/memory_viz reads them.
+The pools are native (csrc/memory/pool.cpp and csrc/memory/region.cpp), as is the history
+(csrc/memory/trace.cpp). Snapshots have torch's format, for the viewer at pytorch.org/memory_viz.
 """
 
 import contextlib
@@ -58,7 +57,7 @@ __all__ = [
     "use_mem_pool",
 ]
 
-# The share of each device's memory that the pool may have, where it was limited.
+# Memory fraction of each limited device.
 _fractions: dict[int, float] = {}
 
 
@@ -76,32 +75,32 @@ def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes that tensors hold now."""
+    """Returns the bytes allocated by tensors."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """Most bytes that tensors held since the start or the last ``reset_peak_memory_stats``."""
+    """Returns the peak of allocated bytes since the start or ``reset_peak_memory_stats``."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes that the pool has from the system, used and free."""
+    """Returns the bytes reserved by the pool, used and free."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """Most bytes that the pool had since the start or the last ``reset_peak_memory_stats``."""
+    """Returns the peak of reserved bytes since the start or ``reset_peak_memory_stats``."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Starts the peaks again from what is in use now."""
+    """Resets the peaks to the current values."""
     _C.reset_peak_memory_stats(device_index(device))
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
-    """Starts the counters of all that was ever allocated and freed again from 0."""
+    """Resets the counters of allocated and freed memory to 0."""
     _C.reset_accumulated_memory_stats(device_index(device))
 
 
@@ -121,12 +120,12 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Starts the counters of all that was ever pinned and freed again from 0."""
+    """Resets the counters of pinned and freed memory to 0."""
     _C.reset_accumulated_host_memory_stats()
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Starts the peaks of pinned memory again from what is in use now."""
+    """Resets the peaks of pinned memory to the current values."""
     _C.reset_peak_host_memory_stats()
 
 
@@ -149,25 +148,25 @@ def max_memory_cached(device: DeviceLike = None) -> int:
 
 
 def reset_max_memory_allocated(device: DeviceLike = None) -> None:
-    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, and warns of it."""
+    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, with a warning."""
     _reset_all_peaks("reset_max_memory_allocated", device)
 
 
 def reset_max_memory_cached(device: DeviceLike = None) -> None:
-    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, and warns of it."""
+    """Deprecated: resets all peaks, as :func:`reset_peak_memory_stats` does, with a warning."""
     _reset_all_peaks("reset_max_memory_cached", device)
 
 
 def empty_cache() -> None:
-    """Gives the memory of freed tensors back to the system; the next allocations are slower.
+    """Returns the memory of freed tensors to the system; the next allocations are slower.
 
-    Pinned memory is given back by ``torch.accelerator.empty_host_cache``.
+    Pinned memory is returned by ``torch.accelerator.empty_host_cache``.
     """
     _C.empty_cache()
 
 
 def list_gpu_processes(device: DeviceLike = None) -> str:
-    """The processes that have the NPU open, a line for each; those of other users for root."""
+    """Lists the processes that have the NPU open, one per line; root sees all users'."""
     index = device_index(device)
     found = sensors.processes(index)
     lines = [f"process {number:>10d} ({name})" for number, name in found.items()]
@@ -175,13 +174,13 @@ def list_gpu_processes(device: DeviceLike = None) -> str:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Free and total bytes of a device, which are the machine's: they share its memory."""
+    """Returns the free and total bytes of a device: those of the machine's shared memory."""
     return _C.memory_info(device_index(device))
 
 
 @public_call
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
-    """A table of current and peak use for people.
+    """Formats current and peak use as a table.
 
     Args:
         device: the device; the current one by default.
@@ -207,16 +206,16 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
 
 @public_call
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
-    """Limits what the pool may have from the system, as a share of the device's memory.
+    """Limits the pool to a fraction of the device's memory.
 
-    An allocation beyond the limit is out of memory, after the cache was emptied.
+    An allocation beyond the limit empties the cache, then fails with an out-of-memory error.
 
     Raises:
         InputError: ``fraction`` is not in [0, 1] (code ``memory-fraction``).
     """
     if not 0.0 <= fraction <= 1.0:
         raise InputError(
-            "torch.npu.set_per_process_memory_fraction: fraction must lie in [0, 1]; "
+            "torch.npu.set_per_process_memory_fraction: fraction must be in [0, 1]; "
             f"got {fraction}. Pass 0.5 for half of the memory.",
             code="memory-fraction",
         )
@@ -226,14 +225,14 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
 
 
 def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
-    """The share that :func:`set_per_process_memory_fraction` set; 1.0 where nothing is limited."""
+    """Returns the fraction of :func:`set_per_process_memory_fraction`; 1.0 if unlimited."""
     index = device_index(device)
-    _C.memory_info(index)  # refuses a device that does not exist
+    _C.memory_info(index)  # raises for an absent device
     return _fractions.get(index, 1.0)
 
 
 def _flat(nested: dict[str, Any]) -> "OrderedDict[str, int]":
-    """Sorted, with the keys of each level joined by points."""
+    """Flattens nested counters: sorted, with keys joined by dots."""
     flat: list[tuple[str, int]] = []
 
     def flatten(prefix: str, value: Any) -> None:
@@ -276,12 +275,12 @@ def memory_snapshot(
     Each segment has ``device``, ``address``, ``total_size``, ``allocated_size``, ``active_size``,
     ``requested_size``, ``segment_type``, ``segment_pool_id`` and ``blocks``; each block
     ``address``, ``size``, ``requested_size``, ``state`` (``active_allocated`` or ``inactive``) and
-    ``frames``, the stack that allocated it where :func:`record_memory_history` was on. Sizes are
+    ``frames``, the stack that allocated it if :func:`record_memory_history` was on. Sizes are
     bytes.
 
     Args:
         mempool_id: the id of a ``MemPool`` or of a graph's pool; None for all.
-        include_traces: whether blocks have their ``frames``, which take time to spell out.
+        include_traces: whether blocks include their ``frames``, which are slow to format.
     """
     frames = {}
     if include_traces:
@@ -310,16 +309,16 @@ def _record_memory_history(
     """Records allocations and frees for :func:`_snapshot`, as torch.cuda.memory's function does.
 
     Args:
-        enabled: ``"all"`` keeps a history of what happened and the stacks of what is in use,
-            ``"state"`` the stacks alone; None stops.
-        context: taken for compatibility: allocations always have their stack, frees never.
-        stacks: taken for compatibility: stacks are Python's.
-        max_entries: how many actions the history keeps; older ones go.
-        device: taken for compatibility: all devices are recorded.
-        clear_history: forget what was recorded before.
-        compile_context: taken for compatibility.
-        global_record_annotations: taken for compatibility.
-        skip_actions: must be empty: actions are left out when the snapshot is read.
+        enabled: ``"all"`` records a history and the stacks of memory in use, ``"state"`` only the "
+            "stacks; None stops.
+        context: ignored; allocations always have their stack, frees never.
+        stacks: ignored; stacks are Python's.
+        max_entries: maximum number of actions in the history; older ones are dropped.
+        device: ignored; all devices are recorded.
+        clear_history: discard earlier records.
+        compile_context: ignored.
+        global_record_annotations: ignored.
+        skip_actions: must be empty; filter actions when reading the snapshot.
 
     Raises:
         InputError: ``enabled`` has another value, or an action is to be skipped (code
@@ -354,7 +353,7 @@ def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -
 
 
 def _tiled(segment: dict[str, Any]) -> dict[str, Any]:
-    """The segment with blocks from end to end, as torch's viewer wants it: headers are inactive."""
+    """Returns the segment with contiguous blocks, for torch's viewer: headers are inactive."""
     blocks: list[dict[str, Any]] = []
     at = segment["address"]
 
@@ -389,21 +388,21 @@ def _dump_snapshot(
 
 PoolId = tuple[int, int]
 
-# What caching_allocator_alloc handed out, by address.
+# Memory of caching_allocator_alloc, by address.
 _raw: dict[int, torch.UntypedStorage] = {}
 
 
 class MemPool:
-    """A pool of memory of its own: segments that serve no other allocation.
+    """A separate memory pool, whose segments are used by no other allocation.
 
-    Allocate in it with :func:`use_mem_pool`. Its memory goes back to the system when the pool and
-    the last tensor in it are gone.
+    Allocate in it with :func:`use_mem_pool`. Its memory returns to the system after the pool and
+    its last tensor are freed.
 
     Args:
         allocator: must be None: memory comes from the device's driver.
-        use_on_oom: whether free blocks here may serve an allocation elsewhere that would be out of
+        use_on_oom: whether other allocations may use free blocks here instead of running out of
             memory.
-        no_split: taken for compatibility: blocks are never split.
+        no_split: ignored; blocks are never split.
 
     Raises:
         InputError: ``allocator`` is given (code ``memory-pool``).
@@ -426,25 +425,25 @@ class MemPool:
 
     @property
     def id(self) -> PoolId:
-        """The pool's id, unlike any other's."""
+        """The pool's unique id."""
         return self._id
 
     def use_count(self) -> int:
-        """How many hold the pool: this object, contexts that are open, captured graphs."""
+        """Returns the number of references: this object, open contexts, captured graphs."""
         return _C.memory_pool_users(self._device, self._id)
 
     @public_call
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """The pool's segments, as ``torch.npu.memory_snapshot`` gives them."""
+        """Returns the pool's segments in the format of ``torch.npu.memory_snapshot``."""
         return memory_snapshot(self._id, include_traces)
 
 
 @contextlib.contextmanager
 @public_call
 def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
-    """Takes what this thread allocates inside ``with`` from a pool.
+    """Makes this thread allocate from a pool inside ``with``.
 
-    Other threads, and so a backward pass, allocate as before.
+    Other threads, including those of a backward pass, are unaffected.
     """
     index = device_index(device)
     _C.begin_allocate_to_pool(index, pool.id)
@@ -466,14 +465,14 @@ def caching_allocator_alloc(
         stream: the stream that will use the memory first, or its native handle.
 
     Returns:
-        The address; 0 for no bytes. Give it back with :func:`caching_allocator_delete`.
+        The address; 0 for no bytes. Free it with :func:`caching_allocator_delete`.
 
     Raises:
         InputError: ``size`` is negative (code ``memory-size``).
     """
     if size < 0:
         raise InputError(
-            f"torch.npu.caching_allocator_alloc: size is a number of bytes; got {size}. "
+            f"torch.npu.caching_allocator_alloc: size must be a number of bytes; got {size}. "
             "Pass 0 or more.",
             code="memory-size",
         )
@@ -496,10 +495,10 @@ def caching_allocator_alloc(
 
 @public_call
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Gives back memory of :func:`caching_allocator_alloc`; 0 is allowed.
+    """Frees memory of :func:`caching_allocator_alloc`; 0 is allowed.
 
     Raises:
-        InputError: the address is not one that it returned, or was given back before (code
+        InputError: the address is not from that function, or was already freed (code
             ``not-device-memory``).
     """
     if mem_ptr == 0:
@@ -515,9 +514,9 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 @public_call
 def caching_allocator_enable(value: bool = True) -> None:
-    """Switches the cache of freed memory on or off; it is on at first.
+    """Turns the cache of freed memory on (the default) or off.
 
-    While it is off, what is freed goes back to the system at once.
+    While off, freed memory returns to the system immediately.
     """
     _C.set_memory_caching(value)
     if not value and _C.is_open():
@@ -526,7 +525,7 @@ def caching_allocator_enable(value: bool = True) -> None:
 
 @contextlib.contextmanager
 def caching_allocator_disabled() -> Iterator[None]:
-    """Keeps no freed memory inside ``with``."""
+    """Turns the cache of freed memory off inside ``with``."""
     before = _C.is_memory_caching()
     caching_allocator_enable(False)
     try:

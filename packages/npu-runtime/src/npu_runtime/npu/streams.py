@@ -1,8 +1,8 @@
-"""Streams and events of ``torch.npu``, and the mode that finds host code which waits for them.
+"""Streams and events of ``torch.npu``, and a debug mode that finds synchronizing host code.
 
-A stream is an in-order queue of programs, an event a point in its order. The classes are torch's
-own, which reach the device through its guard (csrc/device/guard.cpp). Host kernels run on the
-calling thread and wait for what they touch.
+A stream is an in-order queue of programs; an event is a point in it. The classes are torch's, which
+use the device guard (csrc/device/guard.cpp). Host kernels run on the calling thread and wait for
+pending data.
 """
 
 import torch
@@ -35,7 +35,7 @@ _DEFAULT_STREAM_ID = 0
 
 
 def current_stream(device: DeviceLike = None) -> torch.Stream:
-    """The stream that this thread's programs go to."""
+    """Returns this thread's current stream."""
     return torch.accelerator.current_stream(device_index(device))
 
 
@@ -50,22 +50,22 @@ def default_stream(device: DeviceLike = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Makes a stream this thread's current one, and its device the current device."""
+    """Sets this thread's current stream, and its device as the current device."""
     _check(stream)
     torch.accelerator.set_stream(stream)
 
 
 @public_call
 def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.Stream:
-    """The stream whose ``native_handle`` a library outside torch was given.
+    """Returns the stream of a ``native_handle`` from a library outside torch.
 
     Args:
         data_ptr: the handle.
-        device: the device that the stream is of; the current one by default.
+        device: the stream's device; the current one by default.
 
     Raises:
-        InputError: the runtime made no such stream (code ``stream-external``). It cannot wait for
-            any other, since a driver's streams are opaque.
+        InputError: the runtime did not create this stream (code ``stream-external``). Other streams
+            are not supported, because a driver's streams are opaque.
     """
     index = device_index(device)
     if not 0 <= data_ptr < 2**64:
@@ -84,7 +84,7 @@ class ExternalStream(torch.Stream):
     """
 
     def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> "ExternalStream":
-        """Finds the stream; the handle is not kept."""
+        """Finds the stream; the handle is not stored."""
         found = get_stream_from_external(stream_ptr, device)
         return super().__new__(
             cls,
@@ -101,7 +101,7 @@ _SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Reports host code that waits for the device.
 
-    That is: reading a number (``.item()``), a copy between cpu and npu that is not
+    This includes reading a number (``.item()``), a copy between cpu and npu that is not
     ``non_blocking``, a host kernel whose input is pending, ``Stream.synchronize``. Waiting for a
     device or an event is never reported.
 
@@ -110,28 +110,28 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
             raises ``RuntimeError`` (code ``sync-debug``).
 
     Raises:
-        InputError: it is another value (code ``sync-debug``).
+        InputError: the value is invalid (code ``sync-debug``).
     """
     mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else debug_mode
     if mode not in _SYNC_DEBUG_MODES.values():
         raise InputError(
             'torch.npu.set_sync_debug_mode: the mode must be "default", "warn" or "error", or 0, 1 '
-            f'or 2; got {debug_mode!r}. Pass "warn" to be told.',
+            f'or 2; got {debug_mode!r}. Pass "warn" for warnings.',
             code="sync-debug",
         )
     _C.set_sync_debug_mode(mode)
 
 
 def get_sync_debug_mode() -> int:
-    """What :func:`set_sync_debug_mode` set: 0, 1 or 2."""
+    """Returns the mode of :func:`set_sync_debug_mode`: 0, 1 or 2."""
     return _C.sync_debug_mode()
 
 
 class StreamContext:
-    """Makes a stream the current one inside ``with``; None changes nothing.
+    """Makes a stream current inside ``with``; None has no effect.
 
-    torch's streams are contexts themselves, but keep what was current before in the stream: two
-    threads inside one stream would restore each other's.
+    torch's streams are contexts too, but store the previous stream in the object: two threads
+    inside one stream would restore each other's.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
@@ -155,7 +155,7 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Runs the body of ``with`` on a stream; None changes nothing."""
+    """Runs the body of ``with`` on a stream; None has no effect."""
     return StreamContext(stream)
 
 
@@ -167,4 +167,4 @@ def _check(stream: torch.Stream) -> None:
             code="argument-kind",
         )
     if stream.device.type != "npu":
-        device_index(stream.device)  # raises, and says what it takes
+        device_index(stream.device)  # raises, with the accepted types
