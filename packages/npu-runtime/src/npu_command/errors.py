@@ -17,8 +17,8 @@ class NpuError(RuntimeError):
 
     Args:
         message: subject, rule, the received value, and the next step.
-        code: stable name of the error, for example ``"device-absent"``, appended to the text in "
-            "brackets.
+        code: stable name of the error, for example ``"device-absent"``, appended to the text in
+            brackets.
 
     Attributes:
         code: the stable name.

@@ -73,8 +73,8 @@ class NPUGraph:
         Args:
             pool: memory pool of the capture: the id of another graph's pool or of
                 :func:`graph_pool_handle`; by default a new pool.
-            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. All have the "
-                "same effect: a capture follows one thread and blocks no other.
+            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. All have the
+                same effect: a capture follows one thread and blocks no other.
             check_input_liveness: ignored; a graph keeps its inputs alive.
 
         Raises:

@@ -309,8 +309,8 @@ def _record_memory_history(
     """Records allocations and frees for :func:`_snapshot`, as torch.cuda.memory's function does.
 
     Args:
-        enabled: ``"all"`` records a history and the stacks of memory in use, ``"state"`` only the "
-            "stacks; None stops.
+        enabled: ``"all"`` records a history and the stacks of memory in use, ``"state"`` only the
+            stacks; None stops.
         context: ignored; allocations always have their stack, frees never.
         stacks: ignored; stacks are Python's.
         max_entries: maximum number of actions in the history; older ones are dropped.
