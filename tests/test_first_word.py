@@ -107,7 +107,7 @@ def test_a_wrong_value_or_file_imports_no_torch(line, code):
 def test_a_wrong_setting_imports_no_torch(line, name, value):
     done = said(*line.split(), **{name: value})
     assert done.stderr.count("\n") == 1
-    assert f"{name}: 1 for on or 0 for off" in done.stderr
+    assert f"{name} must be 1 or 0" in done.stderr
     assert "[bad-setting]" in done.stderr
 
 

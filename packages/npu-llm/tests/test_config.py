@@ -19,6 +19,6 @@ def test_cache_directory(environment, expected):
 
 
 def test_cache_directory_cannot_be_a_file():
-    with pytest.raises(OptionError, match="NPU_LLM_CACHE_DIR: a folder") as caught:
+    with pytest.raises(OptionError, match="NPU_LLM_CACHE_DIR must be a folder") as caught:
         read_settings({"NPU_LLM_CACHE_DIR": __file__})
     assert caught.value.code == "bad-setting"

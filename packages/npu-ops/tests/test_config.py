@@ -66,7 +66,7 @@ def test_the_directory_for_memory_is_read() -> None:
 
 
 def test_the_directory_for_memory_cannot_be_a_file() -> None:
-    with pytest.raises(OperatorInputError, match="NPU_OPS_MEMORY_DIR: a folder") as caught:
+    with pytest.raises(OperatorInputError, match="NPU_OPS_MEMORY_DIR must be a folder") as caught:
         read_memory_directory({"NPU_OPS_MEMORY_DIR": __file__})
     assert caught.value.code == "bad-setting"
 

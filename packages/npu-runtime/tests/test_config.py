@@ -42,7 +42,7 @@ def test_another_text_than_a_flags_is_an_error(name):
 
 
 def test_a_snapshot_cannot_be_a_folder(tmp_path):
-    with pytest.raises(InputError, match="NPU_OOM_SNAPSHOT: a file") as caught:
+    with pytest.raises(InputError, match="NPU_OOM_SNAPSHOT must be a file") as caught:
         RuntimeConfig.from_environment({"NPU_OOM_SNAPSHOT": str(tmp_path)})
     assert caught.value.code == "bad-setting"
 
@@ -50,7 +50,7 @@ def test_a_snapshot_cannot_be_a_folder(tmp_path):
 def test_a_library_is_a_file(tmp_path):
     read = RuntimeConfig.from_environment({"NPU_OPENVINO_LIBRARY": str(tmp_path / "lib.so")})
     assert read.openvino_library == str(tmp_path / "lib.so")
-    with pytest.raises(InputError, match="NPU_OPENVINO_LIBRARY: a file") as caught:
+    with pytest.raises(InputError, match="NPU_OPENVINO_LIBRARY must be a file") as caught:
         RuntimeConfig.from_environment({"NPU_OPENVINO_LIBRARY": str(tmp_path)})
     assert caught.value.code == "bad-setting"
 

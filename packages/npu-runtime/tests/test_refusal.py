@@ -19,7 +19,7 @@ def test_torch_imports_with_a_warning_and_each_use_raises(run_python):
     assert first == "2.0 False 0", done.stderr
     assert len(others) == 4
     for line in others:
-        assert line.startswith("NPU_SANITIZER: 1 for on or 0 for off")
+        assert line.startswith("NPU_SANITIZER must be 1 or 0")
         assert line.endswith("[bad-setting]")
     assert "RuntimeWarning: npu: the device will not serve: NPU_SANITIZER" in done.stderr
 

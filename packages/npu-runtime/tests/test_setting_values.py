@@ -31,7 +31,7 @@ def test_a_flag_that_is_not_set_is_none(values):
 
 @pytest.mark.parametrize("text", ["banana", "2", "-1", "1.0", "yes please", "\udcff"])
 def test_another_text_is_no_flag(text):
-    with pytest.raises(InputError, match="X: 1 for on or 0 for off") as caught:
+    with pytest.raises(InputError, match="X must be 1 or 0") as caught:
         read_flag({"X": text}, "X")
     assert repr(text) in str(caught.value)
     assert caught.value.code == "bad-setting"
@@ -44,7 +44,7 @@ def test_a_number_is_read_and_has_a_default():
 
 @pytest.mark.parametrize("text", ["", "-3", "many", "1.5", "1_000", "1e3", "١", "0", "9" * 5000])
 def test_another_text_is_no_number(text):
-    with pytest.raises(InputError, match="X: a whole number of things, 1 or more") as caught:
+    with pytest.raises(InputError, match="X must be a whole number of things, 1 or more") as caught:
         read_number({"X": text}, "X", 3, least=1, of="things")
     assert caught.value.code == "bad-setting"
 
@@ -64,7 +64,7 @@ def test_a_path_through_a_file_is_no_folder(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(InputError, match=r"X: a file; got .* which is a folder") as caught:
+    with pytest.raises(InputError, match=r"X must be a file; got .* which is a folder") as caught:
         read_file({"X": str(tmp_path)}, "X")
     assert caught.value.code == "bad-setting"
 
@@ -73,22 +73,22 @@ def test_a_file_lies_in_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     assert read_file({"X": str(tmp_path / "new")}, "X") == tmp_path / "new"
     assert read_file({}, "X") is None
-    with pytest.raises(InputError, match="X: a folder"):
+    with pytest.raises(InputError, match="X must be a folder"):
         read_file({"X": str(tmp_path / "file" / "below")}, "X")
 
 
 @pytest.mark.parametrize("text", ["a" * 300, "~nobody_of_this_name/x"])
 def test_a_path_that_no_system_has_is_an_error(text):
-    with pytest.raises(InputError, match="X: a path; got") as caught:
+    with pytest.raises(InputError, match="X must be a path; got") as caught:
         read_folder({"X": text}, "X")
     assert caught.value.code == "bad-setting"
 
 
 def test_links_in_a_circle_are_no_folder(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "link")
-    with pytest.raises(InputError, match="X: a folder"):
+    with pytest.raises(InputError, match="X must be a folder"):
         read_folder({"X": str(tmp_path / "link")}, "X")
-    with pytest.raises(InputError, match=r"X: a path; got .*symbolic links"):
+    with pytest.raises(InputError, match=r"X must be a path; got .*symbolic links"):
         read_folder({"X": str(tmp_path / "link" / "below")}, "X")
 
 

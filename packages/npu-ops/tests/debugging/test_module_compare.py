@@ -109,7 +109,7 @@ def test_a_file_that_holds_no_run_is_an_error(tmp_path: Path) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     both_ends = os.open(tmp_path / "pipe", os.O_RDWR)  # so that nobody waits here in any case
-    with pytest.raises(OperatorInputError, match="there is no such file") as caught:
+    with pytest.raises(OperatorInputError, match="the file does not exist") as caught:
         ModuleRun.load(tmp_path / "pipe")
     os.close(both_ends)
     assert caught.value.code == "module-run"
@@ -127,6 +127,6 @@ def test_a_flipped_byte_of_a_run_is_a_damaged_file(tmp_path: Path) -> None:
     recorded(model()).save(file)
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(DamagedFileError, match="its tensors are not what was written") as caught:
+    with pytest.raises(DamagedFileError, match="its tensors differ from those written") as caught:
         ModuleRun.load(file)
     assert caught.value.code == "file-damaged"

@@ -1,7 +1,7 @@
-"""The names of npu-profiler: one timeline of Python, aten ops and device programs.
+"""The API of npu-profiler: one timeline of Python, aten ops and device programs.
 
-`profile` extends torch's class of that name. It is imported when it is first used, because it
-imports torch, which the command must not do before the program does.
+`profile` extends torch's class of that name. It is imported lazily because it imports torch, which
+the command must not do before the program.
 """
 
 from typing import TYPE_CHECKING

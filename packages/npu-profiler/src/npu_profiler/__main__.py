@@ -1,4 +1,4 @@
-"""Lets `python -m npu_profiler` be the command."""
+"""Entry point of `python -m npu_profiler`."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """The command `npu-profiler` as a function; commands.toml lists its subcommands.
 
-The program that `trace` runs ends as it would under python.
+A program run by `trace` exits as it would under python.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Compares samples of traces: how much slower or faster, and whether that is more than noise.
+"""Compares samples of traces: the change in time, and whether it exceeds the noise.
 
-The time of a call is the median over the steps of a trace, or over parts of it where it has no
-steps. With several traces on a side the means of these are compared, and the noise is that between
-traces. With one on each side it is the noise between steps within a trace, which knows nothing of
-what differs from one run of a program to the next. Estimates have no noise.
+The time of a call is the median over a trace's steps, or over parts of a trace without steps. With
+several traces per side, their means are compared, and the noise is measured between traces. With
+one per side, it is measured between steps, which ignores variation between runs. Estimates have no
+noise.
 """
 
 import math
@@ -61,7 +61,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a trace gives to compare."""
+    """The comparable values of a trace."""
 
     # Of the trace as a whole, in nanoseconds: "wall time", "npu:0 busy", "host in ops".
     totals: Mapping[str, int]
@@ -72,7 +72,7 @@ class Samples:
 
 
 def take_samples(trace: Trace) -> Samples:
-    """Reads them out of a trace."""
+    """Reads the samples of a trace."""
     steps: dict[str, list[Step]] = defaultdict(list)
     for step in find_steps(trace):
         steps[step.kind].append(step)
@@ -98,7 +98,7 @@ def take_samples(trace: Trace) -> Samples:
 def _add_ops(track: Track, found: dict[str, Calls]) -> None:
     category, is_op_name = track.names.find("cpu_op"), is_op_number(track)
     words, names, categories = track.names.words, track.name_numbers, track.category_numbers
-    stack: list[tuple[int, Calls, int]] = []  # end, and where its own time stands
+    stack: list[tuple[int, Calls, int]] = []  # end, and index of its self time
     for index, (start, duration) in enumerate(zip(track.starts, track.durations, strict=True)):
         name = names[index]
         if categories[index] != category or not is_op_name[name]:
@@ -121,41 +121,41 @@ _PARTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one op, layer, program or figure differs."""
+    """The difference of one op, layer, program or figure."""
 
     name: str
-    base_calls: float  # in one step, or in one trace where traces have no steps in common
+    base_calls: float  # per step, or per trace if the traces have no common steps
     new_calls: float
-    base_ns: float | None  # time of a call; None where it does not appear
+    base_ns: float | None  # time of a call; None if absent
     new_ns: float | None
-    # The times of a call may differ by so much though nothing changed; None if unknown.
+    # Noise of the time of a call; None if unknown.
     noise_ns: float | None
     base_total_ns: float  # the time of all its calls, in a step or trace
-    total_ns: float  # how much more time all its calls take, in a step or trace
+    total_ns: float  # change of the time of all its calls, per step or trace
     verdict: Verdict
 
     @property
     def change(self) -> float | None:
-        """Of the time of a call, as a part of the base's."""
+        """Relative change of the time of a call."""
         if not self.base_ns or self.new_ns is None:
             return None
         return self.new_ns / self.base_ns - 1
 
     @property
     def noise(self) -> float | None:
-        """As a part of the base's time of a call."""
+        """Noise relative to the base's time of a call."""
         if not self.base_ns or self.noise_ns is None:
             return None
         return self.noise_ns / self.base_ns
 
     @property
     def total_change(self) -> float | None:
-        """Of the time of all calls, as a part of the base's."""
+        """Relative change of the time of all calls."""
         return self.total_ns / self.base_total_ns if self.base_total_ns else None
 
 
 def shared_step(samples: Sequence[Samples]) -> str | None:
-    """The kind of steps that all traces have and that is most frequent; None if there is none."""
+    """Returns the most frequent kind of step that all traces have; None if there is none."""
     kinds = set.intersection(*(set(one.steps) for one in samples)) if samples else set()
     return max(sorted(kinds), key=lambda kind: len(samples[0].steps[kind]), default=None)
 
@@ -199,7 +199,7 @@ def compare_calls(
 ) -> list[Difference]:
     """Compares a table ("program", "layer" or "op"); calls whose total changed most come first.
 
-    Calls outside of steps of a kind are left out; None for whole traces.
+    Only calls within steps of the given kind count; None compares whole traces.
     """
     found = [
         {
@@ -279,7 +279,7 @@ def _durations(steps: Sequence[Step]) -> _Values:
 
 
 def _in_steps(calls: Calls, steps: Sequence[Step]) -> _Values:
-    """The mean time of the calls within each step that has some."""
+    """Returns the mean time of the calls in each step that has calls."""
     starts = [step.start_ns for step in steps]
     by_step: dict[int, list[int]] = defaultdict(list)
     for start, time in zip(calls.starts, calls.times, strict=True):
@@ -294,10 +294,10 @@ def _in_parts(calls: Calls) -> _Values:
     return _Values(block_means(calls.times, _PARTS), len(calls.times))
 
 
-# Of a hundred comparisons where nothing changed one is taken for a change.
+# A false positive rate of 1%.
 CONFIDENCE = 0.99
 
-# Of so few values the median deviation is often small by chance.
+# The median deviation of so few values is often small by chance.
 _FEW = 6
 _NORMAL_SPREAD = 1.4826
 _NORMAL_MEDIAN = 1.2533
@@ -312,10 +312,10 @@ def mean(values: Sequence[float]) -> float:
 
 
 def block_means(values: Sequence[float], blocks: int) -> list[float]:
-    """Means of consecutive values, in so many blocks of about equal size.
+    """Returns means of consecutive values, in a number of blocks of about equal size.
 
-    Calls that follow each other are alike, and calls of one op differ by their shapes: blocks are
-    more independent, and more equal. The values themselves if there are not two for each.
+    Consecutive calls are correlated, and calls of one op differ by shape: block means are more
+    independent and more uniform. Returns the values if there are fewer than two per block.
     """
     if len(values) < 2 * blocks:
         return list(values)
@@ -324,9 +324,9 @@ def block_means(values: Sequence[float], blocks: int) -> list[float]:
 
 
 def noise_of_means(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """How far means may lie apart though nothing changed; None if there are too few values.
+    """Returns the noise bound of a difference of means; None if there are too few values.
 
-    Values are independent and of one variance if nothing changed; one side may have only one.
+    Assumes independent values with equal variance; one side may have a single value.
     """
     freedom = len(base) + len(new) - 2
     if freedom < 1 or not base or not new:
@@ -337,7 +337,7 @@ def noise_of_means(base: Sequence[float], new: Sequence[float]) -> float | None:
 
 
 def noise_of_medians(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """The same for medians, of which a few values far off change nothing; of two values or more."""
+    """Returns the noise bound for medians, which are robust to outliers; needs two values."""
     if len(base) < 2 or len(new) < 2:
         return None
     variance = sum((_NORMAL_MEDIAN * _deviation(side)) ** 2 / len(side) for side in (base, new))
@@ -349,13 +349,13 @@ def _deviation(values: Sequence[float]) -> float:
         return statistics.stdev(values)
     middle = statistics.median(values)
     spread = statistics.median(abs(value - middle) for value in values)
-    # Where most values are equal, those that are not still say that there is noise.
+    # If most values are equal, the others still show that there is noise.
     return _NORMAL_SPREAD * spread if spread else statistics.stdev(values)
 
 
 @lru_cache(maxsize=1024)
 def t_bound(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The value that Student's t stays within with this confidence, for degrees of freedom."""
+    """Returns the two-sided bound of Student's t for a confidence and degrees of freedom."""
     low, high = 0.0, 1e4
     while high - low > 1e-6 * max(high, 1.0):
         middle = (low + high) / 2

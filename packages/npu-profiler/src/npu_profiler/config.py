@@ -1,8 +1,7 @@
-"""The only place of this package that touches the environment.
+"""Settings from the environment; no other module of this package uses it.
 
-That is kineto's log level for one call, and where peaks of a device are kept.
-
-Options of a recording are not environment variables; they are in `recorder.TraceOptions`.
+These are kineto's log level for one call, and the cache directory of device peaks. Recording
+options are in `recorder.TraceOptions`, not in environment variables.
 """
 
 import contextlib
@@ -19,11 +18,10 @@ KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 @contextlib.contextmanager
 def quiet_kineto() -> Iterator[None]:
-    """Keeps kineto's own start and stop lines off the program's stderr.
+    """Keeps kineto's start and stop lines off the program's stderr.
 
-    Kineto reads the level once, when its first recording is prepared; the variable is gone again
-    afterwards, so that the program and its children see the environment they were given. A level
-    that the user set stays.
+    Kineto reads the level once, before its first recording; the variable is removed afterwards, so
+    that the program and its children keep their environment. A level set by the user is kept.
     """
     if KINETO_LOG_LEVEL in os.environ:
         yield
@@ -36,5 +34,5 @@ def quiet_kineto() -> Iterator[None]:
 
 
 def read_cache_dir() -> Path:
-    """The directory of measured peaks: `npu-profiler` in XDG_CACHE_HOME, else in ~/.cache."""
+    """Returns the directory of measured peaks: `npu-profiler` in XDG_CACHE_HOME or ~/.cache."""
     return cache_directory("npu-profiler")

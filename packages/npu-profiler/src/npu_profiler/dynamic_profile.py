@@ -1,4 +1,4 @@
-"""Recording n steps of a job that already runs, switched on by a file.
+"""Records n steps of a running job, triggered by a file.
 
     from npu_profiler import dynamic_profile
 
@@ -7,7 +7,7 @@
         train(batch)
         dynamic_profile.step()
 
-Each time that the file is saved, the job records as many steps as it says, with the interface of
+Each time the file is saved, the job records the number of steps in it. The interface is that of
 torch_npu's `dynamic_profile`.
 """
 
@@ -31,7 +31,7 @@ from npu_runtime.public_calls import public_call
 __all__ = ["CONFIG_NAME", "ProfilerConfig", "init", "read_config", "start", "step"]
 
 CONFIG_NAME = "profiler_config.json"
-# An editor may write a file in pieces; what is not whole after this long is an error.
+# An editor may write a file in pieces; a file still incomplete after this is an error.
 _WRITING_S = 1.0
 
 
@@ -39,16 +39,16 @@ _WRITING_S = 1.0
 class ProfilerConfig:
     """The content of profiler_config.json, under torch_npu's names."""
 
-    active: int = 1  # how many steps are recorded
-    start_step: int = 0  # after how many calls of `step`, or at the next one if they are over
-    prof_dir: str = ""  # directory of the traces; where the file is if empty
+    active: int = 1  # number of recorded steps
+    start_step: int = 0  # number of calls of `step` before the start; the next one if it has passed
+    prof_dir: str = ""  # directory of the traces; the file's directory if empty
     with_stack: bool = False  # record Python calls
     with_modules: bool = False  # record calls of torch modules
     profile_memory: bool = False  # record the memory of the process
-    layers: bool = False  # record layers of programs that are loaded meanwhile
+    layers: bool = False  # record layers of programs loaded during the recording
 
     def __post_init__(self) -> None:
-        """Raises [dynamic-profile] for a value of another kind."""
+        """Raises [dynamic-profile] for a value of the wrong type."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is not field.type:
@@ -63,14 +63,13 @@ class ProfilerConfig:
 def init(path: str | os.PathLike[str]) -> None:
     """Watches profiler_config.json in a directory from now on.
 
-    The directory and the file are made if they are not there. A file that is there counts when it
-    is saved again.
+    Creates the directory and the file if missing. An existing file counts when it is saved again.
 
     Args:
         path: the directory.
 
     Raises:
-        TraceError: [output-unwritable] for a path that is no directory or cannot be written,
+        TraceError: [output-unwritable] for a path that is not a writable directory,
             [dynamic-profile] for a second directory.
     """
     global _watch
@@ -93,10 +92,10 @@ def init(path: str | os.PathLike[str]) -> None:
 
 
 def step() -> None:
-    """Ends a step of the job, and begins or ends a recording if the file says so.
+    """Ends a step of the job, and starts or ends a recording as the file requests.
 
-    What is wrong with the file, or with writing a trace, is a warning: the job goes on. Without a
-    change a call takes some microseconds.
+    Problems with the file or the trace are warnings, and the job continues. Without a change, a
+    call takes a few microseconds.
 
     Raises:
         TraceError: [dynamic-profile] before `init`.
@@ -106,7 +105,7 @@ def step() -> None:
 
 @public_call
 def start(config_path: str | os.PathLike[str] | None = None) -> None:
-    """Begins a recording now, for as many steps as a file says; does nothing during a recording.
+    """Starts a recording now, with the steps of a file; has no effect during a recording.
 
     Args:
         config_path: a file like profiler_config.json; by default that of `init`.
@@ -121,7 +120,7 @@ def start(config_path: str | os.PathLike[str] | None = None) -> None:
 
 @public_call
 def read_config(path: Path) -> ProfilerConfig:
-    """Reads a configuration; [dynamic-profile] if it is not there, or not one."""
+    """Reads a configuration; raises [dynamic-profile] if it is missing or invalid."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -135,7 +134,7 @@ def read_config(path: Path) -> ProfilerConfig:
 
 
 class _Watch:
-    """What one process does about the file of its directory."""
+    """Watches the file of a directory for this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,9 +171,9 @@ class _Watch:
         folder = self.folder / config.prof_dir
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # ValueError: a name that no directory can have
+        except (OSError, ValueError) as error:  # ValueError: an invalid directory name
             raise _refused(
-                f"`prof_dir` must be a directory that can be written, got {str(folder)!r} ({error})"
+                f"`prof_dir` must be a writable directory, got {str(folder)!r} ({error})"
             ) from None
         options = TraceOptions(
             stacks=config.with_stack,
@@ -189,7 +188,7 @@ class _Watch:
         self._begin_span()
 
     def finish(self) -> None:
-        """Writes what is being recorded, also at the end of the process."""
+        """Writes an unfinished recording, also at exit."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
@@ -200,7 +199,7 @@ class _Watch:
             _warn(f"{recording.path} was not written: {error}.")
 
     def _look(self) -> None:
-        """Reads the file if it was saved since the last look."""
+        """Reads the file if it was saved since the last check."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return
@@ -221,7 +220,7 @@ class _Watch:
     def _begin_span(self) -> None:
         from torch.profiler import record_function  # late: only a recording needs torch
 
-        # As torch's profiler names steps, which `npu-profiler summary` counts.
+        # The step names of torch's profiler, which `npu-profiler summary` counts.
         self._span = record_function(f"ProfilerStep#{self._steps}")
         self._span.__enter__()
 
@@ -245,7 +244,7 @@ def _watched(name: str) -> _Watch:
 
 
 def _write_template(folder: Path) -> None:
-    """Writes the file whole if there is none; of several ranks, one does."""
+    """Writes the file atomically if it is missing, from one of several ranks."""
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".") as draft:
         draft.write(json.dumps(dataclasses.asdict(ProfilerConfig()), indent=2) + "\n")
         draft.flush()

@@ -1,4 +1,4 @@
-"""The error that a user of the profiler can meet: a wrong path, a second recording at once."""
+"""The profiler's error class."""
 
 from npu_command.errors import NpuError
 
@@ -6,4 +6,4 @@ __all__ = ["TraceError"]
 
 
 class TraceError(NpuError):
-    """What was asked of the profiler cannot be done."""
+    """The profiler cannot do the requested work."""

@@ -1,4 +1,4 @@
-"""Files that users name for what is made: asked before the work whether they can be written."""
+"""Output files named by users: checked before the work."""
 
 import os
 import tempfile
@@ -10,9 +10,9 @@ __all__ = ["check_writable", "unwritable", "write_bytes"]
 
 
 def check_writable(name: str | Path, what: str) -> Path:
-    """Returns the path of a file that can be written; asked before the work whose result it takes.
+    """Returns the path of a writable file; call it before the work.
 
-    Raises [output-unwritable] if the directory is not there or takes no file, or it is itself one.
+    Raises [output-unwritable] if its directory is missing or read-only, or the path is a directory.
     """
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name too long
@@ -23,10 +23,10 @@ def check_writable(name: str | Path, what: str) -> Path:
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
         reason = getattr(error, "strerror", None) or error
         raise TraceError(
-            f"{what}: its directory must be there and writable; got {str(path)!a} ({reason}). "
+            f"{what}: its directory must exist and be writable; got {str(path)!a} ({reason}). "
             "Name another.",
             code="output-unwritable",
         ) from None
@@ -34,7 +34,7 @@ def check_writable(name: str | Path, what: str) -> Path:
 
 
 def write_bytes(path: Path, content: bytes, what: str) -> None:
-    """Writes a whole file; [output-unwritable] if that fails."""
+    """Writes a file; raises [output-unwritable] on failure."""
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -42,7 +42,7 @@ def write_bytes(path: Path, content: bytes, what: str) -> None:
 
 
 def unwritable(path: Path, what: str, error: OSError) -> TraceError:
-    """What to raise where writing failed."""
+    """Returns the error of a failed write."""
     return TraceError(
         f"{what}: must be a place that can be written; got {path} ({error.strerror or error}). "
         "Name another.",

@@ -130,7 +130,7 @@ def _is_there(path: Path, name: str, error: ErrorClass) -> bool:
         return False
     except OSError as cause:  # an invalid name, or circular links
         raise error(
-            f"{name} must be a valid path; got {str(path)!r}: {cause.strerror}. "
+            f"{name} must be a path; got {str(path)!r}: {cause.strerror}. "
             "Name another, or unset the variable.",
             code="bad-setting",
         ) from cause

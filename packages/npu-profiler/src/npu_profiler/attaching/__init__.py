@@ -1,1 +1,1 @@
-"""Recording a job that already runs: the command's side, the job's side, and where they meet."""
+"""Recording a running job: the command's side, the job's side, and their shared files."""

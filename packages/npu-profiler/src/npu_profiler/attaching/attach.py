@@ -1,6 +1,6 @@
-"""The command's side of `npu-profiler attach`, and the files by which it meets a running job.
+"""The command's side of `npu-profiler attach`, and the files shared with a running job.
 
-They are in a directory of the user's. A job that waits has a file PID.json; a request is
+The files are in a directory owned by the user. A waiting job has a file PID.json; a request is
 PID.request, the answer PID.state. The job's side is npu_profiler.attaching.listener.
 """
 
@@ -22,13 +22,13 @@ __all__ = ["Mailbox", "attach", "control_directory", "detach"]
 
 
 def control_directory() -> Path:
-    """The directory, made if it is not there and ours alone; [attach-directory] if another's."""
+    """Returns the directory, created if missing; [attach-directory] if others may write it."""
     path = Path(tempfile.gettempdir()) / f"npu-profiler-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022 or not path.is_dir():
         raise TraceError(
-            f"attach: {path} must be your own directory, which nobody else may write to; its owner "
+            f"attach: {path} must be your directory, writable only by you; got one whose owner "
             f"is user {status.st_uid}, its mode {status.st_mode & 0o777:o}. Remove it, or set "
             "TMPDIR for the job and for this command.",
             code="attach-directory",
@@ -43,11 +43,11 @@ class Mailbox:
         self._base = directory / str(pid)
 
     def announce(self) -> None:
-        """Says that the job waits."""
+        """Announces that the job is waiting."""
         self._put(".json", {"pid": os.getpid()})
 
     def is_announced(self) -> bool:
-        """Whether a job of this id said that it waits, and lives."""
+        """Whether a job of this id is waiting and alive."""
         if not self._path(".json").exists():
             return False
         try:
@@ -63,23 +63,23 @@ class Mailbox:
             self._path(suffix).unlink(missing_ok=True)
 
     def ask(self, request: dict[str, Any]) -> None:
-        """Asks the job for something; what was answered before is forgotten."""
+        """Sends a request to the job; discards earlier answers."""
         self._path(".state").unlink(missing_ok=True)
         self._put(".request", request)
 
     def take_request(self) -> dict[str, Any] | None:
-        """What somebody asks for, once."""
+        """Returns a request, once."""
         request = self._get(".request")
         if request is not None:
             self._path(".request").unlink(missing_ok=True)
         return request
 
     def answer(self, state: dict[str, Any]) -> None:
-        """Tells how it stands."""
+        """Writes the state."""
         self._put(".state", state)
 
     def state(self) -> dict[str, Any] | None:
-        """How it stands, as far as the job told."""
+        """The state as last reported by the job."""
         return self._get(".state")
 
     def _path(self, suffix: str) -> Path:
@@ -103,20 +103,20 @@ _LOOK_S = 0.1
 def attach(
     pid: int, output: Path, *, seconds: float | None, options: TraceOptions
 ) -> list[str] | None:
-    """Has the job `pid` record itself.
+    """Makes the job `pid` record itself.
 
     Args:
         pid: a job that was started with NPU_ATTACH=1.
         output: the trace; the job writes it.
-        seconds: how long; None until `detach`, and the call returns at once.
-        options: how to record.
+        seconds: duration; None records until `detach` and returns immediately.
+        options: the recording options.
 
     Returns:
-        The summary, line by line; None if it was not waited for.
+        The lines of the summary; None if the call did not wait.
 
     Raises:
-        TraceError: [attach-absent] No such job waits; [attach-refused] it does not record, or ended
-            before it did; [output-unwritable]; [attach-directory].
+        TraceError: [attach-absent] no such job is waiting; [attach-refused] it does not record, or
+            ended before; [output-unwritable]; [attach-directory].
     """
     mailbox = _mailbox(pid)
     output = output.absolute()
@@ -129,7 +129,7 @@ def attach(
 
 
 def detach(pid: int) -> list[str]:
-    """Ends what `attach` began without a length; returns the summary. Raises as `attach`."""
+    """Ends a recording of `attach` without a duration; returns the summary. Raises as `attach`."""
     mailbox = _mailbox(pid)
     mailbox.ask({"stop": True})
     return list(_wait(pid, mailbox, "done", within_s=_ANSWER_S)["lines"])
@@ -139,7 +139,8 @@ def _mailbox(pid: int) -> Mailbox:
     mailbox = Mailbox(control_directory(), pid)
     if not mailbox.is_announced():
         raise TraceError(
-            f"attach: needs a job that waits for it; process {pid} does not. Start the job with "
+            f"attach: process {pid} must be waiting for it; got one that is not. Start the job "
+            f"with "
             "NPU_ATTACH=1 in its environment, as the same user and with the same TMPDIR.",
             code="attach-absent",
         )

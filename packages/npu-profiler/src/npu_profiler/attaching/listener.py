@@ -1,6 +1,6 @@
 """The job's side of `npu-profiler attach`: a thread that waits for a request and records.
 
-npu-runtime installs it where NPU_ATTACH=1 is set, by an entry point of the group
+npu-runtime installs it if NPU_ATTACH=1 is set, through an entry point of the group
 `npu_runtime.observers`.
 """
 
@@ -18,12 +18,12 @@ from npu_profiler.signals import signals_blocked
 
 __all__ = ["install"]
 
-# One look at a file that is not there takes 3 us.
+# Checking for an absent file takes 3 us.
 _LOOK_S = 0.2
 
 
 def install() -> None:
-    """Lets `npu-profiler attach` find this process from now on."""
+    """Makes this process visible to `npu-profiler attach`."""
     listener = _Listener(Mailbox(control_directory(), os.getpid()))
     atexit.register(listener.stop)
     with signals_blocked():
@@ -49,7 +49,7 @@ class _Listener(threading.Thread):
                 self._finish()
 
     def stop(self) -> None:
-        """Ends with the process; what is being recorded is written."""
+        """Runs at exit, and writes an unfinished recording."""
         if os.getpid() != self._pid:
             return
         self._stopping.set()

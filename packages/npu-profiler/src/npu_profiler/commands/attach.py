@@ -1,4 +1,4 @@
-"""`npu-profiler attach`: records a job that is running."""
+"""`npu-profiler attach`: records a running job."""
 
 import argparse
 from collections.abc import Sequence

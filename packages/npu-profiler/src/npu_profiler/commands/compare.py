@@ -1,4 +1,4 @@
-"""`npu-profiler compare`: what became slower or faster from some traces to others."""
+"""`npu-profiler compare`: finds what became slower or faster between traces."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,7 @@ __all__ = ["main"]
 EXIT_SLOWER = 1
 
 _TABLES = {"step": "steps", "program": "programs", "layer": "layers", "op": "ops by own host time"}
-# What takes less of its table's time does not fail a comparison.
+# Rows below this share of their table's time do not fail a comparison.
 _LEAST_SHARE = 0.01
 
 
@@ -67,7 +67,7 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     if arguments.base and arguments.new and not arguments.files:
         return arguments.base, arguments.new
     raise TraceError(
-        "compare: needs two traces, or --base and --new with some each; got "
+        "compare: arguments must be two traces, or --base and --new with traces each; got "
         f"{len(arguments.files)} and {len(arguments.base)} + {len(arguments.new)}. Write compare A "
         "B, or compare --base A1 A2 --new B1 B2.",
         code="compare-files",
@@ -75,12 +75,12 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def _read(file: str, notes: list[str]) -> Samples:
-    """Reads a trace, which is let go before the next is read; notes what sets it apart."""
+    """Reads the samples of a trace, and notes its differences; frees it before the next."""
     trace = load_trace(file)
     if not any(map(len, trace.tracks)):
         raise TraceError(
-            f"compare: needs traces of something; got {file}, in which nothing ran. See whether "
-            "its program failed.",
+            f"compare: {file} must be a trace with work; got one in which nothing ran. Check "
+            f"whether its program failed.",
             code="trace-empty",
         )
     if not trace.is_complete:
@@ -125,7 +125,7 @@ def _lines(
 
 
 def _changed(name: str, rows: list[Difference], arguments: argparse.Namespace) -> list[Difference]:
-    """The rows that are shown: of calls, those that changed, unless all are asked for."""
+    """Returns the rows to show: by default, only changed calls."""
     if arguments.all or name in ("whole trace", "step"):
         return rows
     return [row for row in rows if row.verdict != "within noise" or _has_other_calls(row)]
@@ -136,7 +136,7 @@ def _table_lines(title: str, name: str, rows: list[Difference], top: int) -> lis
 
 
 def _folded(rows: Sequence[Difference], shown: Sequence[Difference]) -> list[str]:
-    """A line for what is not shown: how much of the time that is, and how much it changed."""
+    """Returns a line that sums the hidden rows: their share of the time, and their change."""
     kept = {row.name for row in shown}
     hidden = [row for row in rows if row.name not in kept]
     if not hidden:

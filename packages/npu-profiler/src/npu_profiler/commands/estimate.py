@@ -1,4 +1,4 @@
-"""`npu-profiler estimate`: a vendor compiler's schedule of a model as a trace."""
+"""`npu-profiler estimate`: writes a vendor compiler's schedule of a model as a trace."""
 
 import argparse
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     given = ["check", str(arguments.path), "--target", arguments.target]
     package = _package(arguments.path)
     if package == "npu-compiler":
-        given += ["--half-budget", "0"]  # half precision changes no schedule
+        given += ["--half-budget", "0"]  # half precision does not change the schedule
     checks = run_command(package, given, caller="estimate")
     programs = read_schedules(checks if isinstance(checks, list) else [checks])
     try:

@@ -1,4 +1,4 @@
-"""`npu-profiler llm`: a language model's speed over prompt lengths and dtypes."""
+"""`npu-profiler llm`: measures a language model over prompt lengths and dtypes."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,8 @@ def _read_lengths(text: str) -> str:
     if all(part.isdecimal() and int(part) > 0 for part in parts):
         return ",".join(parts)
     raise TraceError(
-        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass 32,1024, say.",
+        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass, for example, "
+        f"32,1024.",
         code="sweep-option",
     )
 
@@ -85,7 +86,7 @@ _PANELS = {
 
 
 def to_table(benches: Sequence[Mapping[str, Any]]) -> Table:
-    """One row for each size and dtype."""
+    """Returns one row for each size and dtype."""
     columns = [
         Column("precision", "dtype"),
         Column("prompt_tokens", "prompt", "count"),
@@ -107,7 +108,7 @@ def to_table(benches: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def draw(benches: Sequence[Mapping[str, Any]], *, title: str) -> Chart:
-    """Bars: a panel for each figure, a group for each size, a bar for each dtype."""
+    """Draws bars: a panel per metric, a group per size, a bar per dtype."""
     panels = []
     for key, name in _PANELS.items():
         groups: dict[str, dict[str, float]] = {}

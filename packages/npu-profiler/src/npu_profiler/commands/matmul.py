@@ -1,4 +1,4 @@
-"""`npu-profiler matmul`: products over sizes and dtypes, eager and compiled."""
+"""`npu-profiler matmul`: measures products over sizes and dtypes, eager and compiled."""
 
 from collections.abc import Sequence
 

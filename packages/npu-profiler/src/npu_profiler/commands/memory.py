@@ -1,4 +1,4 @@
-"""`npu-profiler memory`: memory over time, its peak, and which ops hold that."""
+"""`npu-profiler memory`: shows memory over time, its peak, and the ops that hold it."""
 
 import argparse
 import dataclasses
@@ -58,8 +58,8 @@ def main(words: Sequence[str]) -> int:
     curves = _curves(trace)
     if not curves:
         raise TraceError(
-            f"memory: needs curves of memory; got {trace.path}, which has none: no tensor was "
-            "allocated on a device. Record the process's own memory with npu-profiler trace "
+            f"memory: {trace.path} must have curves of memory; got none, since no tensor was "
+            f"allocated on a device. Record the process's own memory with npu-profiler trace "
             "--memory.",
             code="trace-no-memory",
         )

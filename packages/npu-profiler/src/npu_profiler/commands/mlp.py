@@ -1,4 +1,4 @@
-"""`npu-profiler mlp`: the network of a decoder layer over its sizes and dtypes."""
+"""`npu-profiler mlp`: measures a decoder layer's MLP over sizes and dtypes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What commands share: the options of a trace's file and of its rows, and lines on stderr."""
+"""Shared options of commands: the trace file and the number of rows; output on stderr."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ __all__ = ["add_file", "add_top", "check_top", "say"]
 
 
 def say(*lines: str) -> None:
-    """Prints lines at once; nothing with --quiet, or where there is no stderr."""
+    """Prints lines immediately; nothing with --quiet or without stderr."""
     if is_quiet() or sys.stderr is None or sys.stderr.closed:
         return
     sys.stderr.write("".join(f"npu-profiler: {line}\n" for line in lines))
@@ -30,7 +30,7 @@ def add_file(parser: argparse.ArgumentParser) -> None:
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:
-    """Adds how many rows a table has."""
+    """Adds the number of rows of a table."""
     parser.add_argument(
         "--top",
         type=int,

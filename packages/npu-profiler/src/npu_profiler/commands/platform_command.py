@@ -1,4 +1,4 @@
-"""Runs a command of another package, which npu-profiler does not import, and reads its JSON."""
+"""Runs a command of another package as a process, and reads its JSON."""
 
 import json
 import shutil
@@ -17,8 +17,8 @@ __all__ = ["run_command"]
 def run_command(name: str, words: Sequence[str], *, caller: str) -> Any:
     """Runs a command with `--json FILE` added and returns its answer; stderr is this process's.
 
-    Raises [command-missing] if it is not installed, [command-failed] if it ended with an error,
-    which it reported on standard error.
+    Raises [command-missing] if it is not installed, [command-failed] if it exits with an error,
+    which standard error reports.
     """
     command = _find(name, caller)
     with tempfile.TemporaryDirectory() as scratch:
@@ -29,7 +29,7 @@ def run_command(name: str, words: Sequence[str], *, caller: str) -> Any:
         if ended.returncode != 0 or not target.is_file():
             sys.stderr.write(ended.stdout)
             raise TraceError(
-                f"{caller}: {name} {' '.join(words)} must end well; got exit code "
+                f"{caller}: {name} {' '.join(words)} must succeed; got exit code "
                 f"{ended.returncode}. See its message above.",
                 code="command-failed",
             )
@@ -42,7 +42,7 @@ def _find(name: str, caller: str) -> str:
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
         raise TraceError(
-            f"{caller}: needs the command {name}; it is neither beside this Python nor on PATH. "
+            f"{caller}: the command {name} must be next to this Python or on PATH; got neither. "
             f"Install its wheel: pip install dist/{name.replace('-', '_')}-*.whl.",
             code="command-missing",
         )

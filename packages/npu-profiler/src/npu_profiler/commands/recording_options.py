@@ -1,4 +1,4 @@
-"""What the commands that record share: their options."""
+"""Shared options of the recording commands."""
 
 import argparse
 
@@ -11,7 +11,7 @@ VIEWER = "https://ui.perfetto.dev"
 
 
 def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptions:
-    """Returns what `add_recording_options` was given, for a process of this name."""
+    """Returns the recording options of the arguments, for a process of this name."""
     return TraceOptions(
         stacks=arguments.stacks,
         modules=arguments.modules,
@@ -24,7 +24,7 @@ def recording_options(arguments: argparse.Namespace, program: str) -> TraceOptio
 
 
 def add_recording_options(command: argparse.ArgumentParser) -> None:
-    """Adds the options that say what is recorded, and where it goes."""
+    """Adds the options for the contents and the file of a recording."""
     defaults = TraceOptions()
     command.add_argument(
         "-o",

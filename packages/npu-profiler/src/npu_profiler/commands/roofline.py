@@ -1,4 +1,4 @@
-"""`npu-profiler roofline`: each layer of a trace against the device's memory and arithmetic."""
+"""`npu-profiler roofline`: compares each layer with the device's bandwidth and compute."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def _choose(layers: list[LayerRuns], arguments: argparse.Namespace) -> list[Laye
         return chosen
     programs = sorted({" ".join((layer.program, layer.step)).strip() for layer in layers})
     raise TraceError(
-        f"roofline: --program and --step must leave a layer; got none. There are: "
+        f"roofline: --program and --step must match a layer; got none. Programs: "
         f"{', '.join(programs)}. Choose one of them.",
         code="roofline-option",
     )
@@ -113,7 +113,7 @@ def _read_peaks(options: Sequence[str]) -> dict[str, float]:
         name, sign, rate = option.partition("=")
         if not (name and sign):
             raise TraceError(
-                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass bf16=900, say.",
+                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass, for example, bf16=900.",
                 code="roofline-option",
             )
         value = _read_rate("--peak", rate)
@@ -123,7 +123,7 @@ def _read_peaks(options: Sequence[str]) -> dict[str, float]:
 
 
 def _read_rate(option: str, text: str | None) -> float | None:
-    """Per second, from billions per second."""
+    """Reads a rate in billions per second; returns it per second."""
     if text is None:
         return None
     try:
@@ -132,8 +132,8 @@ def _read_rate(option: str, text: str | None) -> float | None:
         value = 0.0
     if not 0 < value < 1e9:
         raise TraceError(
-            f"{option}: must be a number above 0, in billions a second; got {text!r}. "
-            "Pass 25, say.",
+            f"{option}: must be a number above 0, in billions per second; got {text!r}. Pass, for "
+            f"example, 25.",
             code="roofline-option",
         )
     return value * 1e9

@@ -1,4 +1,4 @@
-"""`npu-profiler stats`: operators, kernels, memory and steps of a trace as CSV files."""
+"""`npu-profiler stats`: writes operators, kernels, memory and steps as CSV files."""
 
 import argparse
 from collections.abc import Sequence

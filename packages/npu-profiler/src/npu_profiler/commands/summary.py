@@ -1,4 +1,4 @@
-"""`npu-profiler summary`: what ran how long, by op, program, layer, module or line."""
+"""`npu-profiler summary`: shows times by op, program, layer, module or line."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ from npu_profiler.reports.tables import Table, format_table
 
 __all__ = ["give_summary", "main"]
 
-# Without --by: what a trace has of these.
+# The default for --by: those that a trace has.
 _USUAL = ("op", "program", "type")
 
 
@@ -32,9 +32,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def give_summary(trace: Trace, views: Sequence[str], *, top: int, json: Path | None) -> None:
-    """Prints the figures of a trace and tables of `VIEWS`, or writes them as JSON.
+    """Prints a trace's figures and tables of `VIEWS`, or writes them as JSON.
 
-    A view that is alone says why it is empty; a `top` of 0 shows all rows.
+    A single empty view prints the reason; a `top` of 0 shows all rows.
     """
     launched = launches(trace)
     tables = {name: VIEWS[name](trace, launched) for name in views}

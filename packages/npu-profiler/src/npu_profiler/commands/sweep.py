@@ -1,4 +1,4 @@
-"""Options, measuring, table and picture of `npu-profiler matmul` and `npu-profiler mlp`."""
+"""Options, measurement, table and chart of `npu-profiler matmul` and `npu-profiler mlp`."""
 
 import argparse
 import math
@@ -22,27 +22,27 @@ __all__ = ["SweepCommand", "add_outputs", "run_sweep"]
 
 
 class SweepCommand(NamedTuple):
-    """What sets one sweep apart from another."""
+    """The parameters of one sweep command."""
 
     name: str  # of the subcommand, and of the function in `npu_profiler.sweeps`
     description: str  # for its help
     sizes: Sequence[str]  # names of the sizes: "M", "K", "N"
     default: str  # of --sizes
-    is_square: bool  # whether one number stands for all sizes
+    is_square: bool  # whether one number sets all sizes
 
 
 def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
-    """Measures, prints and draws what the arguments ask for; returns 0, or 1 when nothing ran."""
+    """Measures, prints and draws by the arguments; returns 0, or 1 if nothing ran."""
     arguments = _parser(command).parse_args(words)
     sizes = [_read_sizes(text, command) for text in arguments.sizes.split(",")]
     if not 0 < arguments.seconds < math.inf:
         raise TraceError(
-            f"--seconds: must be above 0; got {arguments.seconds}. Pass 0.5, say.",
+            f"--seconds: must be above 0; got {arguments.seconds}. Pass, for example, 0.5.",
             code="sweep-option",
         )
     picture = check_target(arguments.plot) if arguments.plot else None
 
-    # Heavy: a mistyped option should not wait for torch.
+    # late: a mistyped option should not wait for torch
     from npu_profiler import sweeps
 
     sweep = sweeps.Sweep(
@@ -141,7 +141,7 @@ def _dtype(name: str) -> "torch.dtype":
 
     if name.strip() not in PRECISIONS:
         raise TraceError(
-            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose of these.",
+            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose from these.",
             code="sweep-option",
         )
     dtype: torch.dtype = getattr(torch, name.strip())
@@ -159,12 +159,12 @@ def _modes(text: str | None, device: str) -> list[str]:
     modes = [mode.strip() for mode in text.split(",")]
     if not set(modes) <= set(MODES):
         raise TraceError(
-            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose of these.",
+            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose from these.",
             code="sweep-option",
         )
     if "compiled" in modes and not can_compile:
         raise TraceError(
-            f"--modes: compiled needs torch.compile's backend npu; got device {device}"
+            f"--modes: compiled requires torch.compile's backend npu; got device {device}"
             f"{'' if device == 'cpu' else ' without it'}. Install npu-compiler, or pass eager.",
             code="sweep-option",
         )
@@ -183,8 +183,8 @@ def _device(name: str) -> "torch.device":
     except RuntimeError as failure:
         reason = str(failure).splitlines()[0]
     raise TraceError(
-        f"--device: must be npu, npu:N or cpu, and be there; got {name!r} ({reason}). "
-        "npu-runtime info lists what serves.",
+        f"--device: must be an available npu, npu:N or cpu; got {name!r} ({reason}). Run "
+        f"npu-runtime info to list devices.",
         code="sweep-option",
     )
 

@@ -25,12 +25,12 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; the traced program's own exit code wins, as it ends the process itself."""
+    """Runs the command; the process exits with the traced program's exit code."""
     arguments = _parser().parse_args(words)
     program = _find_program(arguments)
     recording = Recording(Path(arguments.output), _options(arguments, program.name))
     recording.start()
-    if arguments.open:  # what is registered earlier is called later: when the trace is written
+    if arguments.open:  # registered first, so called last, when the trace is written
         atexit.register(_show, recording)
     # At exit, not at the script's end: threads that outlive the script and its own atexit
     # functions, registered later and so called earlier, belong to the program.
@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(arguments: argparse.Namespace, program: str) -> TraceOptions:
-    # The first step has what happens once: loading, compiling.
+    # The first step includes one-time work: loading, compiling.
     warmup = arguments.warmup
     if warmup is None:
         warmup = 1 if arguments.steps else 0
@@ -61,7 +61,7 @@ def _find_program(arguments: argparse.Namespace) -> Program:
     words = arguments.program
     if not words:
         raise TraceError(
-            "trace: needs a script; got none. Name a script, or -m and a module.",
+            "trace: a script must be given; got none. Name a script, or -m and a module.",
             code="script-missing",
         )
     return ScriptProgram.find(words[0], words[1:])
@@ -80,7 +80,7 @@ def _finish(recording: Recording) -> None:
 
 
 def _show(recording: Recording) -> None:
-    """Serves the page in a process of its own: threads cannot be started at the end of this one."""
+    """Serves the page in a separate process: this one cannot start threads at exit."""
     if recording.summary is None or not recording.is_ours:
         return
     command = [sys.executable, "-m", "npu_profiler", "view", "--open", str(recording.path)]

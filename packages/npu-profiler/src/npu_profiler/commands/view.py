@@ -1,4 +1,4 @@
-"""`npu-profiler view`: a trace as a page in the browser, without network."""
+"""`npu-profiler view`: opens a trace as a browser page, without network."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Who hears what while a recording runs: devices, torch modules, steps, threads, memory."""
+"""Event sources of a recording: devices, torch modules, steps, threads, memory."""

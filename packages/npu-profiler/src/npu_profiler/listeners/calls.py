@@ -1,4 +1,4 @@
-"""Calls that a recording listens for: of torch modules, and imports."""
+"""Records calls of torch modules, and imports."""
 
 import contextlib
 import functools
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ImportCall", "ImportCalls", "ModuleCall", "ModuleCalls"]
 
-# About 200 bytes each; they are taken every half second, and a second has 300,000 at the most.
+# About 200 bytes each, taken every half second; at most 300,000 occur per second.
 MAX_CALLS = 1_000_000
 
-# Modules that stand for a compiled graph: no part of a model, and rows of the device show them.
+# Modules of a compiled graph: not part of a model, and shown on rows of the device.
 _MADE_OF_MODELS = ("npu_compiler.programs.execution",)
 
-# What torch.compile puts around a model is not part of the model's own paths.
+# torch.compile's wrapper is not part of a model's paths.
 _COMPILED = "_orig_mod"
 
 _hook_ids: list[int] = []
@@ -36,7 +36,7 @@ class ModuleCall(NamedTuple):
     class_name: str  # of the module
     root_name: str  # class of the root model
     start_ns: int  # unix epoch
-    end_ns: int  # unix epoch; when it raised, then
+    end_ns: int  # unix epoch; the time of the exception if it raised
 
 
 class _Name(NamedTuple):
@@ -52,13 +52,13 @@ class _Frame(NamedTuple):
 
 
 class ModuleCalls:
-    """Records from `start` to `stop`; nothing is hooked before and after.
+    """Records from `start` to `stop`, with hooks only in between.
 
     Args:
-        max_calls: how many are kept until they are taken; later ones are only counted.
+        max_calls: maximum number of calls until the next `take`; later calls are only counted.
 
     Attributes:
-        dropped: how many calls did not fit.
+        dropped: number of dropped calls.
     """
 
     def __init__(self, *, max_calls: int = MAX_CALLS) -> None:
@@ -71,12 +71,12 @@ class ModuleCalls:
         self._remove: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Begins to record calls that begin from now on. To be called after torch's import."""
+        """Starts to record new calls. Call it after torch's import."""
         if self._remove is None:
             self._remove = _install(*self._hooks())
 
     def stop(self) -> None:
-        """Ends it; calls that are under way end here."""
+        """Stops recording; unfinished calls end here."""
         if self._remove is None:
             return
         self._remove()
@@ -89,7 +89,7 @@ class ModuleCalls:
         self._local = threading.local()
 
     def take(self) -> list[ModuleCall]:
-        """What was recorded since the last call, in the order of their ends."""
+        """Returns the calls since the last `take`, in order of completion."""
         taken: list[ModuleCall] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -144,7 +144,7 @@ class ModuleCalls:
         )
 
     def _name(self, module: "torch.nn.Module") -> _Name:
-        """Names a module that was not called yet, and all below it: it is the root of a model."""
+        """Names a new root module and its submodules."""
         root_name = _class_name(module)
         for path, part in list(module.named_modules()):
             steps = [step for step in path.split(".") if step and step != _COMPILED]
@@ -161,7 +161,7 @@ class ModuleCalls:
 
         def forget(reference: object) -> None:
             calls = names()
-            # Another module may have got the id meanwhile.
+            # Another module may have the same id by now.
             name = None if calls is None else calls._names.get(key)
             if calls is not None and name is not None and name.module is reference:
                 del calls._names[key]
@@ -170,7 +170,7 @@ class ModuleCalls:
 
 
 def _install(before: Callable[..., None], after: Callable[..., None]) -> Callable[[], None]:
-    """Hooks into calls of modules; returns what ends it."""
+    """Hooks into calls of modules; returns a function that removes the hooks."""
     from torch.nn.modules import module as torch_module
 
     target: Any = torch_module
@@ -203,10 +203,10 @@ def _install(before: Callable[..., None], after: Callable[..., None]) -> Callabl
 
 
 def _hook(target: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
-    """Registers hooks, a second time under the numbers that they had the first time.
+    """Registers hooks; later registrations reuse the ids of the first.
 
-    Graphs that are compiled meanwhile are guarded by these numbers: with others they would be
-    compiled once more in each window of a schedule.
+    Compiled graphs are guarded by these ids: new ids would recompile them in each window of a
+    schedule.
     """
     if _hook_ids:
         target._global_forward_pre_hooks[_hook_ids[0]] = before
@@ -218,7 +218,7 @@ def _hook(target: Any, before: Callable[..., None], after: Callable[..., None]) 
 
 
 def _class_name(module: "torch.nn.Module") -> str:
-    """The class of a module; of a compiled one the class of what was compiled."""
+    """Returns the class name of a module, or of the original of a compiled module."""
     compiled = getattr(module, _COMPILED, None)
     return type(module if compiled is None else compiled).__name__
 
@@ -240,7 +240,7 @@ class ImportCall:
 
 
 class ImportCalls:
-    """Listens to the imports of all threads, of modules that are not loaded yet."""
+    """Records imports of modules that are not loaded yet, on all threads."""
 
     def __init__(self) -> None:
         self._calls: list[ImportCall] = []
@@ -250,8 +250,8 @@ class ImportCalls:
         self._is_on = False
 
     def start(self) -> None:
-        """Listens from now on."""
-        # Python calls this function for an `import` statement unless the module is there already.
+        """Starts to record."""
+        # Python calls this function for `import` statements of modules that are not loaded.
         bootstrap: Any = sys.modules["_frozen_importlib"]
         original = self._original = getattr(bootstrap, _FUNCTION)
 
@@ -277,14 +277,14 @@ class ImportCalls:
         self._is_on = True
 
     def stop(self) -> None:
-        """Ends it; what somebody else put around it in between stays."""
+        """Stops recording; later wrappers by other code stay."""
         self._is_on = False
         bootstrap: Any = sys.modules["_frozen_importlib"]
         if getattr(bootstrap, _FUNCTION) is self._installed:
             setattr(bootstrap, _FUNCTION, self._original)
 
     def take(self) -> list[ImportCall]:
-        """What ended since the last call."""
+        """Returns the imports that ended since the last call."""
         taken, self._calls = self._calls, []
         return taken
 

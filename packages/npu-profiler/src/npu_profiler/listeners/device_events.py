@@ -1,6 +1,6 @@
 """Listens to `npu_runtime.observe`: programs, layers, compile phases, copies, fallbacks, counters.
 
-Holds what was heard until it is taken, within bounds of memory.
+Buffers events until they are taken, with bounded memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ CATEGORY = "layer_origins"
 
 
 def is_told_of_layers(event: "Event") -> bool:
-    """Whether this event of the runtime says where a program's layers come from."""
+    """Whether this event contains the origins of a program's layers."""
     return event.category == CATEGORY
 
 
@@ -28,15 +28,15 @@ class LayerOrigins:
         self._programs: dict[str, Mapping[str, tuple[str, str]]] = {}
 
     def hear(self, event: "Event") -> None:
-        """Takes what was told of one program, in place of what was told before."""
+        """Stores the origins of one program, replacing earlier ones."""
         origins = event.args.get("origins")
         if isinstance(origins, Mapping):
             self._programs[event.name] = origins
 
     def find(self, program: str, layer: str) -> dict[str, str]:
-        """Returns `module` and `line` of a program's layer, as far as they are known.
+        """Returns the known `module` and `line` of a program's layer.
 
-        Its name is such as "addmm_35/aten.addmm.default": the call's name comes first.
+        A layer name such as "addmm_35/aten.addmm.default" starts with the call's name.
         """
         origin = self._programs.get(program, {}).get(layer.partition("/")[0])
         if origin is None:
@@ -44,23 +44,23 @@ class LayerOrigins:
         return {key: text for key, text in zip(("module", "line"), origin, strict=True) if text}
 
 
-# About 400 bytes each: they are taken every half second, and a second has 400,000 at the most.
+# About 400 bytes each, taken every half second; at most 400,000 occur per second.
 MAX_EVENTS = 1_000_000
 MAX_SAMPLES = 1_000
 
 
 class DeviceEvents:
-    """Collects the events of the runtime. To be started after npu_runtime has been imported.
+    """Collects the events of the runtime. Start it after the import of npu_runtime.
 
     Args:
-        watch: is shown each event first, and says whether to keep it.
-        max_events: how many are kept until they are taken; later ones are only counted.
-        max_samples: how many values of one counter are given out at a time. When there are more, of
-            every two the smaller goes, until they fit: all peaks stay.
+        watch: called with each event; returns whether to keep it.
+        max_events: maximum number of buffered events; later ones are only counted.
+        max_samples: maximum number of values of one counter per `take`. If there are more, the
+            smaller of every two is dropped, so that all peaks stay.
 
     Attributes:
-        is_listening: whether it hears.
-        dropped: how many came when the list was full, or were lost by the runtime.
+        is_listening: whether it is recording.
+        dropped: number of events lost here or in the runtime.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class DeviceEvents:
         self.is_listening = False
 
     def start(self) -> None:
-        """Begins to listen."""
+        """Starts listening."""
         from npu_runtime import observe
 
-        observe.add_listener(self.hear, with_kernels=False)  # ops are recorded as such
+        observe.add_listener(self.hear, with_kernels=False)  # ops are recorded separately
         self.is_listening = True
 
     def stop(self) -> None:
-        """Collects what is still on its way, and stops listening."""
+        """Collects pending events, and stops listening."""
         if not self.is_listening:
             return
         from npu_runtime import observe
@@ -95,14 +95,14 @@ class DeviceEvents:
         observe.remove_listener(self.hear)
 
     def fetch(self) -> None:
-        """Has the runtime hand over what it gathered; it keeps a million events and no more."""
+        """Fetches the runtime's buffered events (at most a million)."""
         if self.is_listening:
             from npu_runtime import observe
 
             observe.flush()
 
     def take(self) -> list["Event"]:
-        """What was heard since the last call: in the order of arrival, then counters."""
+        """Returns the events since the last call in order of arrival, then counters."""
         taken: list[Event] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -111,8 +111,8 @@ class DeviceEvents:
         return [event for event in taken if event.kind != "counter"] + self._thinned(samples)
 
     def hear(self, events: Sequence["Event"]) -> None:
-        """Takes events; the listener itself."""
-        # No lock: any thread may call this, also one that a signal interrupted right here.
+        """Receives events from the runtime."""
+        # No lock: any thread may call this, including one interrupted here by a signal.
         for event in events:
             if event.kind == "counter" and event.category == "observe":
                 self.dropped += int(event.value)

@@ -1,4 +1,4 @@
-"""Remembers what threads of the program are called, as a thread that ended tells nobody its name.
+"""Records the names of threads, because the name of an ended thread is lost.
 
 Threads not made by Python have the name that the OS knows.
 """
@@ -12,14 +12,14 @@ __all__ = ["ThreadNames"]
 
 
 class ThreadNames:
-    """Notes the name of each Python thread by its OS id while it is started."""
+    """Records the name of each Python thread by OS id."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._start = threading.Thread.start
 
     def start(self) -> None:
-        """Notes the threads that are there, and from now on the new ones."""
+        """Records existing threads, and new ones from now on."""
         original = self._start
         names = self._names
 
@@ -33,23 +33,23 @@ class ThreadNames:
         self._note_living()
 
     def stop(self) -> None:
-        """Ends it; names are then in their latest form, where the thread lives."""
+        """Stops, and updates the names of living threads."""
         threading.Thread.start = self._start  # type: ignore[method-assign]
         self._note_living()
 
     def get(self, thread_id: int) -> str:
-        """The name of the thread with this OS id; empty if nobody knows it."""
+        """Returns the name of the thread with this OS id; empty if unknown."""
         name = self._names.get(thread_id)
         if name is None:
             try:
                 name = Path(f"/proc/self/task/{thread_id}/comm").read_text().strip()
-            except (OSError, UnicodeDecodeError):  # it has ended, or speaks another tongue
+            except (OSError, UnicodeDecodeError):  # it has ended, or its name is not UTF-8
                 name = ""
             self._names[thread_id] = name
         return name
 
     def add(self, thread_id: int, name: str) -> None:
-        """Gives a thread the name that somebody else knows, if it has none."""
+        """Sets a thread's name from another source, if it has none."""
         if not self._names.get(thread_id):
             self._names[thread_id] = name
 
