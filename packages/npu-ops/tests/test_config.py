@@ -48,7 +48,7 @@ def test_variables_are_read() -> None:
     ],
 )
 def test_a_value_that_a_setting_does_not_have_is_an_error(name: str, value: str) -> None:
-    with pytest.raises(OperatorInputError, match=f"{name}: .*got '{value}'") as caught:
+    with pytest.raises(OperatorInputError, match=f"{name} must be .*got '{value}'") as caught:
         read_settings({name: value})
     assert caught.value.code == "bad-setting"
 
@@ -74,9 +74,9 @@ def test_the_directory_for_memory_cannot_be_a_file() -> None:
 def test_the_first_wrong_setting_of_either_package_is_named(monkeypatch) -> None:
     assert wrong_setting() is None
     monkeypatch.setenv("NPU_OPS_MEMORY_DIR", __file__)
-    assert str(wrong_setting()).startswith("NPU_OPS_MEMORY_DIR: ")
+    assert str(wrong_setting()).startswith("NPU_OPS_MEMORY_DIR must be ")
     monkeypatch.setenv("NPU_STRICT", "banana")
-    assert str(wrong_setting()).startswith("NPU_STRICT: ")
+    assert str(wrong_setting()).startswith("NPU_STRICT must be ")
     of_the_runtime = OperatorInputError("NPU_SANITIZER: wrong.", code="bad-setting")
     monkeypatch.setattr(config, "problem", of_the_runtime)
     assert wrong_setting() is of_the_runtime

@@ -117,7 +117,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_runs_of_two_modules_are_not_compared() -> None:
     other = recorded(torch.nn.Sequential(torch.nn.Linear(4, 2)))
-    with pytest.raises(OperatorInputError, match="must be of one module") as caught:
+    with pytest.raises(OperatorInputError, match="must be of the same module") as caught:
         ModuleCompare(recorded(model()), other)
     assert caught.value.code == "module-run"
 

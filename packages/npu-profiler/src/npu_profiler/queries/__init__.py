@@ -1,1 +1,1 @@
-"""Questions about a trace, each answered as rows of plain data."""
+"""Queries of a trace; each returns rows of plain data."""

@@ -1,8 +1,8 @@
-"""Memory over time, and which ops hold it at its peak.
+"""Memory over time, and the ops that hold it at its peak.
 
-A trace has the sum of what is allocated, each time that it changed by much; who allocated is told
-by time: the op that a thread was in. Of a fall it is not known what was freed: the latest rise of
-that very size, or else what came last.
+A trace has the sum of allocated bytes at each large change. The allocating op is the one that a
+thread was in at that time. A fall is assumed to free the latest rise of the same size, or else the
+latest rise.
 """
 
 from collections import Counter as Tally
@@ -36,7 +36,7 @@ _PHASES = ("prefill", "decode", "load", "compile")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a program did at a moment: its outermost op, and what is around that, or ""."""
+    """A program's position at a moment: its outermost op, and the scope around it, or ""."""
 
     op: str
     within: str = ""
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Memory that calls of one op in one place hold, allocated in `rises` of the curve."""
+    """Memory held by one op in one place, allocated in `rises` of the curve."""
 
     place: Place
     size_bytes: int
@@ -53,7 +53,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest value of a curve of memory, what ran then, and who holds it, most first."""
+    """The peak of a memory curve, the work at that time, and the holders, largest first."""
 
     time_ns: int
     size_bytes: int
@@ -72,7 +72,7 @@ class Rise:
 
 
 class Whereabouts:
-    """What the program of a trace did at a moment."""
+    """Finds the work of a traced program at a moment."""
 
     def __init__(self, trace: Trace) -> None:
         self._threads: list[Track] = []
@@ -86,7 +86,7 @@ class Whereabouts:
                 self._phases.append(track)
 
     def at(self, time_ns: int) -> Place:
-        """What was under way; of several threads the one whose op began last."""
+        """Returns the current work; of several threads, that of the latest op."""
         found = [track.at(time_ns) for track in self._threads]
         active = [item for item in found if item is not None]
         if not active:
@@ -106,13 +106,13 @@ class Whereabouts:
 
 
 def memory_curves(trace: Trace) -> list[Counter]:
-    """The curves of memory that have samples, those of devices first."""
+    """Returns the memory curves with samples, devices first."""
     found = [one for one in trace.counters if "bytes" in one.series and len(one.times)]
     return sorted(found, key=lambda one: (one.series != DEVICE_SERIES, one.process, one.series))
 
 
 def find_peak(curve: Counter, whereabouts: Whereabouts) -> Peak:
-    """Finds the highest value and who holds it; the curve has at least one sample."""
+    """Finds the peak and its holders; the curve must have at least one sample."""
     peak = max(range(len(curve.values)), key=curve.values.__getitem__)
     held: list[tuple[int, Place]] = [(int(curve.values[0]), Place(_BEFORE))]
     for index in range(1, peak + 1):
@@ -175,7 +175,7 @@ def _release(held: list[tuple[int, Place]], size_bytes: int) -> None:
 
 
 def _backward(around: Sequence[SliceRef]) -> str:
-    """The function of autograd among slices: "AddmmBackward0"."""
+    """Returns the autograd function among slices: "AddmmBackward0"."""
     found = next((item.name for item in around if item.name.startswith(_AUTOGRAD)), "")
     return found.removeprefix(_AUTOGRAD)
 

@@ -1,4 +1,4 @@
-"""Ops: how often, how long on the host, and how long on the device for what they launched."""
+"""Ops: their calls, host time, and the device time of the programs they launched."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class OpRow:
     self_ns: int  # host time without the ops that it called
     total_ns: int  # host time with them; a recursive call is counted once
     device_ns: int  # time of the programs that were launched within it
-    fallbacks: int  # how many of its calls a CPU kernel computed
+    fallbacks: int  # number of calls computed by a CPU kernel
 
 
 def op_rows(trace: Trace, launched: Iterable[Launch]) -> list[OpRow]:
@@ -44,12 +44,12 @@ def op_rows(trace: Trace, launched: Iterable[Launch]) -> list[OpRow]:
 
 
 def is_op_number(track: Track) -> list[bool]:
-    """Of each number of a word whether it is an op's name."""
+    """Returns, for each word number, whether the word is an op's name."""
     return [is_op(word) for word in track.names.words]
 
 
 def fallback_totals(trace: Trace) -> dict[str, tuple[int, int]]:
-    """How often each op fell back, and the host time of that in nanoseconds; most time first."""
+    """Returns each op's fallback count and their host time in nanoseconds, longest first."""
     count: Counter[str] = Counter()
     spent_ns: Counter[str] = Counter()
     for mark in trace.instants:
@@ -85,7 +85,7 @@ def _add_track(
         if not any(other == name for _, other in stack):
             whole[name] += duration
         if stack:
-            # A clock's last digit may let an op seem to outlive the one that called it.
+            # By clock rounding, an op may seem to outlive its caller.
             own[stack[-1][1]] -= min(end, stack[-1][0]) - start
         stack.append((end, name))
     for name, number in count.items():

@@ -1,4 +1,4 @@
-"""The figures above all tables: how long it took, how busy device and host were, what fell back."""
+"""Overall figures of a trace: duration, device and host utilization, and fallbacks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ __all__ = ["CopyTotal", "DeviceTime", "Overview", "ThreadTime", "overview"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """How busy a device was."""
+    """Utilization of a device."""
 
     device: int
     runs: int  # of programs
     program_ns: int  # time of all runs together; more than `busy_ns` where runs overlap
     busy_ns: int  # time in which at least one program ran
     active_ns: int  # from the begin of its first program to the end of its last
-    gaps: int  # how many times it ran nothing in between
+    gaps: int  # number of idle gaps in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,23 @@ class CopyTotal:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What one wants to know of a trace first."""
+    """Overview of a trace."""
 
     wall_ns: int  # from the begin of its first slice to the end of its last
-    devices: tuple[DeviceTime, ...]  # those that ran programs
+    devices: tuple[DeviceTime, ...]  # devices that ran programs
     gaps: tuple[Gap, ...]  # the longest of all devices
-    threads: tuple[ThreadTime, ...]  # those that ran ops, the longest first
+    threads: tuple[ThreadTime, ...]  # threads that ran ops, the longest first
     compile_ns: int  # time of compile phases, of all threads together, without overlaps on a thread
     fallbacks: dict[str, tuple[int, int]]  # by op: how often, and host time; the longest first
     copies: tuple[CopyTotal, ...]  # by direction
     steps: tuple[Step, ...]
-    flops: float | None  # of the recorded runs of layers, as far as they are known; None if none is
+    flops: float | None  # of the recorded runs of layers with known operations; None without
     # Read and written by the recorded runs of layers; None if none is known.
     moved_bytes: float | None
 
 
 def overview(trace: Trace, *, gap_count: int = 3) -> Overview:
-    """Computes the figures, with this many of the device's gaps."""
+    """Computes the figures, including this many device gaps."""
     busy = busy_intervals(trace)
     threads = [ThreadTime(track.name, op_ns(track)) for track in trace.host_tracks]
     compiling = [
@@ -93,7 +93,7 @@ def overview(trace: Trace, *, gap_count: int = 3) -> Overview:
 
 
 def op_ns(track: Track) -> int:
-    """Time that a thread spent in ops, an op within another counted once."""
+    """Returns a thread's time in ops; nested ops count once."""
     category, is_op_name = track.names.find("cpu_op"), is_op_number(track)
     spent = end = 0
     columns = zip(

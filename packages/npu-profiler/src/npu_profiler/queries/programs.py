@@ -1,8 +1,8 @@
-"""Runs of programs, their layers, and the modules and Python lines that these come from.
+"""Runs of programs, their layers, and their source modules and Python lines.
 
 Layers are sampled: shares are of the runs that recorded them. Modules come from `--modules` (calls
-on the host), from `--stacks` (Python calls of modules), and from layers that know theirs; lines
-come from `--stacks` and from layers.
+on the host), from `--stacks` (Python calls of modules), and from layers with a recorded module;
+lines come from `--stacks` and from layers.
 """
 
 import re
@@ -42,7 +42,7 @@ class ProgramRow:
     total_ns: int
     least_ns: int
     most_ns: int
-    layered: int  # how many of its runs told their layers
+    layered: int  # number of its runs with recorded layers
     layered_ns: int  # the time of those runs
     layer_ns: int  # the time of their layers
 
@@ -82,7 +82,7 @@ def program_rows(trace: Trace) -> list[ProgramRow]:
 
 
 def layer_ns(layer: SliceRef) -> int:
-    """What the device told of a layer's time, which may be more than what could be drawn."""
+    """Returns a layer's time from the device, which may exceed its drawn slice."""
     told_us = layer.args.get("duration_us")
     return round(told_us * 1000) if isinstance(told_us, int | float) else layer.duration_ns
 
@@ -92,18 +92,18 @@ class LayerRow:
     """All recorded runs of one layer, or of all layers of one kind."""
 
     name: str  # of the layer; empty for a kind
-    program: str  # whose layer it is; empty for a kind
-    module: str  # path of the torch module that it comes from; empty where that is not known
+    program: str  # its program; empty for a kind
+    module: str  # path of its torch module; empty if unknown
     kind: str  # OpenVINO's type of it: "FullyConnected"
     precision: str
-    implementation: str  # which kernel of the device computes it
-    layers: int  # how many different layers these are
+    implementation: str  # the device's kernel
+    layers: int  # number of different layers
     calls: int
     total_ns: int
     flops: float | None  # of those of its runs whose operations are known; None if there are none
     # Read and written in those of its runs whose shapes are known; None without.
     moved_bytes: float | None
-    line: str  # Python line that it comes from; empty where that is not known
+    line: str  # its Python line; empty if unknown
     engine_ns: Mapping[str, int]  # time of each of `ENGINES`, of an estimate; empty without
 
 
@@ -122,13 +122,13 @@ def layer_kinds(trace: Trace) -> list[LayerRow]:
 
 
 def layered_program_ns(trace: Trace) -> int:
-    """The time of those runs of programs that told their layers."""
+    """Returns the time of the program runs with recorded layers."""
     runs = {layer.parent for layer in trace.slices("layer")}
     return sum(run.duration_ns for run in runs if run is not None)
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
-    """The sum of those values that are known; None if none is."""
+    """Returns the sum of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -185,11 +185,11 @@ _OWN_LINE = re.compile(r".+\(\d+\): .+")
 
 @dataclass(frozen=True, slots=True)
 class OriginRow:
-    """All that came from one module or one line."""
+    """Times of one module or one line."""
 
     # Path of the module, or "file.py:12" of a layer, or "file.py(12): function" of a call.
     name: str
-    kind: str  # the module's class, where it is known
+    kind: str  # the module's class, if known
     calls: int  # on the host
     self_ns: int  # host time without calls of the same sort within
     total_ns: int  # host time with them
@@ -199,14 +199,14 @@ class OriginRow:
 
 
 def module_rows(trace: Trace, launched: Iterable[Launch]) -> list[OriginRow]:
-    """Modules, those with most time on device and host first."""
+    """Returns modules by time on device and host, the longest first."""
     if any(True for _ in trace.slices("module")):
         return _rows(trace, launched, "module", lambda call: call.name, "module")
     return _rows(trace, launched, "python_function", _called_module, "module")
 
 
 def line_rows(trace: Trace, launched: Iterable[Launch]) -> list[OriginRow]:
-    """Python calls and lines of layers, those with most time on device and host first."""
+    """Returns Python calls and layers' lines by time on device and host, the longest first."""
     return _rows(trace, launched, "python_function", _called_line, "line")
 
 

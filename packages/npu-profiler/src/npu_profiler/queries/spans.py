@@ -1,4 +1,4 @@
-"""Spans of time: launches, what a device was busy with, where it waited, and a program's steps."""
+"""Spans of time: launches, busy and idle times of a device, and a program's steps."""
 
 import re
 from bisect import bisect_right
@@ -27,19 +27,19 @@ __all__ = [
 
 
 class Launch(NamedTuple):
-    """A run of a program and the innermost slice of a thread that asked for it."""
+    """A run of a program, and the innermost slice that launched it."""
 
     cause: SliceRef
     program: SliceRef
 
     def causes(self) -> Iterator[SliceRef]:
-        """Yields all slices that were open when it was asked for, the innermost first."""
+        """Yields all slices that were open at the launch, the innermost first."""
         yield self.cause
         yield from self.cause.ancestors()
 
 
 def launches(trace: Trace) -> list[Launch]:
-    """The launches of which both ends were recorded, in the order of the file."""
+    """Returns the launches with both ends recorded, in the order of the file."""
     found = []
     for arrow in trace.flows.get("launch", ()):
         program, cause = launched_program(arrow), arrow.cause
@@ -49,9 +49,9 @@ def launches(trace: Trace) -> list[Launch]:
 
 
 def launched_program(arrow: Flow) -> SliceRef | None:
-    """The run of a program that a launch leads to."""
+    """Returns the program run of a launch."""
     program = arrow.effect
-    # A layer may begin where its program does.
+    # A layer may begin at the same time as its program.
     while program is not None and program.category == "layer":
         program = program.parent
     return program
@@ -64,23 +64,23 @@ NOTHING_RECORDED = "(no op: Python, or waiting)"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which a device ran nothing, between two programs."""
+    """An idle time of a device between two programs."""
 
     device: int
     start_ns: int
     end_ns: int
     before: str  # the program that ended it
-    # What the thread that launched that program did meanwhile: name and nanoseconds, most first.
+    # Activity of the launching thread meanwhile: name and nanoseconds, longest first.
     host: tuple[tuple[str, int], ...]
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """The duration in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time without overlaps, by start."""
+    """Merges overlapping intervals; returns them by start."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -92,12 +92,12 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def total_ns(intervals: Iterable[Interval]) -> int:
-    """The length of intervals together."""
+    """Returns the total length of intervals."""
     return sum(end - start for start, end in intervals)
 
 
 def busy_intervals(trace: Trace) -> dict[int, list[Interval]]:
-    """When each device ran at least one program."""
+    """Returns the intervals in which each device ran at least one program."""
     programs: dict[int, list[Interval]] = {}
     for program in trace.slices("program"):
         device = program.track.device or 0
@@ -106,14 +106,14 @@ def busy_intervals(trace: Trace) -> dict[int, list[Interval]]:
 
 
 def device_gaps(trace: Trace, busy: dict[int, list[Interval]], *, count: int) -> list[Gap]:
-    """The longest gaps of all devices while they were not busy, and what the host did in them."""
+    """Returns the longest idle gaps of all devices, with the host's activity in them."""
     gaps = [
         (end - start, device, start, end)
         for device, intervals in busy.items()
         for (_, start), (end, _) in pairwise(intervals)
     ]
     longest = sorted(gaps, key=lambda gap: (-gap[0], gap[2]))[:count]
-    # Of a program that no op launched the thread is known all the same.
+    # The thread is known even for programs that no op launched.
     by_start: dict[tuple[int, int], tuple[Track, str]] = {}
     for arrow in trace.flows.get("launch", ()):
         program = launched_program(arrow)
@@ -129,7 +129,7 @@ def device_gaps(trace: Trace, busy: dict[int, list[Interval]], *, count: int) ->
 
 
 def host_activity(track: Track, start_ns: int, end_ns: int) -> list[tuple[str, int]]:
-    """What a thread did in an interval: own time of each name, the most first."""
+    """Returns a thread's self time by name in an interval, the longest first."""
     spent: Counter[str] = Counter()
     covered = 0
     first = bisect_right(track.starts, start_ns)
@@ -168,12 +168,12 @@ class Step:
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """The duration in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
 def find_steps(trace: Trace) -> list[Step]:
-    """The steps by their start; none if the trace shows none."""
+    """Returns the steps by start; empty if the trace has none."""
     answers = [item for item in trace.slices("prefill", "decode") if not _is_in_another(item)]
     if answers:
         return _numbered([(item.category, item.start_ns, item.end_ns) for item in answers])
@@ -184,7 +184,7 @@ def find_steps(trace: Trace) -> list[Step]:
     optimized = [item for item in named if _OPTIMIZER_STEP.fullmatch(item.name)]
     if not optimized:
         return []
-    # Several optimizers may take turns within one step: the one that is seen most often counts.
+    # Several optimizers may alternate within one step: the most frequent one counts.
     names = [item.name for item in optimized]
     chosen = max(sorted(set(names)), key=names.count)
     ends = sorted(item.end_ns for item in optimized if item.name == chosen)

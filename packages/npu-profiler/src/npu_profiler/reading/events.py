@@ -25,10 +25,10 @@ class TraceText:
     """The text of a file, to be iterated over once.
 
     Args:
-        path: the file. Whether it is packed is seen in its first bytes, not in its name.
+        path: the file; its first bytes, not its name, show whether it is compressed.
 
     Attributes:
-        is_cut: whether the packed stream ended in the middle, known at the end of the iteration.
+        is_cut: whether the compressed stream was truncated; known after the iteration.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,16 +48,16 @@ class TraceText:
                 file.seek(0)
                 for data in self._unpacked(file) if is_packed else _pieces(file):
                     yield decoder.decode(data)
-        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        except (OSError, ValueError) as error:  # ValueError: an invalid file name
             reason = getattr(error, "strerror", None) or error
             raise TraceError(
-                f"trace file: must be a file that can be read; got {str(self._path)!a} "
+                f"trace file: must be a readable file; got {str(self._path)!a} "
                 f"({reason}). Pass a file that npu-profiler trace wrote.",
                 code="trace-unreadable",
             ) from None
 
     def _unpacked(self, file: IO[bytes]) -> Iterator[bytes]:
-        # Not the gzip module: of a member that is cut off it gives nothing out.
+        # Not the gzip module: it returns nothing of a truncated member.
         member = zlib.decompressobj(_GZIP_WINDOW)
         for data in _pieces(file):
             is_full = False  # the member may hold more than it was asked for
@@ -94,7 +94,7 @@ _PLAIN = re.compile(
 _BEGIN = re.compile(r'\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)
 _BETWEEN = re.compile(r"[\s,]*")
 
-# What a file may have before its first event, and one event may have at most.
+# Maximum size of the head of a file, and of one event.
 _MAX_HEAD_CHARS = 1 << 20
 _MAX_EVENT_CHARS = 1 << 24
 
@@ -107,9 +107,9 @@ class TraceEvents:
 
     Attributes:
         path: the file.
-        head: what stands before the events: `baseTimeNanoseconds`, for example.
-        tail: what stands after them: `otherData`, for example.
-        is_complete: whether the file has its end.
+        head: the keys before the events: `baseTimeNanoseconds`, for example.
+        tail: the keys after them: `otherData`, for example.
+        is_complete: whether the file is complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,7 +147,7 @@ class TraceEvents:
                 try:
                     event, at = decode(text, at)
                 except json.JSONDecodeError:
-                    break  # it goes on in the next chunk, or was cut off
+                    break  # it continues in the next chunk, or was truncated
                 if not isinstance(event, dict):
                     raise self._invalid(f"its events are {type(event).__name__} values")
                 yield event
@@ -156,7 +156,7 @@ class TraceEvents:
                 raise self._invalid(f"an event has no end: {rest[:40]!r}")
 
     def _read_head(self) -> str:
-        """Reads up to the first event; returns what was read past it."""
+        """Reads up to the first event; returns the rest of the read text."""
         text = ""
         for chunk in self._chunks:
             text += chunk

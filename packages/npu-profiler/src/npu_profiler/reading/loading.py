@@ -70,7 +70,7 @@ def _rename(track: Track) -> bool:
 
 
 def _move_layers(source: Track, target: Track) -> None:
-    """Moves the layers that lie within programs of another row to that row."""
+    """Moves layers within programs of another row to that row."""
     program = target.names.find("program")
     spans = sorted(
         (start, start + duration)
@@ -111,7 +111,7 @@ def _keep(track: Track, kept: list[int]) -> None:
     track.category_numbers = array("i", map(track.category_numbers.__getitem__, kept))
 
 
-# Longer texts are rarely the same twice.
+# Longer texts are rarely repeated.
 _MAX_SHARED_CHARS = 200
 
 
@@ -136,7 +136,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
 
 
 def check_trace(path: str | os.PathLike[str]) -> None:
-    """Refuses a file that is not a trace, by its head and its first event.
+    """Raises for a file that is not a trace, judged by its head and first event.
 
     Args:
         path: a file, as for `load_trace`.
@@ -286,7 +286,8 @@ class _Loader:
         return track
 
     def _share_args(self, args: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        # The decoder makes a new object of each key and text; layers repeat them a million times.
+        # The decoder creates a new object for each key and text; layers repeat them a million
+        # times.
         shared = self._shared
         keys = tuple(args)
         return shared.setdefault(keys, keys), tuple(

@@ -1,4 +1,4 @@
-"""One recording from its start to its file: who listens when, and what is written when."""
+"""One recording from start to file: when to listen, and when to write."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ __all__ = ["Recording", "TraceOptions", "mark_step", "trace"]
 # Ops come at a million a second at most, device events at 400,000 (2026-11).
 _PIECE_S = 0.5
 _MEMORY_S = 0.05
-# What stands on rows of threads, between Python calls.
+# Slices on rows of threads, between Python calls.
 _ON_THREADS = ("launch", "sync", "module", "import")
 
 _current: "Recording | None" = None
@@ -53,24 +53,24 @@ _current_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How to record."""
+    """Options of a recording."""
 
-    # Record Python calls as well; several times the cost, and ops and calls are written at the end
-    # only.
+    # Record Python calls too; several times the cost, and ops and calls are only written at the
+    # end.
     stacks: bool = False
     modules: bool = False  # record calls of torch modules, each with its path in its model
     # Record the device's layers of some runs of each program, of programs that are loaded while it
     # runs or with NPU_PROFILE_LAYERS=1.
     layers: bool = False
-    layers_first: int = 3  # how many runs of each program at the start
-    layers_every: int = 100  # after those each run of this distance; 0 for none
+    layers_first: int = 3  # number of first runs of each program
+    layers_every: int = 100  # then every n-th run; 0 for none
     memory: bool = False  # record how much memory the process has, twenty times a second
     warmup: int = 0  # steps that are not recorded at the start (`steps.py` says what a step is)
-    steps: int = 0  # how many steps are recorded then; 0 for all
+    steps: int = 0  # number of steps recorded then; 0 for all
     program: str = ""  # what the process is called in the trace; the script's name if empty
 
     def __post_init__(self) -> None:
-        """Raises [trace-option] for a wrong count, and for what is neither yes nor no."""
+        """Raises [trace-option] for an invalid count or flag."""
         for name in ("stacks", "modules", "layers", "memory"):
             value = getattr(self, name)
             if not isinstance(value, bool | int):
@@ -97,8 +97,8 @@ def trace(
 ) -> Iterator["Recording"]:
     """Records what happens inside and writes it to `path` as a Chrome trace.
 
-    The file grows while the body runs, and is complete at its end, also when the body raises; its
-    error goes on unchanged.
+    The file grows while the body runs, and is complete at its end, even if the body raises; its
+    error propagates.
 
         with npu_profiler.trace("step.json"):
             loss = model(x).sum()
@@ -111,7 +111,7 @@ def trace(
         modules: record calls of torch modules.
 
     Raises:
-        TraceError: [output-unwritable] for a path that takes no file, [trace-active] when another
+        TraceError: [output-unwritable] for a path that is not writable, [trace-active] if another
             recording runs.
         OSError: the file could not be written at the end.
     """
@@ -125,7 +125,7 @@ def trace(
 
 
 def mark_step() -> None:
-    """Says that a step of the program has ended; does nothing when nobody records."""
+    """Marks the end of a step of the program; has no effect without a recording."""
     recording = _current
     if recording is not None and recording.is_ours:
         recording.gate.mark("step")
@@ -136,19 +136,19 @@ class Recording:
 
     Args:
         path: where the trace goes.
-        options: how to record.
+        options: the recording options.
 
     Attributes:
         path: where the trace goes.
-        options: how it is recorded.
-        gate: which steps are recorded.
-        summary: what was recorded; None until it is finished.
+        options: the recording options.
+        gate: selects the recorded steps.
+        summary: summary of the recording; None until it is finished.
     """
 
     def __init__(self, path: Path, options: TraceOptions) -> None:
         if not isinstance(path, Path) or not isinstance(options, TraceOptions):
             raise TraceError(
-                "Recording: needs a pathlib.Path and TraceOptions; got "
+                "Recording: arguments must be a pathlib.Path and TraceOptions; got "
                 f"{type(path).__name__} and {type(options).__name__}. "
                 "npu_profiler.trace makes one.",
                 code="trace-option",
@@ -164,7 +164,7 @@ class Recording:
         )
         self._pid = os.getpid()
         self._start_ns = 0
-        # Of the steps that are recorded; events are told later than they happen.
+        # Of the recorded steps; events arrive later than they happen.
         self._opened_ns: int | None = None if options.warmup else 0
         self._closed_ns: int | None = None
         self._problems: list[str] = []
@@ -192,11 +192,11 @@ class Recording:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the process that records, not a fork of it."""
+        """Whether this is the recording process, not a fork of it."""
         return os.getpid() == self._pid
 
     def start(self) -> None:
-        """Begins to record; what is not imported yet is listened to from its import on.
+        """Starts to record; libraries that are not imported yet are recorded from their import on.
 
         Raises [output-unwritable], [trace-active], or OSError if the disk is full, for example.
         """
@@ -205,8 +205,8 @@ class Recording:
         with _current_lock:
             if _current is not None and _current.is_ours:
                 raise TraceError(
-                    f"trace: one recording at a time; {_current.path.name} is still being "
-                    "recorded. Finish it first.",
+                    f"trace: there must be one recording at a time; got another while "
+                    f"{_current.path.name} is being recorded. Finish that first.",
                     code="trace-active",
                 )
             _current = self
@@ -226,7 +226,7 @@ class Recording:
             self._stop_waiting.append(when_imported(name, start))
 
     def finish(self) -> None:
-        """Completes the file, or raises OSError. A second call, or one in a fork, does nothing."""
+        """Completes the file, or raises OSError. Has no effect when repeated or in a fork."""
         global _current
         if _current is not self or not self.is_ours:
             return
@@ -310,7 +310,7 @@ class Recording:
             self._modules.start()
 
     def _close(self) -> None:
-        # Torch's profiler goes on: ending it while ops are under way ends the process.
+        # Leave torch's profiler running: stopping it during ops crashes the process.
         self._closed_ns = time.time_ns()
         if self._ops is not None:
             self._ops.stop()
@@ -318,7 +318,7 @@ class Recording:
             self._modules.stop()
 
     def _write_piece(self) -> None:
-        """Writes what was heard since the last piece. To be called with the lock."""
+        """Writes the events since the last piece. Call it with the lock held."""
         piece = self._assembler.place(self._device.take())
         imports = [call for call in self._imports.take() if self._is_recorded(call.start_ns)]
         if imports:
@@ -379,7 +379,7 @@ class Recording:
                 layer_recording.start(
                     first=self.options.layers_first, every=self.options.layers_every
                 )
-        except ImportError as error:  # must not break the program's own import
+        except ImportError as error:  # must not break the program's import
             self._problems.append(f"ops and device events: npu_runtime cannot be used ({error})")
         if self.gate.is_open:
             self._open()
@@ -392,7 +392,7 @@ class Recording:
                 if self.gate.is_open:
                     self._modules.start()
             if self.options.stacks:
-                # Beside the trace: that place is known to be writable, and to have room for it.
+                # Next to the trace: that folder is writable and has space.
                 scratch = self.path.with_name(f".{self.path.name}.{self._pid}.kineto-")
                 windows = TorchWindows(scratch)
                 if self.gate.is_open:
@@ -402,7 +402,7 @@ class Recording:
             self._problems.append(f"Python calls: torch's profiler does not start ({error})")
 
     def _finish_windows(self) -> dict[str, object]:
-        """Writes what torch's profiler recorded, together with the rows that it shares."""
+        """Writes the records of torch's profiler, with the rows that it shares."""
         if self._windows is None:
             return {}
         windows: list[OpWindow] = []

@@ -1,6 +1,6 @@
-"""Decides what is recorded when only some steps of a program are wanted.
+"""Selects the steps of a program to record.
 
-A step is what ends with one of these marks, whichever kind the program shows first: a call of
+A step ends with one of these marks, of the kind that appears first: a call of
 `npu_profiler.step()` or of `torch.profiler`'s `step`, an optimizer's step, a prefill or decode of
 npu-llm.
 """
@@ -19,14 +19,14 @@ _CATEGORIES = ("prefill", "decode")
 
 
 def is_step(event: "Event") -> bool:
-    """Whether this event of the runtime is the end of a step of npu-llm."""
+    """Whether this runtime event ends a step of npu-llm."""
     return event.kind == "span" and event.category in _CATEGORIES
 
 
 def listen_to_torch(mark: Callable[[str], None]) -> Callable[[], None]:
     """Calls `mark` with the kind of each step of any optimizer and of `torch.profiler.profile`.
 
-    Returns what ends it.
+    Returns a function that stops it.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import profile
@@ -50,13 +50,13 @@ def listen_to_torch(mark: Callable[[str], None]) -> Callable[[], None]:
 
 
 class StepGate:
-    """Is closed during the warm-up, open for some steps, and then closed for good.
+    """A gate that opens after the warm-up, and closes permanently after some steps.
 
     Args:
         warmup: steps before it opens; with 0 it is open at once.
         steps: steps until it closes again; 0 for all.
         on_open: called when it opens.
-        on_close: called when it closes for good.
+        on_close: called when it closes.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class StepGate:
 
     @property
     def steps(self) -> int:
-        """How many steps were marked, those of the warm-up too."""
+        """The number of marked steps, including the warm-up."""
         return self._count
 
     def mark(self, kind: str) -> None:
-        """Says that a step has ended.
+        """Marks the end of a step.
 
-        Only marks of the first kind count, as one step of a program may show several.
+        Only marks of the first kind count, because one step may produce several.
         """
         with self._lock:
             if self._kind is None:

@@ -1,4 +1,4 @@
-"""Counts a recording while it runs: the few lines that one reads after it."""
+"""Summarizes a recording while it runs."""
 
 import re
 from collections import Counter, defaultdict
@@ -34,18 +34,18 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What one reads first of a recording."""
+    """The summary of a recording."""
 
     events: int  # slices, marks, samples and arrows
     op_calls: int  # how many ops ran
     programs: int  # runs of device programs
     program_ns: int  # their time together
-    layered_programs: int  # how many of them told their layers
-    layered_ns: int  # the time of those
+    layered_programs: int  # number of them with recorded layers
+    layered_ns: int  # their time
     layer_ns: int  # the time of their layers
     top_ops: tuple[OpTime, ...]  # by self time, the longest first
-    fallbacks: tuple[tuple[str, int], ...]  # how often each op fell back, the most frequent first
-    facts: Mapping[str, Any]  # what else a reader should know: versions, problems, clocks
+    fallbacks: tuple[tuple[str, int], ...]  # fallback count of each op, the most frequent first
+    facts: Mapping[str, Any]  # notes: versions, problems, clocks
 
     def lines(self) -> list[str]:
         """The text for a terminal, line by line."""
@@ -120,7 +120,7 @@ class Tally:
                 self._total_ns[name] += total_ns
 
     def summarize(self, facts: Mapping[str, Any]) -> Summary:
-        """What was counted so far."""
+        """Returns the counts so far."""
         ops = [
             OpTime(name, calls, self._self_ns[name], self._total_ns[name])
             for name, calls in self._calls.items()
@@ -140,7 +140,7 @@ class Tally:
 
 
 def usual_lines(programs: int, fallbacks: int) -> list[str]:
-    """Whether so many programs and fallbacks are usual, and what would change them."""
+    """Explains whether the number of programs and fallbacks is usual, and how to change it."""
     if not fallbacks:
         return []
     if not programs:
@@ -155,7 +155,7 @@ def usual_lines(programs: int, fallbacks: int) -> list[str]:
 
 
 def is_op(name: str) -> bool:
-    """Whether what torch records under this name is an op."""
+    """Whether torch's record of this name is an op."""
     return _OP_NAME.fullmatch(name) is not None and not name.startswith(_AUTOGRAD)
 
 
@@ -174,7 +174,7 @@ def op_times(slices: Iterable[Slice]) -> list[tuple[str, int, int, int]]:
         calls[item.name] += 1
         self_ns[item.name] += item.duration_ns
         if not any(name == item.name for name, _ in stack):
-            total_ns[item.name] += item.duration_ns  # a recursive call is inside already
+            total_ns[item.name] += item.duration_ns  # a recursive call is already included
         if stack:
             self_ns[stack[-1][0]] -= item.duration_ns
         stack.append((item.name, item.end_ns))

@@ -1,8 +1,8 @@
-"""`npu_profiler.profile`: torch.profiler.profile, and in its trace what torch knows nothing of.
+"""`npu_profiler.profile`: torch.profiler.profile with additional device events in its trace.
 
-torch's profiler does all the recording of ops and its tables; layers, compile phases, steps and
-counters of the device are heard beside it and added to what it exports. Recording a whole program
-unchanged is in npu_profiler.recording.recorder.
+torch's profiler records ops and prints tables; layers, compile phases, steps and counters of the
+device are recorded separately and added to the exported trace. Recording a whole program unchanged
+is in npu_profiler.recording.recorder.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NPUProfiler", "profile"]
 
-# In kineto's trace already, as rows of the device or calls on their threads.
+# Already in kineto's trace, as device rows or calls on their threads.
 _TORCH_HAS = {"program", "copy", "launch", "sync", "fallback"}
 _CHUNK = 1 << 20
 
 
-class profile(torch.profiler.profile):  # torch's own name, to stand in its place
+class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
     """torch.profiler.profile with the device's layers and the platform's own phases in its trace.
 
     All of torch's arguments and methods; `export_chrome_trace` (and so `tensorboard_trace_handler`)
@@ -116,19 +116,19 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
             layer_recording.start(first=0, every=0)
 
     def prepare_trace(self) -> None:
-        """Called by torch; keeps kineto's own lines off the program's stderr."""
+        """Called by torch; keeps kineto's output off the program's stderr."""
         with quiet_kineto():
             super().prepare_trace()
 
     def start_trace(self) -> None:
-        """Begins to record; called by torch when the schedule says so."""
+        """Starts recording; called by torch by its schedule."""
         super().start_trace()
         if self._modules is not None:
             self._modules.start()
         if self._with_device:
             self._device = DeviceEvents()
             self._device.start()
-            # Second: it tells where layers of programs that were loaded before come from.
+            # Second: it reports the layer origins of programs loaded before.
             if self._layers is not None:
                 layer_recording.start(first=self._layers[0], every=self._layers[1])
 
@@ -143,7 +143,7 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
         super().stop_trace()
 
     def stop(self) -> None:
-        """Ends the recording; [trace-state] if it was not begun."""
+        """Ends the recording; raises [trace-state] if it was not started."""
         try:
             super().stop()
         except AssertionError:  # torch's: a schedule without a window may end unbegun, others not
@@ -180,13 +180,13 @@ class profile(torch.profiler.profile):  # torch's own name, to stand in its plac
     def _check_begun(self, what: str) -> None:
         if self.profiler is None:
             raise TraceError(
-                f"profile: a recording must be begun before it is {what}; got none. Use it with "
+                f"profile: a recording must be started before it is {what}; got none. Use it with "
                 "`with`, or call start() first.",
                 code="trace-state",
             )
 
     def _rows(self, base_ns: int) -> bytes:
-        """What torch does not know, as events that each end with a comma."""
+        """Returns the events that torch lacks, each with a trailing comma."""
         tracks = Tracks(pid=os.getpid(), program="", thread_name=self._threads.get)
         tracks.take_new()  # the process itself is torch's
         assembler = Assembler(tracks)

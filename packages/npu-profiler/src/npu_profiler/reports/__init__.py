@@ -1,1 +1,1 @@
-"""What people read of a trace: tables, pictures, records and a page."""
+"""Reports of a trace: tables, charts, records and a page."""
