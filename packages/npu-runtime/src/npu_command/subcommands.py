@@ -304,7 +304,7 @@ def _open_streams() -> str | None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Without a UTF-8 locale, an unencodable character must not end the command.
+            # Without a UTF-8 locale, a character that it lacks must not end the command.
             stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
     if is_closed:
         return "standard output: must be open; got a closed one. Send it to a file. [output-closed]"
