@@ -71,7 +71,7 @@ class Chart:
 
     figure: Figure  # by make_figure
     title: str  # alternative text
-    # Tooltips of an SVG's artists with the gids `hint-0`, `hint-1` and so on.
+    # Tooltips of an SVG's artists with the ids `hint-0`, `hint-1` and so on.
     hints: Sequence[str] = ()
 
     def svg(self) -> str:
