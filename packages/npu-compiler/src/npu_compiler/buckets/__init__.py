@@ -1,4 +1,4 @@
-"""Graphs with sizes that vary, run by static programs: one per bucket of sizes."""
+"""Bucketing: runs graphs with dynamic sizes as static programs, one per bucket of sizes."""
 
 from npu_compiler.buckets.graph import BucketedGraph
 from npu_compiler.buckets.sizes import wants_static_programs

@@ -1,4 +1,4 @@
-"""One call of a bucketed graph for its rule, and the writer of the calls that replace it."""
+"""Call and Writer: the interface of bucketing rules to a call, and the graph that they write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "rule",
 ]
 
-# What each op needs of its arguments is npu_compiler.buckets.rules'.
+# The rules of each op are in npu_compiler.buckets.rules.
 
 aten = torch.ops.aten
 
@@ -37,7 +37,7 @@ Range = tuple[int, int]
 
 
 class CannotPad(Exception):
-    """Some sizes cannot be padded: what stands behind them would reach the results."""
+    """Some sizes cannot be padded, because padding would reach the results."""
 
     def __init__(self, reason: str, symbols: Iterable[sympy.Symbol]) -> None:
         super().__init__(reason)
@@ -46,13 +46,13 @@ class CannotPad(Exception):
 
 
 class PaddedSize(int):
-    """The padded value of a size, where the graph computes with sizes."""
+    """The padded value of a size, for graphs that compute with sizes."""
 
     true: Expr
 
     @classmethod
     def of(cls, size: int, true: Expr) -> PaddedSize:
-        """Makes one of the padded and the true size."""
+        """Builds one from the padded and the true size."""
         made = cls(size)
         made.true = true
         return made
@@ -62,15 +62,15 @@ class Writer:
     """Writes the static graph.
 
     Attributes:
-        graph: what is written.
-        dims: per node (per node of a result, for calls with several) where its true values are.
-        values: integer tensors -> between which bounds all their elements are.
-        pads: integer tensors -> between which bounds the elements without a true value are.
-        counts: true size -> the input that tells it.
+        graph: the graph under construction.
+        dims: positions of true values per node (per result, for calls with several).
+        values: integer tensors -> bounds of all their elements.
+        pads: integer tensors -> bounds of the elements in padding.
+        counts: true size -> the input that holds it.
     """
 
     def __init__(self, device: torch.device, mode: FakeTensorMode) -> None:
-        """Starts an empty graph: masks are made on the device, fake values in the mode."""
+        """Starts an empty graph; masks are created on the device, fake values in the mode."""
         self.graph = fx.Graph()
         self.dims: dict[fx.Node, Dims] = {}
         self.values: dict[fx.Node, Range] = {}
@@ -82,11 +82,11 @@ class Writer:
         self._meta: Mapping[str, Any] = {}
 
     def stand_for(self, node: fx.Node) -> None:
-        """From here on calls are written in the place of this node of the graph that is served."""
+        """Writes the following calls in place of this node of the original graph."""
         self._meta = {key: value for key, value in node.meta.items() if key != "tensor_meta"}
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """Writes a call, with its fake value; the caller notes its dims."""
+        """Writes a call with its fake value; the caller records its dims."""
         args, kwargs = pytree.tree_map_only(PaddedSize, int, (args, kwargs))
         node = self.graph.call_function(target, args, kwargs)
         node.meta = dict(self._meta)
@@ -96,15 +96,15 @@ class Writer:
         return node
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
-        """Padded sizes of a tensor."""
+        """Returns the padded sizes of a tensor."""
         return tuple(node.meta["val"].shape)
 
     def axis(self, node: fx.Node, dim: int) -> int:
-        """A dimension counted from the front."""
+        """Returns a dimension counted from the front."""
         return dim % max(len(self.dims[node]), 1)
 
     def refuse(self, reason: str, *dims: Dim) -> CannotPad:
-        """Returns the refusal to pad what varies in some dimensions."""
+        """Returns a CannotPad for the dynamic sizes in some dimensions."""
         factors = [factor for dim in dims for factor in dim if factor.is_padded]
         return CannotPad(
             reason,
@@ -129,7 +129,7 @@ class Writer:
         return self.counts[true]
 
     def without_true_value(self, dim: Dim) -> fx.Node:
-        """Returns a bool tensor of a dimension: which positions hold no true value."""
+        """Returns a bool mask of a dimension that is True in padding."""
         if dim not in self._masks:
             sizes = [factor.size for factor in dim]
             found: fx.Node | None = None
@@ -155,7 +155,7 @@ class Writer:
         return self._masks[dim]
 
     def masked(self, node: fx.Node, axes: Sequence[int], value: Any) -> fx.Node:
-        """Puts a value where a tensor has no true one along some of its dimensions."""
+        """Fills a tensor's padding along some of its dimensions with a value."""
         for axis in axes:
             dim = self.dims[node][axis]
             if not is_padded(dim):
@@ -172,7 +172,7 @@ class Writer:
         return node
 
     def all_masked(self, node: fx.Node, value: Any) -> fx.Node:
-        """Puts a value where a tensor has no true one."""
+        """Fills a tensor's padding with a value."""
         return self.masked(node, range(len(self.dims[node])), value)
 
 
@@ -181,17 +181,17 @@ class Writer:
 
 @dataclass(frozen=True)
 class Written:
-    """A result that a rule wrote by other calls than the one it was given."""
+    """A result that a rule computed by other calls than the original."""
 
     node: fx.Node
     dims: Dims
 
 
 class Call:
-    """A call of the graph that is served, with arguments of the graph that is written.
+    """A call of the original graph, with arguments of the written graph.
 
     Attributes:
-        writer: what writes.
+        writer: writes calls.
         target: the op.
         expected: the result's sizes, each as one factor; a tuple of them for several results.
         checks_indices: whether torch could raise for an index of this call.
@@ -207,7 +207,7 @@ class Call:
         *,
         checks_indices: bool = False,
     ) -> None:
-        """Takes the arguments as they stand in the graph."""
+        """Takes the arguments as in the original graph."""
         self.checks_indices = checks_indices
         self.writer = writer
         self.target = target
@@ -235,7 +235,7 @@ class Call:
             self._kwargs[name] = value
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Arguments that are given, by name."""
+        """Returns the given arguments by name."""
         yield from zip(self._names, self._args, strict=False)
         yield from self._kwargs.items()
 
@@ -248,18 +248,18 @@ class Call:
         return self.writer.call(self.target, *self._args, **self._kwargs)
 
     def refuse(self, reason: str, *dims: Dim) -> CannotPad:
-        """Returns the refusal to pad what varies in some dimensions."""
+        """Returns a CannotPad for the dynamic sizes in some dimensions."""
         return self.writer.refuse(reason, *dims)
 
     def require_whole(self, reason: str, *dims: Dim) -> None:
-        """Refuses, with CannotPad, where a dimension varies."""
+        """Raises CannotPad if a dimension is dynamic."""
         if any(map(is_padded, dims)):
             raise self.refuse(reason, *dims)
 
     def require_prefix(self, reason: str, *dims: Dim) -> None:
-        """Raises CannotPad where true values do not stand at the first positions, each at its own.
+        """Raises CannotPad unless the true values occupy the first positions, in place.
 
-        Of two joined dimensions that vary, the true position 3 need not be the padded position 3.
+        In two joined dynamic dimensions, true position 3 may differ from padded position 3.
         """
         if any(is_padded(dim) and len(dim) > 1 for dim in dims):
             raise self.refuse(reason, *dims)
@@ -267,11 +267,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """Where the true values of an op's result are."""
+    """Rule of an op: positions of true values in its result."""
 
-    # Returns the result's dims, and may replace arguments before; or a Written.
+    # Returns the result's dims, or a Written; may replace arguments first.
     function: Callable[[Call], Any]
-    sizes: frozenset[str]  # arguments that only say how large the result is
+    sizes: frozenset[str]  # arguments that only set the result's size
 
     def apply(self, call: Call) -> tuple[fx.Node, Any]:
         """Writes a call and returns it with its dims; CannotPad if padding would reach values."""

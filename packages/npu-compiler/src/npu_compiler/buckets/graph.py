@@ -1,4 +1,4 @@
-"""Bucketed graphs: pad the inputs, run the specialized graph, cut the results."""
+"""Bucketed graphs: pad the inputs, run the specialized graph, and trim the results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from npu_compiler.graph.nodes import (
 
 __all__ = ["BucketedGraph", "OutputViews"]
 
-# AOTAutograd takes strides and offset of such an output, and lays them over the memory of what it
-# is a view of. Those of a padded result are others.
+# AOTAutograd applies such an output's strides and offset to the memory of its base. A padded result
+# has different ones.
 
 
 class OutputViews:
-    """The views among a graph's outputs; `module` returns instead what they are views of."""
+    """The views among a graph's outputs; `module` returns their bases instead."""
 
     def __init__(self, graph_module: fx.GraphModule, known: Set[sympy.Symbol]) -> None:
-        """Looks through a functional graph with fake values; calls tell the `known` sizes."""
+        """Searches a functional graph with fake values; sizes in `known` are known at each call."""
         output = next(node for node in graph_module.graph.nodes if node.op == "output")
         leaves, spec = pytree.tree_flatten(output.args[0])
         chains = {
@@ -46,7 +46,7 @@ class OutputViews:
         roots = Counter(chain[-1] for chain in chains.values())
         self._calls: dict[int, list[fx.Node]] = {}
         for index, (*views, root) in chains.items():
-            # Of a result that is returned once, nothing else is to share its memory.
+            # A base that is returned once shares memory with no other output.
             is_shared = root.op == "placeholder" or roots[root] > 1
             is_outside = is_shared or (views and not starts_without_gaps(views[0]))
             if views and is_outside and all(_is_known(view, known) for view in views):
@@ -60,7 +60,7 @@ class OutputViews:
         self.module = fx.GraphModule(graph_module, graph)
 
     def take(self, index: int, result: Any, true: Mapping[sympy.Symbol, int]) -> Any:
-        """Returns an output of what `module` returned in its place, for the sizes of the call."""
+        """Returns an output as a view of the base from `module`, for the sizes of the call."""
         for view in self._calls.get(index, ()):
             values: dict[Any, Any] = {
                 node: evaluate(expression(node.meta["val"]), true)
@@ -75,7 +75,7 @@ class OutputViews:
 
 
 def _is_known(view: fx.Node, known: Set[sympy.Symbol]) -> bool:
-    """Whether a view takes, beside what it is of, only sizes that a call tells."""
+    """Whether a view's arguments besides its base are sizes known at each call."""
     sizes = [node.meta.get("val") for node in view.all_input_nodes if node is not view.args[0]]
     return all(
         isinstance(size, (int, torch.SymInt))
@@ -84,11 +84,11 @@ def _is_known(view: fx.Node, known: Set[sympy.Symbol]) -> bool:
     )
 
 
-# A size that may not gets one program per value, up to a bound.
+# A size that cannot be padded gets one program per value, up to a bound.
 
 _logger = logging.getLogger(__name__)
 
-# Programs for sizes that cannot be padded; calls with further sizes run eagerly.
+# Maximum number of programs for sizes that cannot be padded; calls with further sizes run eagerly.
 _EXACT_PROGRAMS = 16
 
 Compile = Callable[[fx.GraphModule], Callable[[list[Any]], Any]]
@@ -112,11 +112,11 @@ class BucketedGraph:
 
         Args:
             graph_module: functional, with fake values in `meta["val"]`.
-            sizes: those that vary in it.
+            sizes: its dynamic sizes.
             is_padding: whether sizes may be rounded up; otherwise each size gets a program.
-            kept: positions of inputs that are passed on as they are, such as weights.
+            kept: positions of inputs that are passed on unchanged, such as weights.
             buckets: see npu_compiler.buckets.sizes.round_up.
-            compile_static: makes a compiled graph of a static one.
+            compile_static: compiles a static graph.
             check_indices: see npu_compiler.buckets.specialize.specialize.
         """
         self._boxed_call = True
@@ -148,12 +148,12 @@ class BucketedGraph:
         try:
             return _call(static, run, given, true, self._device, self._views)
         except IndexRangeError as error:
-            if static.inputs:  # then the graph writes to none of its inputs, and may run again
+            if static.inputs:  # the graph then writes to no input, and may run again
                 self._tell_in_true_sizes(error, given)
             raise
 
     def _tell_in_true_sizes(self, error: IndexRangeError, inputs: list[Any]) -> None:
-        """Raises an error of indices with torch's reason: the program counts in padded sizes."""
+        """Raises an index error with torch's reason, because the program uses padded sizes."""
         try:
             with torch.no_grad():
                 self._module(*inputs)
@@ -258,7 +258,7 @@ def _true_result(leaf: Any, dims: Any, true: Mapping[sympy.Symbol, int]) -> Any:
 
 
 def _pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor with zeros behind its elements up to these sizes, in its memory order."""
+    """Pads a tensor with zeros to these sizes; keeps its memory order."""
     if tuple(tensor.shape) == tuple(sizes):
         return tensor
     order = axis_order(tensor) or tuple(range(tensor.dim()))

@@ -1,4 +1,4 @@
-"""Buckets of sizes, and the factors that dimensions of padded tensors are made of."""
+"""Buckets of sizes, and the factorization of padded dimensions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
     "whole",
 ]
 
-# Which of them may be rounded at all is decided in npu_compiler.buckets.specialize.
+# npu_compiler.buckets.specialize decides which sizes may be rounded.
 
-# A size: a number, or an expression in sizes that vary.
+# A size: a number, or an expression of dynamic sizes.
 Expr: TypeAlias = int | sympy.Expr
 
-# torch's bound of a size that has none, and what is beyond every tensor.
+# torch's bound of an unbounded size, and a value beyond every tensor.
 _UNBOUNDED = 2**40
 
 
@@ -56,7 +56,7 @@ def expression(size: Any) -> Expr:
 
 
 def evaluate(expr: Expr, values: Mapping[sympy.Symbol, int]) -> Expr:
-    """Puts numbers in the place of symbols; what has no value stays."""
+    """Replaces symbols by numbers; symbols without a value stay."""
     if isinstance(expr, int):
         return expr
     return expression(expr.xreplace({name: sympy.Integer(size) for name, size in values.items()}))
@@ -67,8 +67,8 @@ def round_up(size: int, buckets: Sequence[int] | None, largest: int) -> int:
 
     Args:
         size: true size.
-        buckets: rising sizes; above the last one, multiples of it. None: powers of two.
-        largest: more than this the graph does not take (a table of positions ends there).
+        buckets: ascending sizes; above the last one, its multiples. None: powers of two.
+        largest: upper bound of the graph, such as the end of a table of positions.
     """
     if size < 1:
         return size
@@ -81,16 +81,16 @@ def round_up(size: int, buckets: Sequence[int] | None, largest: int) -> int:
 
 
 class Sizes:
-    """The symbols of a graph, and where in its inputs their values are.
+    """The symbols of a graph, and the places of their values in its inputs.
 
     Attributes:
         symbols: in the order of the inputs.
-        is_whole: False for graphs that bucketing cannot serve: a size that no input tells, or
-            that depends on data.
+        is_whole: False for graphs that bucketing cannot serve, because a size is not that of an
+            input or depends on data.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
-        """Looks through the inputs of a graph with fake values in `meta["val"]`."""
+        """Searches the inputs of a graph with fake values in `meta["val"]`."""
         self._places: dict[sympy.Symbol, tuple[int, int | None]] = {}
         self._largest: dict[sympy.Symbol, int] = {}
         self._of_input: list[set[sympy.Symbol]] = []
@@ -135,7 +135,7 @@ class Sizes:
 
 
 def _free_symbols(graph: fx.Graph) -> set[Any]:
-    """All symbols of sizes in a graph, also those that depend on data."""
+    """Returns all size symbols in a graph, including data-dependent ones."""
     return {symbol for node in graph.nodes for symbol in _symbols_in(node.meta.get("val"))}
 
 
@@ -150,21 +150,21 @@ def _symbols_in(value: Any) -> set[Any]:
     return {symbol for size in shape for symbol in _symbols_in(size)}
 
 
-# A dimension is a row-major product of factors. A factor that varies holds true values at its first
-# positions and arbitrary ones behind them; a view that joins two dimensions keeps both factors, so
-# that it stays known where the true values are.
+# A dimension is a row-major product of factors. A dynamic factor holds true values at its first
+# positions and arbitrary ones after them. A view that joins two dimensions keeps both factors, so
+# the true positions stay known.
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Part of a dimension: of `size` positions, `true` hold true values, a number when all do."""
+    """Part of a dimension: `true` of its `size` positions hold true values; a number if all do."""
 
     true: Expr
     size: int
 
     @property
     def is_padded(self) -> bool:
-        """Whether positions may be without a true value."""
+        """Whether it may contain padding."""
         return not isinstance(self.true, int)
 
 
@@ -173,12 +173,12 @@ Dims = tuple[Dim, ...]
 
 
 def whole(size: int) -> Dim:
-    """Returns a dimension whose positions all hold true values."""
+    """Returns a dimension without padding."""
     return () if size == 1 else (Factor(size, size),)
 
 
 def is_padded(dim: Dim) -> bool:
-    """Whether a dimension has positions without true values."""
+    """Whether a dimension has padding."""
     return any(factor.is_padded for factor in dim)
 
 
@@ -193,7 +193,7 @@ def product(dim: Dim) -> tuple[Expr, int]:
 
 
 def regroup(dims: Dims, sizes: Sequence[int]) -> Dims | None:
-    """Divides a tensor's factors among a view's dimensions; None if it cuts a varying one."""
+    """Distributes a tensor's factors over a view's dimensions; None if it splits a dynamic one."""
     if 0 in sizes:  # no elements: nothing to keep apart
         return None if any(map(is_padded, dims)) else tuple(whole(size) for size in sizes)
     rest = list(_joined([factor for dim in dims for factor in dim]))
@@ -220,7 +220,7 @@ def regroup(dims: Dims, sizes: Sequence[int]) -> Dims | None:
 
 
 def _joined(dim: Sequence[Factor]) -> Dim:
-    """One form for equal dimensions: neighbours that do not vary are one factor."""
+    """Returns a canonical form: adjacent static factors are merged."""
     made: list[Factor] = []
     for factor in dim:
         if made and not factor.is_padded and not made[-1].is_padded:

@@ -1,9 +1,8 @@
-"""A graph with sizes that vary, written again with the sizes of one bucket.
+"""Specialization: rewrites a graph with dynamic sizes for the sizes of one bucket.
 
-The written graph computes on padded tensors. Each call states where its true values are
-(npu_compiler.buckets.rules), with masks where padding would reach them; sizes for which that cannot
-be shown are refused. So results are right wherever they are true values, and only these are
-returned.
+The new graph computes on padded tensors. Rules (npu_compiler.buckets.rules) track the true
+positions of each call, and mask padding that would reach them. Sizes without such a proof are
+refused. So all true values are right, and only these are returned.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ __all__ = ["StaticGraph", "specialize"]
 class StaticGraph:
     """A graph for one bucket."""
 
-    # The graph; behind its own inputs come the true sizes that its masks read.
+    # The graph; the true sizes that its masks read follow its original inputs.
     module: fx.GraphModule
     counts: tuple[Expr, ...]  # these sizes
-    inputs: Mapping[int, Dims]  # position -> dims of an input that is to be padded
-    # Per output its dims; a number or expression where the output is a size, None where the output
-    # is an input as it is.
+    inputs: Mapping[int, Dims]  # position -> dims of an input to pad
+    # Per output its dims; a number or expression if the output is a size, None if it is an
+    # unchanged input.
     outputs: tuple[Any, ...]
-    returned: Mapping[int, int]  # output -> the input that it is
+    returned: Mapping[int, int]  # output -> the input that it equals
 
 
 def specialize(
@@ -62,8 +61,8 @@ def specialize(
 ) -> StaticGraph:
     """Writes a graph of functional aten calls with fixed sizes, exact or padded ones.
 
-    `check_indices` says whether an index beyond a true size is to stay out of range. Raises
-    CannotPad with the sizes that have to be exact.
+    With `check_indices`, an index beyond a true size stays out of range. Raises CannotPad with the
+    sizes that must be exact.
     """
     made = _Specializer(graph_module, exact, padded, device, check_indices=check_indices)
     return made.write()
@@ -124,7 +123,7 @@ class _Specializer:
         return evaluate(expression(size), self._exact)
 
     def _dim(self, size: Any) -> Dim:
-        """A size as one factor, whose true values are the first."""
+        """Returns a size as one factor with its true values first."""
         true = self._true(size)
         number = self._number(true)
         return whole(number) if isinstance(true, int) else (Factor(true, number),)
@@ -136,7 +135,7 @@ class _Specializer:
         return found
 
     def _sized(self, value: Any) -> Any:
-        """A symbolic number of the graph: plain, or marked as padded."""
+        """Returns a symbolic number of the graph, plain or marked as padded."""
         if isinstance(value, (int, float, bool)):
             return value
         if not isinstance(value, torch.SymInt):
@@ -168,7 +167,7 @@ class _Specializer:
     def _fake_input(self, value: torch.Tensor, is_copy: bool) -> torch.Tensor:
         sizes = [self._number(self._true(size)) for size in value.shape]
         strides = [evaluate(self._true(stride), self._all) for stride in value.stride()]
-        # Of a part of a larger tensor the strides may be sizes that no input has.
+        # The strides of a part of a larger tensor may be sizes that no input has.
         is_dense = is_copy or not all(isinstance(stride, int) for stride in strides)
         with self._mode:
             if is_dense:
@@ -222,7 +221,7 @@ class _Specializer:
                 refusal.symbols or symbols,
             ) from refusal
         except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
-            # A size that the padded call does not take, such as one beyond a table's end.
+            # A size that the padded call refuses, such as one beyond a table's end.
             reason = f"{node.name} ({op_name(node.target)}): {' '.join(str(error).split())[:160]}"
             raise CannotPad(reason, symbols) from error
         return made
@@ -262,7 +261,7 @@ class _Specializer:
         return made
 
     def _check(self, node: fx.Node, made: fx.Node, dims: Dims) -> None:
-        """That factors tell the sizes which the graph has, true and padded."""
+        """Checks that factors match the graph's sizes, true and padded."""
         true_shape: tuple[Any, ...] = tuple(node.meta["val"].shape)
         found = [product(dim) for dim in dims]
         expected = [

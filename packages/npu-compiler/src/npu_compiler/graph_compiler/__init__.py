@@ -1,1 +1,1 @@
-"""From a captured graph to programs and what calls them: cut, built, judged, reported."""
+"""Compilation of a captured graph: partitioning, building, verification and reports."""

@@ -1,4 +1,4 @@
-"""Cuts a graph along a plan: one program per segment, eager calls between them."""
+"""Splits a graph by a plan: one program per segment, with eager calls between them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Assembled:
     """A graph ready to run."""
 
     run: Callable[..., Any]  # takes the graph's inputs, returns its outputs
-    programs: tuple[ProgramRecord, ...]  # what was compiled
+    programs: tuple[ProgramRecord, ...]  # records of the programs
     # Placeholder names that became constants of at least one program.
     constant_inputs: frozenset[str]
     built: tuple[BuiltProgram, ...] = ()  # the programs
-    ports: Ports | None = None  # how the graph calls its one program; None if it does anything else
-    # Of one kernel program: given what says whether inputs are current, returns what runs the graph
-    # without Python; see npu_compiler.programs.execution.
+    ports: Ports | None = None  # how the graph calls its single program; None for any other graph
+    # For a single kernel program: takes a check of inputs, and returns a function that runs the
+    # graph without Python; see npu_compiler.programs.execution.
     shortcut: Callable[[Any], Callable[..., Any] | None] | None = None
 
 
 @dataclass(frozen=True)
 class Ports:
-    """How a graph calls its one program: places of inputs by name, and of its results."""
+    """How a graph calls its single program: positions of inputs by name, and of its results."""
 
     places: Mapping[str, int]
     outputs: tuple[int, ...]
@@ -70,7 +70,7 @@ def assemble(
     kind: str,
     no_kernels: str | None = None,
 ) -> Assembled:
-    """Lowers and loads each segment and strings programs and eager calls together.
+    """Lowers and loads each segment, and connects programs and eager calls.
 
     Args:
         graph_module: the graph that was planned.
@@ -78,11 +78,11 @@ def assemble(
         constants: placeholder name -> tensor to freeze.
         config: see CompilerConfig.
         home: device type of the graph's tensors; programs' results live there.
-        exact_strides: whether results must have the strides of the fake ones also where those
-            leave gaps (AOTAutograd restrides what a training graph returns).
+        exact_strides: whether results must have the fake results' strides even if those leave gaps
+            (AOTAutograd restrides the outputs of training graphs).
         name: prefix of the programs' names.
         kind: of the graph: inference, forward or backward.
-        no_kernels: why none of its programs may be made of our own kernels; None if they may.
+        no_kernels: why its programs must not use npu-ops' kernels; None if they may.
 
     Raises:
         RefusedNode: plan again without these nodes.
@@ -131,7 +131,7 @@ def assemble(
 
 
 def _find_ports(outer: fx.Graph) -> Ports | None:
-    """Returns how a graph calls its program; None for one that does more than to call one."""
+    """Returns how a graph calls its program; None if it does anything else."""
     names = [node.name for node in outer.nodes if node.op == "placeholder"]
     calls = [node for node in outer.nodes if node.op == "call_module"]
     results: dict[Any, int] = {}
@@ -175,7 +175,7 @@ def _build(
     home: str,
     name: str,
 ) -> BuiltProgram:
-    """Builds a piece for what was chosen, or for OpenVINO where no kernel computes a call."""
+    """Builds a piece for the chosen target, or for OpenVINO if a call has no kernel."""
     reason = choice.reason
     if choice.target == "kernels":
         try:
@@ -184,7 +184,7 @@ def _build(
             )
         except LoweringError as refusal:
             reason = refusal.reason
-        except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the lowering
+        except Exception as failure:  # noqa: BLE001  # any exception here is a defect of the lowering
             report_failure(name, failure, instead="OpenVINO compiles it", is_strict=config.strict)
             reason = f"lowering it to kernels failed: {type(failure).__name__}"
     built = build_program(piece, constants=constants, config=config, home=home, name=name)
@@ -192,7 +192,7 @@ def _build(
 
 
 def _needed_symbols(graph: fx.Graph, plan: Plan) -> set[fx.Node]:
-    """Symbolic numbers that eager calls or the output read, directly or through others."""
+    """Returns symbolic numbers that eager calls or the output read, directly or indirectly."""
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         reads = node.op == "output" or node in plan.eager or node in needed
@@ -205,7 +205,7 @@ def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piec
     graph = fx.Graph()
     members = set(segment.nodes)
     symbols = _Symbols(graph, members)
-    # Inputs are made before calls, so that the graph starts with its placeholders.
+    # Inputs come before calls, so that the graph starts with its placeholders.
     copies, inputs = copy_inputs(graph, segment.nodes, is_left=is_symbolic)
     for node in segment.nodes:
         for source in node.all_input_nodes:
@@ -226,7 +226,7 @@ def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piec
 
 
 class _Symbols:
-    """Symbolic numbers of a piece: recomputed inside from sizes of its tensors where possible."""
+    """Symbolic numbers of a piece, recomputed from sizes of its tensors if possible."""
 
     def __init__(self, graph: fx.Graph, members: set[fx.Node]) -> None:
         self._graph = graph
@@ -318,7 +318,7 @@ class _Outer:
         return fx.GraphModule(root, self._graph)
 
     def _symbols(self, plan: Plan, pieces: Mapping[int, Piece]) -> list[fx.Node]:
-        """Symbolic numbers to compute between programs, in the graph's order."""
+        """Returns symbolic numbers to compute between programs, in the graph's order."""
         needed = _needed_symbols(self._module.graph, plan)
         taken = {node for piece in pieces.values() for node in piece.inputs if is_symbolic(node)}
         for node in reversed(self._module.graph.nodes):
@@ -346,7 +346,7 @@ class _Outer:
             self._copies[node] = self._graph.call_function(operator.getitem, (result, index))
 
     def _plain(self, node: fx.Node) -> fx.Node:
-        """A value as a program reads it: from memory, where a negative bit shows nothing."""
+        """Resolves a value's negative bit, because programs read raw memory."""
         copy, meta = self._copies[node], node.meta["val"]
         if isinstance(meta, torch.Tensor) and meta.is_neg():
             return self._graph.call_function(torch.ops.aten.resolve_neg.default, (copy,))

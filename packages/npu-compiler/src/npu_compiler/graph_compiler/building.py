@@ -1,4 +1,4 @@
-"""One piece of a graph becomes a loaded program: taken from the cache, or lowered and compiled."""
+"""Builds the loaded program of a piece of a graph: from the cache, or lowered and compiled."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ _HEAVY = {
 }
 
 
-# The rules of both generations refuse the same; they differ in what is unknown.
+# The rules of both generations refuse the same operations; they differ in unknown ones.
 _GENERATION = "4000"
 
 
 class RefusedNode(Exception):
-    """Nodes that turned out not to be lowerable while a plan was carried out.
+    """Nodes that could not be lowered while a plan was executed.
 
     Attributes:
-        reasons: name of the call -> why. A result of a call stands where its call stands, so the
-            call is what is refused.
+        reasons: name of the call -> reason. Results belong to their call's segment, so the whole
+            call is refused.
     """
 
     def __init__(self, why: Mapping[fx.Node, str]) -> None:
@@ -89,25 +89,25 @@ class BuiltProgram:
     """A program ready to call."""
 
     call: ProgramCall | KernelCall  # of it
-    record: ProgramRecord  # what is to be told about it
-    # What it is made of; None where that cannot be said, or nothing is kept.
+    record: ProgramRecord  # its record for reports
+    # Its content for cache keys; None if unknown, or if nothing is cached.
     content: ProgramContent | None
-    # Per input the axes in the order their bytes lie, None for their own.
+    # Per input the order of axes in memory, None for the natural order.
     input_orders: tuple[tuple[int, ...] | None, ...]
-    # Per output the permutation that makes the graph's result of the port's.
+    # Per output the permutation from the port's result to the graph's.
     output_orders: tuple[tuple[int, ...] | None, ...]
     home: str  # device type of the results
-    # Properties of the device's compiler beside those of the precision.
+    # Properties of the device's compiler besides those of the precision.
     device_options: Mapping[str, str]
-    # What each run looks at; see npu_compiler.programs.index_checks.
+    # Index checks of each run; see npu_compiler.programs.index_checks.
     index_checks: tuple[Mapping[str, Any], ...] = ()
-    # Judges its runs; None where that is not wanted.
+    # Verifies its runs; None if verification is off.
     trial: ProgramTrial | None = None
-    is_judged: bool = False  # whether its first run was judged in another process
+    is_judged: bool = False  # whether another process verified its first run
 
 
 def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
-    """Raises RefusedNode for a result that a program cannot give."""
+    """Raises RefusedNode for a result that a program cannot produce."""
     for node in piece.outputs:
         meta = node.meta["val"]
         if meta.device.type != home:
@@ -126,7 +126,7 @@ def build_program(
 ) -> BuiltProgram:
     """Returns the program of a piece, ready to call, with results on the `home` device.
 
-    Constants become parts of the program. Raises RefusedNode to plan again without these nodes.
+    Constants become parts of the program. Raises RefusedNode if nodes must leave the plan.
     """
     building = _Building(piece, constants, config, name)
     program, is_cached = building.load()
@@ -171,7 +171,7 @@ def build_program(
 
 
 class _Building:
-    """The way of one piece to its program."""
+    """The build of one piece's program."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Building:
         self._config = config
         self._name = name
         self._model = graph_title(piece.module.graph)
-        self._lowered: LoweredModel | None = None  # holds what the model's constants read
+        self._lowered: LoweredModel | None = None  # keeps the constants' tensors alive
         self.input_orders = _input_orders(piece, constants)
         self.output_orders = {
             index: order
@@ -209,7 +209,7 @@ class _Building:
         return self._checked(program), is_cached
 
     def _checked(self, program: npu_runtime.Program) -> npu_runtime.Program:
-        """The program, looking at its indices."""
+        """Returns the program with its index checks attached."""
         records = self.facts["index_checks"]
         if not records:
             return program
@@ -242,7 +242,7 @@ class _Building:
         return program, cache.statistics.hits > 0
 
     def trial(self, call: ProgramCall) -> ProgramTrial | None:
-        """Returns what judges the program's runs, if anybody asks."""
+        """Returns the verification of the program's runs, if enabled."""
         if self._config.verify == "off":
             return None
         subject = Subject(
@@ -258,7 +258,7 @@ class _Building:
         return ProgramTrial(call, subject)
 
     def _read_verdict(self, cache: ProgramCache, key: str) -> None:
-        """Reads what an earlier process found of this program; RefusedNode for wrong calls."""
+        """Reads an earlier process's verdict on this program; RefusedNode for wrong calls."""
         self.verdict = verdict = Verdict.from_json(cache.verdict(key))
         if verdict is not None and verdict.status == "wrong":
             every = list(self._piece.module.graph.nodes)
@@ -320,7 +320,7 @@ class _Building:
             return self.content.key(self._constants, options=self._options)
 
     def _build(self) -> tuple[ov.Model, dict[str, Any]]:
-        """Lowers the piece; the second part is what a later process needs without lowering."""
+        """Lowers the piece; also returns the facts that spare later processes the lowering."""
         started = time.perf_counter()
         with observe.span("compile", "lower", program=self._name):
             self._lowered = lowered = self._lower()
@@ -342,7 +342,7 @@ class _Building:
         return lowered.model, facts
 
     def _fit_npu(self, model: ov.Model) -> list[str]:
-        """Rewrites what an NPU would refuse; RefusedNode for calls that have no equal form."""
+        """Rewrites operations that an NPU refuses; RefusedNode for calls without an equal form."""
         if not self._is_for_npu:
             return []
         from npu_compiler.npu_rules.operations import (
@@ -421,13 +421,13 @@ def _compress(model: ov.Model, config: CompilerConfig) -> CompressionReport | No
 
 
 def _brief(error: Exception) -> str:
-    """A vendor's message on one line."""
+    """Returns a vendor's message on one line."""
     text = " ".join(str(error).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
 def own_precision(graph: fx.Graph) -> str:
-    """Returns in which precision a graph computes: the dtype of its products, or the widest."""
+    """Returns the precision of a graph: the dtype of its products, or the widest."""
     heavy = {node.meta["val"].dtype for node in graph.nodes if node.target in _HEAVY}
     values = (node.meta.get("val") for node in graph.nodes)
     every = {value.dtype for value in values if isinstance(value, torch.Tensor)}
@@ -439,7 +439,7 @@ def own_precision(graph: fx.Graph) -> str:
 
 
 def coarsest_precision(graph: fx.Graph, computed_in: str) -> str:
-    """Returns the precision whose rounding results show: of computing, or of a value between."""
+    """Returns the coarsest precision of the computation and of values between calls."""
     values = (node.meta.get("val") for node in graph.nodes)
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
     if computed_in == "bfloat16" or torch.bfloat16 in dtypes:
@@ -454,7 +454,7 @@ def _call_of(node: fx.Node) -> fx.Node:
 
 
 def count_calls(nodes: Any) -> int:
-    """Counts calls as reports do: without symbolic numbers and picks from tuples."""
+    """Counts calls as reports do, without symbolic numbers and getitem."""
     return sum(
         node.op == "call_function" and node.target is not operator.getitem and not is_symbolic(node)
         for node in nodes

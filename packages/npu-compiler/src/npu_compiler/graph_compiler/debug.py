@@ -30,7 +30,7 @@ SUMMARY = "graph.json"
 
 
 class GraphDump:
-    """What one captured graph writes, if anything is to be written."""
+    """The dumps of one captured graph, if enabled."""
 
     def __init__(self, name: str) -> None:
         """Takes the graph's name, such as graph_0."""
@@ -38,12 +38,12 @@ class GraphDump:
         self._files: list[str] = []
 
     def watch(self, graph_pass: GraphPass, graph: fx.Graph) -> None:
-        """Writes the graph when the passes of a stage are through."""
-        # The text of the stage so far: the last pass of a stage writes what stays.
+        """Writes the graph after the last pass of a stage."""
+        # The stage's text so far; the last pass of a stage overwrites it.
         self.write_stage(graph_pass.stage, graph)
 
     def finish_passes(self, graph: fx.Graph) -> None:
-        """Writes the graph that is planned."""
+        """Writes the graph to partition."""
         self.write_stage("partition", graph)
 
     def write_stage(self, stage: str, graph: fx.Graph) -> None:
@@ -57,7 +57,7 @@ class GraphDump:
         _write(place / f"{number}-{stage}.txt", graph_text(graph, sources=True))
 
     def write_record(self, plan: Plan, record: GraphRecord) -> None:
-        """Writes what became of the graph."""
+        """Writes the record of the graph."""
         place = _place(self._name)
         if place is None:
             return
@@ -83,7 +83,7 @@ def dump_program(name: str, model: ov.Model) -> None:
 
 
 def _place(name: str) -> Path | None:
-    """The directory of a graph; processes have one each."""
+    """Returns the directory of a graph; each process has its own."""
     parent = read_settings().debug_dir
     if parent is None:
         return None

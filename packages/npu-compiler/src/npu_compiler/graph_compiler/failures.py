@@ -1,4 +1,4 @@
-"""Failures of the compiler itself: an error under strict, else a warning and another way to run."""
+"""Failures of the compiler itself: an error under strict, otherwise a warning and a fallback."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["is_failure", "report_failure"]
 
 
 def is_failure(error: Exception) -> bool:
-    """Whether an error shows a defect of the compiler, not something the user can put right."""
+    """Whether an error is a defect of the compiler, not something that the user can fix."""
     if isinstance(error, (LoweringError, PassError)):
-        return True  # a refusal that nothing took
+        return True  # a refusal that was not handled
     return not isinstance(error, (NpuError, torch._dynamo.exc.TorchDynamoException))
 
 
@@ -29,7 +29,7 @@ def report_failure(
 ) -> None:
     """Warns about a failure of the compiler; [compiler-failure] under strict.
 
-    `instead` says, after "so", how the graph, program or call runs now.
+    `instead` follows "so" in the message and describes the fallback.
     """
     if is_strict and isinstance(error, NpuError):
         raise error
@@ -41,7 +41,7 @@ def report_failure(
         raise CompilerError(
             f"{text}. Compile without strict, and report it.", code="compiler-failure"
         ) from error
-    # At the user's call: frames between are torch's and ours.
+    # At the user's call; the frames between are torch's and ours.
     warnings.warn(
         f"{text}; so {instead}. {advice} [compiler-failure]",
         CompilerFailureWarning,

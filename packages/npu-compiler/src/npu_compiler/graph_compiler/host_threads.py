@@ -1,4 +1,4 @@
-"""Torch's idle threads next to programs: how long they spin on cores that a program needs."""
+"""Limits how long torch's idle threads spin on cores that a program needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["limit_spinning"]
 
 @functools.cache
 def limit_spinning() -> None:
-    """Has torch's OpenMP threads spin for microseconds, and not milliseconds, before they sleep.
+    """Makes torch's OpenMP threads sleep after microseconds of spinning, not milliseconds.
 
-    libgomp throttles the spinning once a process has more OpenMP threads than cores. So a second
-    team is made, which sleeps from then on. A step of a net for MNIST took 1.33 of eager's time
-    without it and 1.14 with it (two cores, 2026-11-28); OMP_WAIT_POLICY=passive has the same
-    effect, but is read before Python can set it.
+    libgomp throttles the spinning once a process has more OpenMP threads than cores. So this starts
+    a second team, which then sleeps. A step of a net for MNIST took 1.33 of eager's time without it
+    and 1.14 with it (two cores, 2026-11-28); OMP_WAIT_POLICY=passive has the same effect, but is
+    read before Python can set it.
     """
     if torch.get_num_threads() < 2 or not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
         return

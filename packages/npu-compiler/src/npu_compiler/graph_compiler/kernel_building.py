@@ -1,4 +1,4 @@
-"""One piece of a graph becomes a program of our own kernels."""
+"""Builds a program of npu-ops' kernels from a piece of a graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build_kernel_program(
 ) -> BuiltProgram:
     """Returns the kernel program of a piece, ready to call; as build_program.
 
-    Raises [no-kernel] for a call that no kernel computes.
+    Raises [no-kernel] for a call without a kernel.
     """
     for node in piece.outputs:
         if axis_order(node.meta["val"]) is not None:
@@ -93,7 +93,7 @@ def build_kernel_program(
 
 
 class _Kept:
-    """What is kept of a program for later processes, if it can be told apart from others."""
+    """The cache entry of a kernel program, if it has a unique key."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ def _trial(
     kept: _Kept,
     name: str,
 ) -> ProgramTrial:
-    """Returns what judges the first run. Nothing is mended: OpenVINO's program takes its place."""
+    """Returns the verification of the first run. Wrong programs are replaced by OpenVINO's."""
 
     def with_options(further: Mapping[str, str]) -> npu_runtime.Program:
         raise npu_runtime.ProgramError(

@@ -1,8 +1,8 @@
-"""Which nodes of a graph make a program together, and which run eagerly between programs.
+"""Partitioning of a graph into programs and eager calls between them.
 
-Nodes get a level: a lowered node stands in the program of its level, an eager node runs after the
-program of its own level and before the next. So programs are as few as eager nodes allow, and none
-waits for itself.
+Each node has a level. A lowered node belongs to the program of its level; an eager node runs after
+its level's program and before the next. This gives the fewest programs that eager nodes allow,
+without cycles.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Segment:
 class Plan:
     """How a graph is cut."""
 
-    segments: tuple[Segment, ...]  # the programs to be, by rising level
-    eager: Mapping[fx.Node, str]  # node -> why it runs eagerly, without symbolic numbers
+    segments: tuple[Segment, ...]  # the future programs, by ascending level
+    eager: Mapping[fx.Node, str]  # node -> reason why it runs eagerly, without symbolic numbers
     levels: Mapping[fx.Node, int]  # level of each call
 
 
@@ -47,10 +47,10 @@ def make_plan(
     refused: Mapping[str, str] | None = None,
     seen: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Plans the programs of a functional graph of aten calls; writes may stand at its end.
+    """Plans the programs of a functional graph of aten calls, with writes only at its end.
 
-    `refused` has the reasons of nodes that turned out not to be lowerable, `seen` the bits of
-    integer inputs in the first call (see npu_compiler.lowering.integer_widths).
+    `refused` has the reasons of nodes that could not be lowered, `seen` the bits of integer inputs
+    in the first call (see npu_compiler.lowering.integer_widths).
     """
     reasons = dict(refused or {})
     static = {
@@ -80,8 +80,8 @@ class _Levels:
         self._levels: dict[fx.Node, int] = {}
         self._eager: dict[fx.Node, str] = {}
         self._members: dict[int, list[fx.Node]] = {}
-        # The least level of what comes: for all, for random draws, and for readers of an input
-        # after a write to it.
+        # Minimum level of later nodes: of all, of random draws, and of readers of an input after a
+        # write to it.
         self._floor = 0
         self._draws = 0
         self._floors: dict[fx.Node, int] = {}
@@ -123,7 +123,7 @@ class _Levels:
             self._last_reads[owner] = max(level, self._last_reads.get(owner, 0))
 
     def _write(self, node: fx.Node, reason: str, level: int) -> int:
-        """A write waits for those who read before it, and those who read later wait for it."""
+        """Orders a write after earlier readers and before later ones."""
         if reason == INPUT_WRITE and isinstance(node.args[0], fx.Node):
             target = node.args[0]
             level = max(level, self._last_reads.get(target, 0))
@@ -135,7 +135,7 @@ class _Levels:
 
 
 def _owner(node: fx.Node) -> fx.Node:
-    """What a node is a view of, at the end of all views."""
+    """Returns the base of a chain of views."""
     while node.op == "call_function" and is_view(node) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
@@ -148,7 +148,7 @@ def _reason(
     eager: Mapping[fx.Node, str],
 ) -> str | None:
     if node.target is operator.getitem:
-        # A result stands where its call stands.
+        # A result belongs to its call's segment.
         source = node.args[0]
         return eager.get(source) if isinstance(source, fx.Node) else None
     if node.name in refused:

@@ -1,4 +1,4 @@
-"""What was compiled, as data: one record per graph, handed to those who collect them."""
+"""Compilation records: one per graph, passed to active collectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EagerNode:
-    """A call that runs eagerly: FX node, op, why it is in no program, and file:line or None."""
+    """A call that runs eagerly: FX node, op, reason, and file:line or None."""
 
     name: str
     op: str
@@ -49,17 +49,17 @@ class ProgramRecord:
 
     Attributes:
         name: as in traces.
-        node_count: FX calls in it, without symbolic numbers and picks from tuples.
+        node_count: FX calls in it, without symbolic numbers and getitem.
         input_count, output_count: ports.
         constant_bytes: frozen weights.
-        precision: in which it computes: float32, bfloat16 or float16.
-        lower_time_s, compile_time_s: ours, and the device's.
-        compression: which weights were compressed, with the error; None when none was to be.
-        from_cache: whether it was neither lowered nor compiled, but read.
-        drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
-        verdict: what came of comparing its first results with torch's; None if not asked for.
-        target: what it is made for: "openvino", the device's compiler, or "kernels", our own.
-        target_reason: why this target.
+        precision: of the computation: float32, bfloat16 or float16.
+        lower_time_s, compile_time_s: of lowering, and of the device's compiler.
+        compression: the compressed weights, with the error; None without compression.
+        from_cache: whether it was read from the cache, neither lowered nor compiled.
+        drops_nan: ops lowered to forms that may drop NaN, one entry per call.
+        verdict: result of comparing its first results with torch's; None without verification.
+        target: "openvino", the device's compiler, or "kernels", npu-ops' kernels.
+        target_reason: reason for this target.
         rewritten: for target "NPU", each operation that was replaced by an equal form, with the
             rule that refuses it.
     """
@@ -88,15 +88,15 @@ class GraphRecord:
     Attributes:
         name: such as graph_0.
         kind: inference, forward or backward.
-        node_count: FX calls, without symbolic numbers, picks from tuples, views that are returned
-            and writes into inputs.
+        node_count: FX calls, without symbolic numbers, getitem, returned views and writes into
+            inputs.
         programs: in the order they run.
         eager: calls that run between programs.
         frozen_count: inputs that became constants.
         rebuilds: how often it was compiled again because a frozen weight changed.
-        passes: those that rewrote something, in the order they ran.
-        tuned: the way of compiling that was measured as the fastest, None without a measurement.
-        auto_kept: what keep_float32="auto" chose, and by which errors; "" when it was not asked.
+        passes: the passes that changed the graph, in order.
+        tuned: the fastest measured candidate, None without a measurement.
+        auto_kept: the choice of keep_float32="auto" with its errors; "" if not used.
     """
 
     name: str
@@ -118,13 +118,13 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class CompileStatistics:
-    """What this process compiled so far.
+    """Counters of this process's compilations.
 
     Attributes:
-        graphs: captured graphs that were made ready, counted again for each time.
+        graphs: compilations of captured graphs, including repeated ones.
         programs: their programs.
-        from_cache: of these, the ones that were neither lowered nor compiled.
-        compile_time_s: the device's compiler.
+        from_cache: programs that were neither lowered nor compiled.
+        compile_time_s: seconds in the device's compiler.
     """
 
     graphs: int = 0
@@ -134,7 +134,7 @@ class CompileStatistics:
 
     @property
     def compiled(self) -> int:
-        """Programs that the device compiled."""
+        """Number of programs that the device compiled."""
         return self.programs - self.from_cache
 
 
@@ -161,7 +161,7 @@ def collecting() -> Iterator[list[GraphRecord]]:
 
 
 def compile_statistics() -> CompileStatistics:
-    """Returns what this process compiled so far; the difference of two tells about a part."""
+    """Returns this process's counters so far; subtract two to measure a part."""
     return _statistics
 
 
@@ -171,7 +171,7 @@ def next_graph_name() -> str:
 
 
 def compression_report(content: Mapping[str, Any] | None) -> CompressionReport | None:
-    """Makes a report of what dataclasses.asdict and JSON made of one."""
+    """Rebuilds a report from its dataclasses.asdict form, also after JSON."""
     if content is None:
         return None
     from npu_compiler.quantize import CompressedWeight, CompressionReport  # late: imports openvino
@@ -185,7 +185,7 @@ def compression_report(content: Mapping[str, Any] | None) -> CompressionReport |
 
 @contextlib.contextmanager
 def watching_models(watch: Callable[[str, ov.Model], None]) -> Iterator[None]:
-    """Calls `watch` with each program's name and its model before the device's compiler has it.
+    """Calls `watch` with each program's name and model before the device compiles it.
 
     The model's constants live until the program is loaded. A program from the cache has no model.
     """
@@ -199,13 +199,13 @@ def watching_models(watch: Callable[[str, ov.Model], None]) -> Iterator[None]:
 
 
 def show_model(name: str, model: ov.Model) -> None:
-    """Hands a lowered model to all who watch."""
+    """Passes a lowered model to all watchers."""
     for watch in tuple(_watchers):
         watch(name, model)
 
 
 def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
-    """Makes a graph's record of what JSON kept of another's: one program, nothing eager."""
+    """Rebuilds a graph's record from another's JSON form: one program, no eager calls."""
     (written,) = content["programs"]
     program = ProgramRecord(
         **{
@@ -229,7 +229,7 @@ def recalled_record(content: Mapping[str, Any], *, name: str) -> GraphRecord:
 
 
 def publish(record: GraphRecord) -> None:
-    """Hands a record to all who collect."""
+    """Passes a record to all collectors."""
     global _statistics
     with _lock:
         now, programs = _statistics, record.programs

@@ -1,1 +1,1 @@
-"""The ways in: torch.compile's backend, modules compiled in place, measured and recalled graphs."""
+"""Entry points: torch.compile's backend, modules compiled in place, tuning, and the graph cache."""

@@ -1,7 +1,7 @@
-"""keep_float32="auto": what stays in float32 is chosen at a graph's first call, by its values.
+"""keep_float32="auto": chooses modules to keep in float32 at a graph's first call, by its values.
 
-The choice holds for these inputs and weights. It is made again when weights change, and not for
-other inputs, which may overflow elsewhere.
+The choice holds for these inputs and weights. It is repeated when weights change, but not for other
+inputs, which may overflow elsewhere.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from npu_runtime import FrozenTensors
 
 __all__ = ["AutoKeptGraph"]
 
-# Takes a graph, which is rewritten, the names of modules to keep, and what explain is to say.
+# Takes a graph, which it rewrites, the names of modules to keep, and the text for explain.
 _Build = Callable[[fx.GraphModule, tuple[str, ...], str], CompiledGraph]
 
 
 class AutoKeptGraph:
-    """A graph that is compiled by what half precision does to its first call."""
+    """A graph that is compiled after a half-precision simulation of its first call."""
 
     def __init__(
         self,

@@ -37,8 +37,8 @@ __all__ = [
 _TUNING_MODES = ("max-autotune", "max-autotune-no-cudagraphs")
 _MODES = ("default", "reduce-overhead", *_TUNING_MODES)
 
-# dynamo hands a graph over. One that an earlier process compiled is recalled; any other is traced
-# in full.
+# dynamo passes a graph. If an earlier process compiled it, it is loaded from the cache; otherwise
+# it is traced in full.
 
 
 def npu(
@@ -54,14 +54,14 @@ def npu(
         graph_module: as dynamo captured it.
         example_inputs: its inputs, fake or real.
         options: see npu_compiler.options.CompilerConfig, as `torch.compile(options={...})`.
-        mode: torch.compile's mode. "default" and "reduce-overhead" are the same: a graph is few
-            programs in any case, without an overhead per operator. "max-autotune" and
+        mode: torch.compile's mode. "default" and "reduce-overhead" are the same, because a graph is
+            always few programs, without overhead per operator. "max-autotune" and
             "max-autotune-no-cudagraphs" measure the ways to compile an inference graph at its first
-            call, as npu_compiler.tune does, unless that was done before.
+            call, as npu_compiler.tune does, unless they were measured before.
 
     Returns:
-        What runs the graph. If an option is unknown, its call raises the OptionError: dynamo would
-        wrap one that is raised here.
+        A function that runs the graph. For an unknown option its call raises the OptionError,
+        because dynamo would wrap an error raised here.
     """
     try:
         return _compiled(graph_module, example_inputs, options, mode)
@@ -104,9 +104,9 @@ def _static_in_captures(
     *,
     is_inference: bool,
 ) -> Callable[..., Any]:
-    """Returns what calls `run`, and in a captured step a graph compiled for the sizes of the call.
+    """Returns a function that calls `run`, or in a captured step a graph of fixed sizes.
 
-    A captured program has fixed sizes, and dynamo varies those of a second module without request.
+    A captured program has fixed sizes, but dynamo makes those of a second module dynamic by itself.
     """
     static: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -128,7 +128,7 @@ def _static_in_captures(
 
 
 def _with_numbers(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
-    """Returns a copy of a graph without the inputs that are not tensors: it has their values."""
+    """Returns a copy of a graph with the values of inputs that are not tensors as constants."""
     graph = fx.Graph()
     copied: dict[fx.Node, Any] = {}
     values = iter(inputs)
@@ -164,7 +164,7 @@ def _capture(
     config: CompilerConfig,
     is_tuning: bool,
 ) -> Callable[..., Any]:
-    if config.keep_float32 == AUTO:  # it is chosen by values, which no memory knows
+    if config.keep_float32 == AUTO:  # the choice depends on values, which the cache does not store
         return _trace(graph_module, example_inputs, config)
     memory = GraphMemory(graph_module, example_inputs, config)
 
@@ -180,15 +180,15 @@ def _capture(
 def _trace(
     graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig, **how: Any
 ) -> Callable[..., Any]:
-    # Late: with AOTAutograd, passes and converters it takes half a second, which a graph that is
-    # known from an earlier process does not need.
+    # Late: importing AOTAutograd, passes and converters takes half a second, which cached graphs do
+    # not need.
     from npu_compiler.graph_compiler.failures import is_failure, report_failure
     from npu_compiler.torch_compile.tracing import trace
 
     try:
         return trace(graph_module, inputs, config, **how)
-    except Exception as failure:  # of AOTAutograd, or a defect of ours
-        # Dynamo's call of a checkpoint leaves the state of random numbers to AOTAutograd.
+    except Exception as failure:  # from AOTAutograd, or a defect of this package
+        # Dynamo's checkpoint call relies on AOTAutograd for the RNG state.
         has_checkpoint = any(
             node.target is tag_activation_checkpoint for node in graph_module.graph.nodes
         )
@@ -206,7 +206,7 @@ def _without_gradients(
     config: CompilerConfig,
     is_tuning: bool,
 ) -> Callable[..., Any]:
-    """Captures an inference graph although the caller has gradients on."""
+    """Captures an inference graph although the caller has gradients enabled."""
     with torch.no_grad():
         captured = _capture(graph_module, example_inputs, config, is_tuning)
 
@@ -217,8 +217,8 @@ def _without_gradients(
     return run
 
 
-# torch.compile imports this module before dynamo runs. What is wrong with the environment is said
-# here, as dynamo would wrap it into an error of its own.
+# torch.compile imports this module before dynamo runs. Errors in the environment are raised here,
+# because dynamo would wrap them.
 check_environment()
 read_settings()
 
@@ -226,35 +226,35 @@ read_settings()
 npu._tags = ()  # type: ignore[attr-defined]
 
 
-# The module stays what it is: its class, parameters, buffers, hooks and state_dict are untouched,
-# and only calling it goes another way.
+# The module's class, parameters, buffers, hooks and state_dict stay untouched; only its call is
+# replaced.
 
-# Of nn.Module: what stands in for _call_impl when it is not None. Copies and pickles leave it out.
+# nn.Module calls this in place of _call_impl unless it is None. Copies and pickles omit it.
 _SLOT = "_compiled_call_impl"
 
 
-def compile(  # noqa: A001  # the name its users know
+def compile(  # noqa: A001  # the name that users know
     model: nn.Module, config: CompilerConfig | None = None, **options: Any
 ) -> nn.Module:
     """Compiles a module for the device, in place.
 
-    The graphs are captured at the first call, and again for inputs that they do not serve. Calling
-    this again replaces the former configuration. Weights may change later, in place or by
+    The graphs are captured at the first call, and again for inputs that their guards reject.
+    Calling this again replaces the former configuration. Weights may change later, in place or by
     load_state_dict: the next call computes with the new ones.
 
     Without `training` the module is put into evaluation mode and its results take no gradient.
 
     Args:
-        model: any module, also a single layer; its inputs may live on cpu or npu, where the results
-            then are.
+        model: any module, also a single layer; its inputs may be on cpu or npu, and its results are
+            on the same device.
         config: the options.
         options: the options by name, instead of config.
 
     Returns:
-        The module that was given.
+        The same module.
 
     Raises:
-        OptionError: [compile-module] when model is not a module, [option-conflict] when both config
+        OptionError: [compile-module] if model is not a module, [option-conflict] when both config
             and options are given, [option-place] for activations, and as CompilerConfig.
     """
     is_compiled = isinstance(model, torch._dynamo.OptimizedModule)
@@ -274,15 +274,15 @@ def compile(  # noqa: A001  # the name its users know
 
 
 def refresh(model: Callable[..., Any]) -> None:
-    """Has compiled code read all its weights at its next call, and follow those that changed.
+    """Makes compiled code reread all its weights at its next call, and update the changed ones.
 
-    Each call sees changes in this process by itself. This is for the others: weights in a file that
-    was mapped and rewritten, a device that writes to pinned memory, and models compiled with
-    `check_weights=False`.
+    Calls detect most changes in this process by themselves. This function is for the others:
+    weights in a mapped file that was rewritten, a device that writes to pinned memory, and models
+    compiled with `check_weights=False`.
 
     Args:
-        model: the model that was changed, compiled or not. All compiled code that holds weights
-            reads them.
+        model: the changed model, compiled or not. All compiled code that holds weights rereads
+            them.
 
     Raises:
         OptionError: [compile-module] if it is not callable.
@@ -297,25 +297,25 @@ def refresh(model: Callable[..., Any]) -> None:
 
 
 def compile_following(model: nn.Module, config: CompilerConfig) -> None:
-    """Compiles a module in place without a change of its mode.
+    """Compiles a module in place without changing its mode.
 
-    Where training is None, grad mode decides at each call, as under torch.compile.
+    If training is None, grad mode decides at each call, as under torch.compile.
     """
     model.__dict__[_SLOT] = _compiled_call(model, config)
 
 
 def compiled_config(module: nn.Module) -> CompilerConfig | None:
-    """Returns the options with which a module was compiled in place, or None when it was not."""
+    """Returns the options with which a module was compiled in place, or None if it was not."""
     found = getattr(getattr(module, _SLOT, None), "npu_config", None)
     return found if isinstance(found, CompilerConfig) else None
 
 
 def plain_call(module: nn.Module) -> Callable[..., Any]:
-    """Returns the module's call with hooks and without what compile() put in its place.
+    """Returns the module's original call, with hooks.
 
-    Dynamo keeps what it compiled with the code that was called. So that modules of one class do not
-    count as recompilations of each other, and layers of torch's own are not passed over as its
-    internals are, each module gets code of its own.
+    Dynamo keys compiled code by the code object of the call. Each module gets a separate code
+    object, so that modules of one class do not count as recompilations of each other, and dynamo
+    does not skip torch's own layers.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

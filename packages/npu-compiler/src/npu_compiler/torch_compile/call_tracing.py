@@ -1,8 +1,8 @@
-"""Tracing of inference graphs call by call: calls that are alike are traced once.
+"""Tracing of inference graphs call by call; similar calls are traced once.
 
 AOTAutograd traces a whole model twice, layer after layer. A graph that takes no gradients, writes
 to none of its inputs and returns no views needs neither its functionalization nor its wrappers, so
-each call from dynamo is replaced by the aten calls that one like it was traced to.
+each call from dynamo is replaced by the aten calls from the trace of a similar call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
-# Calls that compute nothing.
+# Calls without computation.
 _EMPTY = (torch._C._log_api_usage_once,)
 _PRODUCTS = (torch._C._nn.linear, torch.matmul, operator.matmul, "matmul", "__matmul__")
 
@@ -41,11 +41,11 @@ class TracedCalls:
     """An inference graph of aten calls, with fake values in `meta["val"]`."""
 
     module: fx.GraphModule
-    static_positions: tuple[int, ...]  # of inputs that are weights and buffers
+    static_positions: tuple[int, ...]  # positions of inputs that are weights and buffers
 
 
 def trace_calls(graph_module: fx.GraphModule, decompositions: Decompositions) -> TracedCalls | None:
-    """Returns the aten graph of a graph from dynamo, or None if AOTAutograd has to trace it.
+    """Returns the aten graph of a graph from dynamo, or None if AOTAutograd must trace it.
 
     Args:
         graph_module: from dynamo, of calls that npu_compiler.torch_compile.graph_cache can name,
@@ -66,14 +66,14 @@ def trace_calls(graph_module: fx.GraphModule, decompositions: Decompositions) ->
         return _Tracing(graph_module, decompositions).trace()
     except _Unfit as reason:
         _logger.debug("call tracing: AOTAutograd traces the graph (%s)", reason)
-    except Exception as failure:  # noqa: BLE001  # AOTAutograd reports what is wrong with a graph
+    except Exception as failure:  # noqa: BLE001  # AOTAutograd reports errors in a graph
         _logger.debug("call tracing: AOTAutograd traces the graph (%r)", failure)
     return None
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor of the graph: its node, its fake value, and what owns its memory."""
+    """A tensor of the graph: its node, its fake value, and the owner of its memory."""
 
     node: fx.Node
     fake: torch.Tensor
@@ -84,16 +84,16 @@ class _Value:
 class _Template:
     """The aten calls of one call: a functional graph, and the owner of each result's memory.
 
-    An owner is the place of an input, or a name for memory that is new.
+    An owner is the position of an input, or a name for new memory.
     """
 
     graph: fx.Graph
     owners: tuple[object, ...]
-    written: Mapping[int, fx.Node]  # place of an input that the call writes to -> what it writes
+    written: Mapping[int, fx.Node]  # position of an input that the call writes to -> the new value
 
 
 class _Tracing:
-    """One graph on its way from dynamo's calls to aten's."""
+    """The conversion of one graph from dynamo's calls to aten's."""
 
     def __init__(self, graph_module: fx.GraphModule, decompositions: Decompositions) -> None:
         self._source = graph_module.graph
@@ -103,7 +103,7 @@ class _Tracing:
         self._templates: dict[Any, _Template] = {}
         self._inputs: list[_Value] = []
         self._mode: Any = None
-        # Of what was written in place: what its node stood for -> what it holds since.
+        # In-place writes: original value of a node -> its current value.
         self._current: dict[fx.Node, _Value] = {}
 
     def trace(self) -> TracedCalls:
@@ -153,7 +153,7 @@ class _Tracing:
         return fx.map_arg(arguments, self._read)
 
     def _read(self, node: fx.Node) -> Any:
-        """What a node of dynamo's graph stands for now."""
+        """Returns the current value of a node in dynamo's graph."""
 
         def latest(value: Any) -> Any:
             while isinstance(value, _Value) and value.node in self._current:
@@ -198,14 +198,14 @@ class _Tracing:
             if has_gaps and any(one.dim() <= 2 for one in fakes):
                 raise _Unfit("a product that AOTAutograd folds although its rows have gaps")
         assert self._mode is not None
-        # As AOTAutograd: with the decompositions that torch has in Python.
+        # Like AOTAutograd: with torch's Python decompositions.
         with self._mode, enable_python_dispatcher():
             fakes = [_fresh(one.fake) for one in given]
             graph = _record(call, fakes, self._decompositions)
             owners = _owners(graph)
             written = {}
             if any(_writes(inner) for inner in graph.nodes):
-                # The same without writes: they come as copies into the inputs, at the end.
+                # The same without writes, which become copies into the inputs at the end.
                 functional = torch.func.functionalize(call)
                 graph = make_fx(functional, self._decompositions)(*fakes).graph
                 written = _take_copies(graph)
@@ -217,7 +217,7 @@ class _Tracing:
         return _Template(graph, owners, written)
 
     def _placed(self, template: _Template, node: fx.Node, given: Sequence[_Value]) -> Any:
-        """Puts the calls of a template where a call is; returns its result."""
+        """Replaces a call by the calls of a template; returns its result."""
         copies: dict[fx.Node, fx.Node] = {}
         inputs = iter(given)
         made: dict[object, object] = {}
@@ -246,7 +246,7 @@ class _Tracing:
         return fx.map_arg(template.graph.output_node().args[0], result)
 
     def _write(self, old: _Value, node: fx.Node, fake: torch.Tensor) -> None:
-        """Has a tensor hold another value from now on; nothing else may be in its memory."""
+        """Gives a tensor a new value; nothing else may share its memory."""
         values = [one for each in self._values.values() for one in pytree.tree_leaves(each)]
         sharing = {one.node for one in values if isinstance(one, _Value) and one.owner is old.owner}
         if any(one.owner is old.owner for one in self._inputs) or not sharing <= {
@@ -262,7 +262,7 @@ class _Tracing:
 def _record(
     call: Callable[..., Any], fakes: Sequence[torch.Tensor], decompositions: Decompositions
 ) -> fx.Graph:
-    """Returns the aten calls of a call, as make_fx, which takes ten times as long for so few."""
+    """Records the aten calls of a call. make_fx takes ten times as long for so few."""
     graph = fx.Graph()
     recorder = _Recorder(graph, decompositions)
     for fake in fakes:
@@ -276,17 +276,17 @@ def _record(
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes the ops that reach torch's dispatcher into a graph."""
+    """Records the ops that reach torch's dispatcher into a graph."""
 
     def __init__(self, graph: fx.Graph, decompositions: Decompositions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # By id: the tensor, which keeps its id taken, and its node.
+        # By id: the tensor, kept alive so that its id is not reused, and its node.
         self.nodes: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._graph = graph
         self._decompositions = decompositions
 
     def node_of(self, value: Any) -> Any:
-        """Returns the node of a tensor, and any other value as it is."""
+        """Returns the node of a tensor; other values unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self.nodes:
@@ -296,7 +296,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Records an op, or the ops that it is made of."""
+        """Records an op, or the ops that it decomposes to."""
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return func(*args, **kwargs)
@@ -327,12 +327,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _kind(fake: torch.Tensor) -> tuple[Any, ...]:
-    """What a fake tensor's traces depend on."""
+    """Returns the properties of a fake tensor that its traces depend on."""
     return (fake.dtype, tuple(fake.shape), fake.stride(), fake.storage_offset(), str(fake.device))
 
 
 def _fresh(fake: torch.Tensor) -> torch.Tensor:
-    """Another fake tensor with memory of its own: those of calls that are alike are one object."""
+    """Returns a fake tensor with new memory, because similar calls share one fake tensor."""
     steps = zip(fake.shape, fake.stride(), strict=True)
     span = 1 + sum((size - 1) * step for size, step in steps) if fake.numel() else 0
     offset = fake.storage_offset()
@@ -355,7 +355,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _take_copies(graph: fx.Graph) -> dict[int, fx.Node]:
-    """Takes the copies into inputs out of a graph; returns what each holds at its end."""
+    """Removes the copies into inputs from a graph; returns the final value of each input."""
     places = {node: place for place, node in enumerate(graph.find_nodes(op="placeholder"))}
     written = {}
     for node in [*graph.nodes]:
@@ -370,7 +370,7 @@ def _take_copies(graph: fx.Graph) -> dict[int, fx.Node]:
 
 
 def _owners(graph: fx.Graph) -> tuple[object, ...]:
-    """The owner of each result's memory; see _Template."""
+    """Returns the owner of each result's memory; see _Template."""
     memory: dict[int, object] = {}
     for place, node in enumerate(graph.find_nodes(op="placeholder")):
         memory.setdefault(_storage(node), place)

@@ -1,4 +1,4 @@
-"""The cache of compiled graphs: a second process finds its programs without lowering."""
+"""The cache of compiled graphs, by which later processes find programs without lowering."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ _MOST = 2000
 
 
 class GraphStore:
-    """The records in a directory; many processes may share it."""
+    """The records in a directory, which processes may share."""
 
     def __init__(
         self, cache_dir: str | os.PathLike[str] | None = None, *, most: int = _MOST
     ) -> None:
-        """Names the directory, `graphs` in that for caches; of more than `most` records half go."""
+        """Sets the directory, `graphs` in that for caches; above `most` records, evicts half."""
         self.directory = Path(cache_dir or read_settings().cache_dir) / "graphs"
         self._most = most
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """Returns the record of a key, or None; a damaged one counts as none, with a log line."""
+        """Returns the record of a key, or None; a damaged one is logged and ignored."""
         path = self.directory / f"{key}.json"
         try:
             content = json.loads(path.read_text())
@@ -83,7 +83,7 @@ class GraphStore:
         return record
 
     def write(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keeps a record, JSON-like; a directory that cannot be written costs a log line."""
+        """Stores a JSON-like record; logs a warning if the directory cannot be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             content = {"sha256": _checksum(record), "record": dict(record)}
@@ -115,30 +115,30 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-# Weights are told apart by npu_compiler.graph_compiler.targets, since their bytes belong to the
+# npu_compiler.graph_compiler.targets distinguishes weights, because their bytes belong to the
 # program.
 
-# Ops of other namespaces may be taken apart by Python code that is not in the key.
+# Ops of other namespaces may decompose by Python code that is not in the key.
 _NAMESPACES = ("aten", "prims", "npu")
 _PLAIN = (
     bool, int, float, complex, str, type(None), EllipsisType,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-# Where config says only how a program is kept, or what has its effect before the backend is called.
+# Options that only affect the storage of programs, or that act before the backend is called.
 _NO_CONTENT = ("cache_dir", "use_to", "dynamic")
 
 
 class _Unknown(Exception):
-    """Something in the graph has no text that says all about it."""
+    """Something in the graph has no complete text form."""
 
 
 def graph_identity(
     graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig
 ) -> dict[str, Any] | None:
-    """Returns all that decides what becomes of a graph but the weights' values, JSON-like.
+    """Returns all that determines a graph's compilation but the weights' values, JSON-like.
 
-    None where something is not known well enough: sizes that vary, tensors inside the graph, tensor
-    subclasses, functions and ops that are not torch's or ours, modes that see each call.
+    None for graphs without a complete text form: those with dynamic sizes, inner tensors, tensor
+    subclasses, foreign functions and ops, or modes that intercept each call.
     """
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
@@ -155,7 +155,7 @@ def graph_identity(
 
 
 def _state() -> list[str]:
-    """What torch reads beside a graph when it traces."""
+    """Returns torch's global state that affects tracing."""
     facts = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -190,7 +190,7 @@ def _lines(graph: fx.Graph, inputs: Sequence[Any]) -> Iterator[str]:
         elif node.op == "call_function":
             called = _function(node.target)
         else:
-            raise _Unknown  # a tensor or a module of the graph's own
+            raise _Unknown  # a tensor or a module inside the graph
         yield f"{called}({_text(node.args, names)}, {_text(node.kwargs, names)})"
     if next(values, None) is not None:
         raise _Unknown
@@ -216,14 +216,14 @@ def _input(node: fx.Node, value: Any) -> str:
         value.is_leaf,
         value.is_inference(),
         type(value).__name__,
-        # dynamo's sign for parameters and buffers.
+        # dynamo's mark for parameters and buffers.
         repr((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")),
     )
     return f"input {facts!r}"
 
 
 def _function(target: Any) -> str:
-    """The name of a function, if it leads to this function and to no one's replacement of it."""
+    """Returns the name of a function, if the name resolves to it and not to a replacement."""
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace not in _NAMESPACES:
             raise _Unknown
@@ -256,7 +256,7 @@ def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
 
 
 class RecalledGraph:
-    """One program that computes all of a graph, while its weights are what they were."""
+    """One program that computes a whole graph, as long as its weights are unchanged."""
 
     def __init__(
         self,
@@ -270,8 +270,9 @@ class RecalledGraph:
     ) -> None:
         """Takes a loaded program.
 
-        It takes the graph's inputs at these places; its weights are `frozen`; `outputs` are the
-        places of the graph's results; `trace` is the full way, also for inputs of new `classes`.
+        It takes the graph's inputs at these positions; its weights are `frozen`; `outputs` are the
+        positions of the graph's results; `trace` compiles in full, also for inputs of new
+        `classes`.
         """
         self._run = call.direct(inputs, outputs)
         self._is_host_code = isinstance(call, KernelCall)
@@ -286,7 +287,7 @@ class RecalledGraph:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the graph; once a weight differs or an integer is too large, by the full way."""
+        """Runs the graph; compiles it in full once a weight differs or an integer is too large."""
         classes = self._classes
         if classes is not None:
             classes.left -= 1
@@ -295,7 +296,7 @@ class RecalledGraph:
         return self._called(inputs)
 
     def _looked_at(self, classes: InputClasses, inputs: tuple[Any, ...]) -> Any:
-        """Runs the graph, by the full way if its inputs are of a new class."""
+        """Runs the graph; compiles it in full if its inputs are of a new class."""
         started = time.perf_counter()
         if classes.is_due(inputs):
             return self._full(inputs)(*inputs)
@@ -326,7 +327,7 @@ class RecalledGraph:
     def _full(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         with self._lock:
             if self._traced is None:
-                # No ShapeEnv: the sizes are fixed, and dynamo has guarded them.
+                # No ShapeEnv, because the sizes are fixed and dynamo guards them.
                 with outside_capture(), tracing(TracingContext(FakeTensorMode())):
                     self._traced = torch.compiler.disable(self._trace(inputs))  # type: ignore[no-untyped-call]
                 self._frozen = self._shortcut = self._classes = None
@@ -335,11 +336,11 @@ class RecalledGraph:
 
 # A graph is kept only if AOTAutograd changed nothing about the call: no input is written to, no
 # result is a view of an input or of another result, and one program computes all results.
-# Everything else takes the full way in each process.
+# Everything else is compiled in full in each process.
 
 
 class GraphMemory:
-    """One graph from dynamo: found in the store, or kept there once it is compiled."""
+    """The cache entry of one graph from dynamo: loaded, or stored after compilation."""
 
     def __init__(
         self, graph_module: fx.GraphModule, inputs: Sequence[Any], config: CompilerConfig
@@ -355,7 +356,7 @@ class GraphMemory:
         settings = read_settings()
         with observe.span("compile", "identity"):
             identity = graph_identity(graph_module, inputs, config)
-        # Whether all calls and inputs of the graph are ones that this module can name.
+        # Whether this module can name all calls and inputs of the graph.
         self.is_named = identity is not None
         is_kept = settings.cache_size_bytes and settings.debug_dir is None
         if is_kept and identity is not None and current_run() is None:
@@ -369,10 +370,10 @@ class GraphMemory:
     ) -> RecalledGraph | None:
         """Returns the graph with its program, if an earlier process left both.
 
-        `trace` is the full way, taken when a weight has changed since. With `is_tuned` only a graph
-        will do for which a way of compiling was measured.
+        `trace` compiles in full, if a weight has changed since. With `is_tuned`, only a graph with
+        a tuning record is returned.
         """
-        # Its calls are not traced, so the lines that its layers come from would be unknown.
+        # Its calls are not traced, so the source lines of its layers would be unknown.
         if self._key is None or layer_recording.is_wanted() or self._config.verify == "always":
             return None
         record = self._store.read(self._key)
@@ -433,7 +434,7 @@ class GraphMemory:
         content: ProgramContent,
         weights: Mapping[str, torch.Tensor],
     ) -> ProgramCall | None:
-        """Returns the call of a program of the device, if it is kept and known to be right."""
+        """Returns the call of a device program, if it is cached and verified."""
         options = {**compile_options(told.programs[0].precision), **record["device_options"]}
         cache = ProgramCache(self._config.cache_dir)
         key = content.key(weights, options=options)
@@ -462,7 +463,7 @@ class GraphMemory:
         content: ProgramContent,
         weights: Mapping[str, torch.Tensor],
     ) -> KernelCall | None:
-        """Returns the call of a kernel program, if it is kept and known to be right."""
+        """Returns the call of a kernel program, if it is cached and verified."""
         cache = ProgramCache(self._config.cache_dir)
         key = content.key(weights, options=kernel_options(record["home"]))
         found = find_kernels(cache, key) if self._is_right(cache, key) else None
@@ -472,19 +473,19 @@ class GraphMemory:
         return KernelCall(*found, input_names=names, name=told.name)
 
     def _is_right(self, cache: ProgramCache, key: str) -> bool:
-        """Whether a program's results are known to be right, or nobody asks."""
+        """Whether a program is verified, or verification is off."""
         if self._config.verify != "first":
             return True
-        # With other weights it is another program, perhaps left before its first run.
+        # With other weights it is another program, which may never have run.
         verdict = Verdict.from_json(cache.verdict(key))
         return verdict is not None and verdict.status != "wrong"
 
     def settle(self, *, is_plain: bool) -> None:
-        """Notes whether the graph's call is a plain one, without AOTAutograd's wrappers."""
+        """Records whether the graph's call is plain, without AOTAutograd's wrappers."""
         self._is_plain = is_plain
 
     def traced(self, graph: fx.Graph) -> None:
-        """Told by AOTAutograd's compiler of inference graphs, while torch's facts are at hand."""
+        """Called by AOTAutograd's inference compiler, inside torch's tracing context."""
         context = torch._guards.TracingContext.try_get()
         facts = None if context is None else context.fw_metadata
         if context is None or facts is None:
@@ -505,15 +506,15 @@ class GraphMemory:
 
     @property
     def is_plain(self) -> bool:
-        """Whether AOTAutograd changed nothing about the call, once the graph was traced."""
+        """Whether AOTAutograd left the call unchanged when it traced the graph."""
         return self._is_plain
 
     def tuned_by(self, key: str, name: str | None) -> None:
-        """Remembers which measured way of compiling was taken; see npu_compiler.tuning."""
+        """Records the tuning candidate that was used; see npu_compiler.tuning."""
         self._tuning = (key, name)
 
     def keep(self, record: GraphRecord, assembled: Assembled) -> None:
-        """Keeps what came of the graph, if a later call can do with that."""
+        """Stores the compiled graph, if later processes can use it."""
         inputs, self._inputs = self._inputs, ()
         if self._key is None or not self._is_plain or len(assembled.built) != 1 or record.eager:
             return
@@ -553,7 +554,7 @@ def _order(axes: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _tuned_name(key: str, config: CompilerConfig) -> str | None:
-    """Which way of compiling is recorded as the fastest by now."""
+    """Returns the name of the candidate recorded as the fastest."""
     if not (GraphStore(config.cache_dir).directory.parent / "tuning").is_dir():
         return None
     from npu_compiler.tuning.candidates import recorded_candidate  # late: with the ops of lowering
@@ -563,8 +564,8 @@ def _tuned_name(key: str, config: CompilerConfig) -> str | None:
 
 
 def _foreign_ops() -> frozenset[str]:
-    """Ops with a converter from outside, whose programs are rebuilt in each process."""
-    # The table is looked at only where somebody can have written into it.
+    """Returns ops with a plugin's converter; their programs are rebuilt in each process."""
+    # The table is read only if a plugin may have changed it.
     is_imported = "npu_compiler.lowering.registry" in sys.modules
     if not is_imported and not has_plugins("npu_compiler.converters"):
         return frozenset()

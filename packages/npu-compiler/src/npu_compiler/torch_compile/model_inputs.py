@@ -1,4 +1,4 @@
-"""Inputs of a module that was compiled in place: of another device, or refused by the model."""
+"""Inputs of modules compiled in place: moves them to the device, and reports refused ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _in_call = threading.local()
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Whether torch may log it: what a call's ModelInputError says is left out."""
+    """Whether torch may log a record; drops those that a ModelInputError repeats."""
     return not getattr(_in_call, "depth", 0) or record.exc_info is None
 
 
@@ -29,7 +29,7 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_told)
 
 @contextmanager
 def refusals_named(model: str, arguments: Any) -> Iterator[None]:
-    """Raises a ModelInputError where an operator of the model refuses what it is given.
+    """Raises a ModelInputError if an operator of the model refuses its inputs.
 
     Args:
         model: the name of its class.
@@ -56,7 +56,7 @@ def refusals_named(model: str, arguments: Any) -> Iterator[None]:
 
 
 def _shapes(arguments: Any) -> str:
-    """The dtypes and sizes of tensors, since the operator's reason may name sizes by symbols."""
+    """Returns dtypes and sizes of tensors, because the operator's reason may use symbols."""
     tensors = [one for one in _pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
     texts = [f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors]
     return ", ".join(texts) or "no tensors"

@@ -1,4 +1,4 @@
-"""A graph from dynamo in full: AOTAutograd makes it functional and splits it for training."""
+"""Full tracing of a graph from dynamo by AOTAutograd: functionalization, and the backward graph."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def trace(
     rebuilds: int = 0,
     is_tuning: bool = False,
 ) -> Callable[..., Any]:
-    """Traces a graph from dynamo, which is rewritten, and returns what runs it.
+    """Traces a graph from dynamo, which it rewrites; returns a function that runs it.
 
-    `memory` keeps what comes of it for other processes; `rebuilds` counts earlier compilations.
+    `memory` caches the result for other processes; `rebuilds` counts earlier compilations.
     `is_tuning`: measure the ways to compile it, unless that was done before.
     """
     names = source_names(graph_module)
@@ -121,8 +121,9 @@ def _trace_by_autograd(
         def compile_or_run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             try:
                 return compile_graph(graph, inputs)
-            except Exception as failure:  # whatever it is, it is a defect of the compiler
-                # A failure before the forward graph is there leaves the way without AOTAutograd.
+            except Exception as failure:  # any exception here is a defect of the compiler
+                # After a failure before the forward graph exists, the graph can run without
+                # AOTAutograd.
                 if kind != "backward" or not is_failure(failure):
                     raise
                 report_failure(
@@ -149,7 +150,7 @@ def _trace_by_autograd(
 
 
 def _trace_calls(graph_module: fx.GraphModule, asked: _Compilation) -> Callable[..., Any] | None:
-    """Returns what runs an inference graph that needs nothing of AOTAutograd, or None."""
+    """Returns a function for an inference graph that does not need AOTAutograd, or None."""
     config, memory = asked.config, asked.memory
     if memory is None or not memory.is_named:
         return None
@@ -184,10 +185,10 @@ def _make_graph(
     static_positions: Sequence[int],
     memory: GraphMemory | None,
 ) -> Any:
-    """Returns what AOTAutograd calls: the graph as recorded, or one that measures first."""
+    """Returns the graph for AOTAutograd, by its tuning record, or one that measures first."""
     config = asked.config
     if config.keep_float32 == AUTO:
-        # Late: with the way of exports it takes time that no other graph needs.
+        # Late: imports the export code, which other graphs do not need.
         from npu_compiler.torch_compile.auto_kept import AutoKeptGraph
 
         def build(module: fx.GraphModule, kept: tuple[str, ...], auto_kept: str) -> CompiledGraph:
@@ -223,8 +224,8 @@ def _make_graph(
 class _PlainGraph:
     """A graph that runs without AOTAutograd's wrappers if one program computes all results.
 
-    The wrappers take some 5 us per call (torch 2.12). They serve inputs that are written to, views
-    among the results, gradients and calls under autocast, and such a program needs none of these.
+    The wrappers take some 5 us per call (torch 2.12). They handle writes to inputs, views among the
+    results, gradients and autocast, which such a program does not need.
     """
 
     def __init__(self, graph: CompiledGraph, traced: Callable[..., Any]) -> None:
@@ -246,7 +247,7 @@ class _PlainGraph:
         return self._traced(*inputs)
 
 
-# Patterns of keep_float32 whose model has graph breaks -> those that named a call so far.
+# Patterns of keep_float32 for a model with graph breaks -> patterns that matched a call so far.
 _named_in_parts: dict[tuple[str, ...], set[str]] = {}
 
 
@@ -254,14 +255,14 @@ def _check_kept(graph: fx.Graph, patterns: tuple[str, ...], *, is_part: bool) ->
     """Checks that keep_float32 names calls of a graph, or of the parts of one with graph breaks.
 
     Raises:
-        OptionError: [option-value] for a pattern that names none.
+        OptionError: [option-value] for a pattern without a match.
     """
     if not patterns:
         return
     names = {keep_name(node) for node in graph.nodes if node.op == "call_function"}
     named = {one for one in patterns if any(fnmatchcase(name, one) for name in names)}
     if is_part or patterns in _named_in_parts:
-        # Which part is the last is unknown.
+        # It is unknown which part is the last.
         _named_in_parts.setdefault(patterns, set()).update(named)
         rest = sorted({*patterns} - _named_in_parts[patterns])
         if rest and not is_part:
@@ -276,7 +277,7 @@ def _check_kept(graph: fx.Graph, patterns: tuple[str, ...], *, is_part: bool) ->
 
 
 def _static_positions() -> tuple[int, ...]:
-    """Inputs of the graph being compiled that are parameters and buffers."""
+    """Returns positions of inputs of the current graph that are parameters and buffers."""
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return tuple(metadata.static_input_indices) if metadata is not None else ()

@@ -1,4 +1,4 @@
-"""npu_compiler.tune: a model's graphs, measured or estimated while torch.compile captures them."""
+"""npu_compiler.tune: measures or estimates a model's graphs while torch.compile captures them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def tune(
 ) -> TuningReport:
     """Measures the ways to compile a model, and records the fastest for later compilations.
 
-    With `target` no time is measured: the ways are ranked by the compiler's estimates for an NPU
-    that need not be here. Such records are kept apart, and later compilations do not use them.
+    With `target` nothing is measured: the compiler's estimates for an NPU, which may be absent,
+    rank the candidates. Such records are separate, and later compilations do not use them.
 
-    Later means: `torch.compile(model, backend="npu")` with the same options and input sizes, in
-    this process after torch._dynamo.reset(), or in any other that shares the cache directory.
+    Later compilations are `torch.compile(model, backend="npu")` with the same options and input
+    sizes, in this process after torch._dynamo.reset(), or in others with the same cache directory.
 
     Args:
         model: module or function.
-        args: its arguments; their sizes are those that are tuned for.
-        budget_s: seconds of measuring per graph; compiling comes on top.
-        max_error: a way whose result differs more from the default's, by the largest value, is not
-            chosen. Half precision wants about 1e-2.
+        args: its arguments; tuning applies to their sizes.
+        budget_s: seconds of measuring per graph, without compilation.
+        max_error: candidates whose results differ more from the default's, relative to the largest
+            value, are not chosen. Half precision needs about 1e-2.
         options: as for torch.compile(options=...).
         target: such as "lunar-lake" or "4000"; None measures on the device.
         kwargs: its keyword arguments.
@@ -51,7 +51,7 @@ def tune(
     """
     original = getattr(model, "_orig_mod", model)
 
-    # A backend of its own, so that dynamo does not take what was compiled before.
+    # A separate backend, so that dynamo does not reuse code compiled before.
     def tuned(graph_module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         return npu(graph_module, inputs, options=options)
 

@@ -1,1 +1,1 @@
-"""Compares what a program computed with what torch computes, before anybody is given the result."""
+"""Verification: compares results of programs with torch's before they are returned."""

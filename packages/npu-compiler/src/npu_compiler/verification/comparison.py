@@ -15,18 +15,18 @@ from npu_runtime.npu import as_cpu
 
 __all__ = ["ROUNDING", "Difference", "WrongResults", "compare"]
 
-# Two stages. A result within a small share of its row's largest value is right. Where it is not,
-# torch computes again with every value off by a rounding error: a graph that spreads rounding shows
-# so, and what the program is off by is held against that.
+# Two stages. A result within a small share of its row's largest value is right. Otherwise torch
+# computes again with a rounding error on every value, which shows how the graph amplifies rounding.
+# The program's error is compared with that.
 
 # One rounding in each precision. Twice float32's unit, because vectorized exponentials and their
 # like are off by two units in the last place (OpenVINO 2026.4.1's CPU plugin).
 ROUNDING = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10}
 # The first stage, as shares of the largest value in a row: products of 1,000 terms pass it.
 _SHARE = {"float32": 1e-5, "bfloat16": 2.0**-6, "float16": 2.0**-8}
-# What a result may be off by, in multiples of what rounding alone did to torch's.
+# Allowed error, in multiples of rounding's effect on torch's result.
 _SPREADS = 12.0
-# Results that rounding turns over (comparisons, positions) beside those that it did turn over.
+# Allowed results flipped by rounding (comparisons, positions), besides the observed ones.
 _FLIPS = 3
 _SHORT_ROW = 64
 _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -37,9 +37,9 @@ class Difference:
     """How one result differs from torch's."""
 
     output: int  # which of the results, from 0
-    problem: str  # in words, such as "off by 0.28"
-    # The largest difference by the largest value of torch's result; infinite where NaN or an
-    # infinity stands in the wrong place, or dtype or shape differ.
+    problem: str  # as text, such as "off by 0.28"
+    # The largest difference by the largest value of torch's result; infinite if NaN or an infinity
+    # is in the wrong place, or dtype or shape differ.
     size: float
     count: int = 0  # elements that differ by more than rounding
     elements: int = 0  # of the result
@@ -66,13 +66,13 @@ def compare(
     """Returns how results differ from torch's by more than rounding, or None.
 
     Args:
-        found: tensors on any device; what is no tensor is passed over.
+        found: tensors on any device; other values are skipped.
         expected: torch's, in the same order.
-        precision: in which `found` was computed: float32, bfloat16 or float16. A result of a
-            narrower dtype is held to that.
+        precision: of the computation of `found`: float32, bfloat16 or float16. A result of a
+            narrower dtype is compared in that dtype's precision.
         noisy: computes torch's results again, several times, with rounding errors of that precision
-            on all values. Called only when the first stage does not settle it, and read until the
-            samples so far do; without it a graph that spreads rounding counts as different.
+            on all values. Called only if the first stage fails, and read until the samples suffice;
+            without it a graph that amplifies rounding counts as different.
         drops_nan: whether elements that are NaN in torch's result may be anything.
 
     Returns:
@@ -108,7 +108,7 @@ def compare(
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the host over the same values, without gradients; complex ones as pairs."""
+    """Returns a host tensor of the same values, without gradients; complex ones as pairs."""
     tensor = tensor.detach()
     if tensor.device.type == "npu":
         tensor = as_cpu(tensor)
@@ -124,7 +124,7 @@ def _judge(
     *,
     drops_nan: bool,
 ) -> Difference | None:
-    """The second stage, for one result."""
+    """Runs the second stage for one result."""
     if not b.is_floating_point():
         wrong = a != b
         turned = max((int((other != b).sum()) for other in others), default=0)
@@ -159,7 +159,7 @@ def _row_axes(b: torch.Tensor) -> tuple[int, ...]:
 
 
 def _same_kind(others: list[torch.Tensor], b: torch.Tensor) -> torch.Tensor:
-    """Where rounding leaves NaN NaN, an infinity that infinity, and numbers numbers."""
+    """Returns a mask of elements that rounding keeps NaN, the same infinity, or finite."""
     same = torch.ones_like(b, dtype=torch.bool)
     for other in others:
         is_same_number = other.isfinite() & b.isfinite()
@@ -168,7 +168,7 @@ def _same_kind(others: list[torch.Tensor], b: torch.Tensor) -> torch.Tensor:
 
 
 def _share(b: torch.Tensor, precision: str) -> torch.Tensor:
-    """The first stage's allowance for each element; of one dim less where rows share it."""
+    """Returns the first stage's tolerance per element; with one dim less if rows share it."""
     if not b.is_floating_point():
         return torch.zeros(())
     coarse = _DTYPES.get(b.dtype, precision)
@@ -185,7 +185,7 @@ def _beyond(
 ) -> torch.Tensor:
     if not b.is_floating_point():
         return a != b
-    # Infinities are equal or wrong, whatever is allowed.
+    # Infinities must be equal, whatever the tolerance.
     near = ((_wide(a) - _wide(b)).abs() <= allowed) & a.isfinite() & b.isfinite()
     right = near | (a == b) | (a.isnan() & b.isnan())
     if drops_nan:
@@ -199,7 +199,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 def _described(index: int, a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor) -> Difference:
     gap = (a.double() - b.double()).abs()
-    # What is NaN or infinite in the wrong place is worse than any number.
+    # A misplaced NaN or infinity is worse than any finite error.
     badness = torch.where(wrong, gap.nan_to_num(torch.inf, torch.inf), -1.0).flatten()
     worst = int(badness.argmax())
     place = torch.unravel_index(torch.tensor(worst), a.shape) if a.dim() else ()
@@ -227,7 +227,7 @@ _ADVICE = (
 
 
 class WrongResults:
-    """What differed in one graph."""
+    """The differences found in one graph."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class WrongResults:
         is_unsteady: bool,
         replaceable: frozenset[str] = frozenset(),
     ) -> None:
-        """Takes what a trial found.
+        """Takes the results of a trial.
 
         Verdicts are by program name; `difference` is of the whole graph although its programs are
         right, or None. Programs that are `replaceable` can be made for OpenVINO instead.
@@ -251,11 +251,11 @@ class WrongResults:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Programs that are wrong with all known workarounds."""
+        """Programs that are wrong despite all known workarounds."""
         return tuple(name for name, one in self._verdicts.items() if one.status == "wrong")
 
     def tell(self, *, is_strict: bool) -> None:
-        """Warns of each; under strict, raises [wrong-result] where calls would run eagerly."""
+        """Warns of each; under strict, raises [wrong-result] if calls would run eagerly."""
         for name, verdict in self._verdicts.items():
             if verdict.status in ("mended", "unsteady"):
                 self._warn(f"{name}: its program {verdict}")

@@ -1,4 +1,4 @@
-"""A compiled graph compared with torch on its first inputs: as a whole, then program by program."""
+"""Verification of a compiled graph on its first inputs: as a whole, then program by program."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["GraphTrial", "Outcome", "can_repeat", "keep_original"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial.
+    """The result of a trial.
 
-    Results are right as far as was found; `difference` is of the whole graph although its programs
-    are right, or None; `is_unsteady` if it was right when it was run again.
+    `difference` is that of the whole graph if it differs although its programs are right, else
+    None; `is_unsteady` if a second run was right.
     """
 
     results: Any
@@ -32,14 +32,14 @@ class Outcome:
 
 
 def keep_original(module: fx.GraphModule) -> fx.GraphModule | None:
-    """Returns a copy of a graph to compare with, before passes rewrite it; see can_repeat."""
+    """Returns a copy of a graph as reference, before passes rewrite it; see can_repeat."""
     return copy_graph(module) if can_repeat(module) else None
 
 
 def can_repeat(module: fx.GraphModule) -> bool:
-    """Whether a graph can be computed twice, to compare with it.
+    """Whether a graph can be computed twice, for verification.
 
-    False for one that draws random numbers, or writes by other calls than copies into its inputs.
+    False if it draws random numbers, or writes other than by copies into its inputs.
     """
     for node in module.graph.nodes:
         if node.op != "call_function":
@@ -57,10 +57,10 @@ def can_repeat(module: fx.GraphModule) -> bool:
 
 
 class GraphTrial:
-    """Judges the runs of a compiled graph."""
+    """Verifies the runs of a compiled graph."""
 
     def __init__(self, original: fx.GraphModule | None, programs: Sequence[ProgramTrial]) -> None:
-        """Takes the graph as keep_original kept it, or None, and its programs not judged before."""
+        """Takes the graph from keep_original, or None, and its unverified programs."""
         self._original = original
         self.programs = tuple(programs)
         self._precision = _coarsest(program.precision for program in programs)
@@ -72,7 +72,7 @@ class GraphTrial:
         return bool(self._written)
 
     def run(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Outcome:
-        """Runs the graph once, or twice where it is wrong at first, and judges its programs."""
+        """Runs the graph once, or twice if the first run is wrong, and verifies its programs."""
         if self._original is None:
             return Outcome(self._by_program(call, arguments))
         before = {position: arguments[position].clone() for position in self._written}
@@ -84,7 +84,7 @@ class GraphTrial:
         try:
             expected = reference.results()
         except REFUSALS:
-            # Each program is asked on its own, which says why.
+            # Each program is verified alone, which finds the cause.
             return Outcome(self._by_program(call, arguments))
         results = call(*arguments)
         first = self._differs(results, arguments, expected, reference)
@@ -130,7 +130,7 @@ class GraphTrial:
 
 
 class _Original:
-    """The captured graph: its results, and after them what it wrote into its inputs."""
+    """The captured graph: its results, followed by the values written into its inputs."""
 
     def __init__(
         self, module: fx.GraphModule, given: list[Any], written: Sequence[int], precision: str
@@ -146,7 +146,7 @@ class _Original:
     def noisy(self) -> Iterator[list[Any]]:
         if not self._written:
             return Reference(self._module, self._given, precision=self._precision).noisy()
-        # What is written stands in the inputs that each sample makes for itself.
+        # Writes go to the copies of inputs that each sample makes.
         return Reference(self._module, self._fresh(), precision=self._precision).noisy(
             also_inputs=self._written
         )
@@ -174,7 +174,7 @@ def _leaves(results: Any) -> list[Any]:
 
 
 def _placed(expected: Sequence[Any], results: Any) -> list[Any]:
-    """Torch's results where the graph's live."""
+    """Returns torch's results on the devices of the graph's."""
     return [
         standing_in(right, result) if isinstance(result, torch.Tensor) else result
         for result, right in zip(_leaves(results), expected, strict=False)

@@ -1,4 +1,4 @@
-"""InputClasses: when a graph's programs are compared again, by what its inputs hold and cost."""
+"""InputClasses: decides when to verify a graph's programs again, by input values and cost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from npu_compiler.verification.comparison import on_host
 
 __all__ = ["InputClasses"]
 
-# A program is compared on the first inputs that it gets. Others may show what those hide: NaN and
-# infinities, numbers beyond float16, and float16 whose products or squares overflow.
+# A program is verified on its first inputs. Later inputs may reveal other errors: NaN and
+# infinities, numbers beyond float16, and float16 values with overflowing products or squares.
 _BOUNDS = {
     torch.float32: (65504.0, 1e18),
     torch.bfloat16: (65504.0, 1e18),
@@ -22,26 +22,26 @@ _BOUNDS = {
 }
 _INFINITE, _NAN = 98, 99
 
-# The budget. The first calls are looked at each; later ones so often that looking takes this share
-# of the time that the graph runs.
+# The budget. Each of the first calls is examined; later ones so often that examining takes this
+# share of the graph's run time.
 _FIRST_CALLS = 16
 _LOOKING_SHARE = 0.02
-# Without a new class, programs are compared again once the graph has run for so many times as long
-# as a comparison takes.
+# Without a new class, programs are verified again once the graph has run for this multiple of a
+# verification's time.
 _AGAIN_AFTER = (25, 250, 2500)
-# New classes are compared in any case so often, and later within that share of the time.
+# This many new classes are always verified, later ones within that share of the time.
 _FREE_CLASSES = 16
 
 
 class InputClasses:
-    """Which classes of inputs a graph's programs were compared on, and what looking costs.
+    """The classes of inputs on which a graph's programs were verified, and the cost of examining.
 
     Attributes:
-        left: calls until the next one that is looked at; the graph counts it down.
+        left: calls until the next examined one; the graph counts it down.
     """
 
     def __init__(self, values: Mapping[int, Any]) -> None:
-        """Takes the fake values of the inputs that are looked at, by position."""
+        """Takes the fake values of the examined inputs, by position."""
         self._bounds = {
             position: _BOUNDS[value.dtype]
             for position, value in values.items()
@@ -53,11 +53,11 @@ class InputClasses:
         self.left = 0
 
     def note(self, arguments: Sequence[Any]) -> None:
-        """Takes note of inputs on which the programs were compared."""
+        """Records inputs on which the programs were verified."""
         self._seen.update(self._found(arguments))
 
     def is_due(self, arguments: Sequence[Any]) -> bool:
-        """Whether to compare on these inputs: a class is new, or it is time to."""
+        """Whether to verify on these inputs: a class is new, or the interval has passed."""
         self._looks += 1
         new = self._found(arguments) - self._seen
         if new and (self._classes < _FREE_CLASSES or self._is_affordable()):
@@ -72,7 +72,7 @@ class InputClasses:
         return is_time
 
     def spent(self, *, look_s: float, run_s: float) -> None:
-        """Takes note of what a look and the run after it took, and sets the next look."""
+        """Records the time of an examination and its run, and schedules the next."""
         calls = 0
         if self._looks > _FIRST_CALLS:
             calls = min(int(look_s / (_LOOKING_SHARE * max(run_s, 1e-7))), 100_000)
@@ -81,7 +81,7 @@ class InputClasses:
         self.left = calls
 
     def compared(self, seconds: float) -> None:
-        """Takes note of what a comparison took."""
+        """Records the time of a verification."""
         self._compare_s = max(self._compare_s, seconds)
 
     def _is_affordable(self) -> bool:
@@ -95,7 +95,7 @@ class InputClasses:
 
 
 def _class_of(tensor: torch.Tensor, bounds: Sequence[float]) -> int:
-    """Which of the ranges that end at the bounds holds the largest magnitude; or not a number."""
+    """Returns the index of the range with the largest magnitude, or a class for NaN."""
     if not tensor.numel():
         return 0
     least, most = torch.aminmax(on_host(tensor))

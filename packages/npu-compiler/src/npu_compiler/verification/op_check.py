@@ -1,4 +1,4 @@
-"""The program of one op compared with torch on made-up arguments, before it serves."""
+"""Verification of a single op's program on synthetic arguments, before its first use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["judge_op", "verified_op"]
 
 _logger = logging.getLogger(__name__)
 
-# Arguments of gradients that hold what the forward call gave. Made-up ones contradict each other,
+# Arguments of gradients that are results of the forward call. Synthetic ones contradict each other,
 # and a program that recomputes one is right as well.
 _SAVED = frozenset(
     {
@@ -44,10 +44,10 @@ def verified_op(
     dtype: torch.dtype,
     key: str,
 ) -> OpProgram:
-    """Builds the program of an op, and returns it once it is known to be right.
+    """Builds the program of an op, and returns it once it is verified.
 
-    `build` takes further options of the device's compiler. What was found out is kept under the key
-    for other processes. Raises [wrong-result] for one that differs with all known workarounds.
+    `build` takes further options of the device's compiler. The verdict is stored under the key for
+    other processes. Raises [wrong-result] if it differs despite all known workarounds.
     """
     settings = read_settings()
     path = settings.cache_dir / "ops" / f"{key}.json"

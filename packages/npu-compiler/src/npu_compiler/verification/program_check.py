@@ -21,22 +21,22 @@ from npu_compiler.verification.result import Verdict
 
 __all__ = ["WORKAROUNDS", "ProgramTrial", "Subject", "cut", "wrong_part"]
 
-# A search that takes longer is given up, and the whole program is the wrong part.
+# A longer search is aborted, and the whole program is the wrong part.
 _TIME_LIMIT_S = 120.0
 
 
 def wrong_part(
     module: fx.GraphModule, is_wrong: Callable[[fx.GraphModule, Sequence[fx.Node]], bool]
 ) -> list[fx.Node]:
-    """Returns calls that are wrong together, as few as halving finds.
+    """Returns a small set of calls that are wrong together, found by bisection.
 
-    First the shortest wrong beginning of the graph, then the shortest wrong end of that. A program
-    whose parts are all right, since it is wrong only as a whole, is returned whole.
+    The search takes the shortest wrong prefix of the graph, then its shortest wrong suffix. A
+    program that is wrong only as a whole is returned whole.
 
     Args:
         module: the graph of a program that is wrong.
-        is_wrong: compiles a part of it, runs it on what torch computes for its inputs, and
-            compares. It is given the part and the nodes of `module` that are its inputs.
+        is_wrong: compiles a part, runs it on torch's values of its inputs, and compares. Takes the
+            part and the nodes of `module` that are its inputs.
     """
     calls = _units(module.graph)
     every = [node for unit in calls for node in unit]
@@ -67,9 +67,9 @@ def wrong_part(
 def cut(
     module: fx.GraphModule, calls: Sequence[fx.Node]
 ) -> tuple[fx.GraphModule, list[fx.Node]] | None:
-    """Returns some calls of a graph as a graph of its own, and the nodes that are its inputs.
+    """Returns some calls of a graph as a separate graph, and the nodes that are its inputs.
 
-    Its outputs are the tensors that others read. None when none are read.
+    Its outputs are the tensors that other calls read; None if there are none.
     """
     members = set(calls)
     graph = fx.Graph()
@@ -85,7 +85,7 @@ def cut(
     if not outputs:
         return None
     graph.output(tuple(copies[node] for node in outputs))
-    # Placeholders first, as a graph wants them.
+    # Placeholders must come first.
     head = next(iter(graph.nodes))
     for source in reversed(inputs):
         if copies[source] is not head:
@@ -95,7 +95,7 @@ def cut(
 
 
 def _units(graph: fx.Graph) -> list[list[fx.Node]]:
-    """The calls of a graph, each with the picks from the tuple that it returns."""
+    """Returns the calls of a graph, each with the getitem calls on its tuple."""
     units: dict[fx.Node, list[fx.Node]] = {}
     owners: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -109,35 +109,35 @@ def _units(graph: fx.Graph) -> list[list[fx.Node]]:
     return list(units.values())
 
 
-# What is tried on a wrong program, in this order: the CPU plugin's generator of fused kernels had a
-# part in each wrong result that was found so far (OpenVINO 2026.4.1).
+# Workarounds for a wrong program, in this order. The CPU plugin's generator of fused kernels was
+# involved in each wrong result so far (OpenVINO 2026.4.1).
 WORKAROUNDS: tuple[Mapping[str, str], ...] = ({"SNIPPETS_MODE": "DISABLE"},)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is needed to judge a program."""
+    """The data needed to verify a program."""
 
     name: str  # of the program
-    module: fx.GraphModule  # its graph; the placeholders stand for the program's inputs and weights
-    # Returns placeholder name -> weight that is a part of the program, as it computes with it, or
-    # why that is not known.
+    module: fx.GraphModule  # its graph; the placeholders are the program's inputs and weights
+    # Returns placeholder name -> weight in the program, as used in its computation, or why it is
+    # unknown.
     weights: Callable[[], Mapping[str, torch.Tensor] | str]
-    precision: str  # in which it computes
-    drops_nan: bool  # whether it was compiled to forms that lose NaN
+    precision: str  # of the computation
+    drops_nan: bool  # whether it was compiled to forms that drop NaN
     # Compiles and loads it with further options of the device's compiler; raises
-    # npu_runtime.ProgramError where the device refuses.
+    # npu_runtime.ProgramError if the device refuses it.
     with_options: Callable[[Mapping[str, str]], npu_runtime.Program]
-    # Compiles a part of the graph: given the part, and the weights among its inputs.
+    # Compiles a part of the graph, given the part and the weights among its inputs.
     build_part: Callable[[fx.GraphModule, Mapping[str, torch.Tensor]], ProgramCall]
     keep: Callable[[Verdict], None]  # called with the verdict
 
 
 class ProgramTrial:
-    """Judges the runs of one program."""
+    """Verifies the runs of one program."""
 
     def __init__(self, call: ProgramCall | KernelCall, subject: Subject) -> None:
-        """Takes a program's call, and what is needed to judge it."""
+        """Takes a program's call, and the data needed to verify it."""
         self._call: Any = call
         self._subject = subject
         self.verdict: Verdict | None = None
@@ -150,7 +150,7 @@ class ProgramTrial:
 
     @property
     def precision(self) -> str:
-        """In which the program computes."""
+        """Precision of the computation."""
         return self._subject.precision
 
     @property
@@ -165,27 +165,27 @@ class ProgramTrial:
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
-        """The calls that a verdict's positions mean."""
+        """Returns the calls at a verdict's positions."""
         verdict = self.verdict
         every = list(self._subject.module.graph.nodes)
         return () if verdict is None else tuple(every[position] for position in verdict.nodes)
 
     def renew(self) -> None:
-        """Forgets the verdict, before a run on other inputs is judged."""
+        """Clears the verdict, before a run on other inputs is verified."""
         self.verdict, self._is_renewed = None, True
 
     def watch(self, *, is_on: bool) -> None:
-        """Has the call hand each run's inputs and results to `judge`, or no longer."""
+        """Starts or stops passing each run's inputs and results to `judge`."""
         self._call.watch = self.judge if is_on else None
 
     def acquit(self) -> None:
-        """Settles that the program is right, since all results that it has a part in are."""
+        """Records the program as right, because all results that depend on it are right."""
         self._settle(Verdict("right"))
 
     def judge(self, inputs: Sequence[Any], results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Compares a run with torch, and tries to mend the program when it is wrong.
+        """Compares a run with torch, and tries workarounds if it is wrong.
 
-        Returns the program's results, or torch's when those are wrong.
+        Returns the program's results, or torch's if those are wrong.
         """
         subject = self._subject
         weights = subject.weights()
@@ -231,7 +231,7 @@ class ProgramTrial:
         reference: Reference,
         difference: Difference,
     ) -> list[torch.Tensor] | None:
-        """The results of another run, or of the program compiled in another way, that are right."""
+        """Returns right results of a second run, or of the program with a workaround."""
         former, watch = self._call.program, self._call.watch
         self._call.watch = None
         try:
@@ -255,7 +255,7 @@ class ProgramTrial:
             self._call.watch = watch
 
     def _line_of(self, difference: Difference) -> str | None:
-        """The Python line of the result that differs."""
+        """Returns the Python line of the result that differs."""
         results = torch.utils._pytree.tree_leaves(self._subject.module.graph.output_node().args[0])
         return source_line(results[difference.output])
 
@@ -288,7 +288,7 @@ class ProgramTrial:
 
     def _settle(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        # One that is right once more may need the workaround that was kept with the first verdict.
+        # A program that is right again may need the workaround stored with the first verdict.
         is_known = self._is_renewed and verdict.status == "right"
         if verdict.status != "unsteady" and not is_known:
             self._subject.keep(verdict)

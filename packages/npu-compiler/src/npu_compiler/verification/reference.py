@@ -1,4 +1,4 @@
-"""References: the same graph computed by torch, with decompressed weights."""
+"""Reference results: the same graph computed by torch, with decompressed weights."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ _PRODUCTS = frozenset(
     }
 )  # fmt: skip
 
-# What torch's kernels raise where there is none of the host for a dtype, or values do not fit.
+# Errors of torch if a dtype has no host kernel, or values do not fit.
 REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
-# How often a graph is computed with rounding errors, at most, to see how it spreads them.
+# Maximum number of runs with rounding errors, which show how a graph amplifies them.
 SAMPLES = 3
 
-# Errors are drawn once per sample and used again, since drawing them takes longer than the graph
-# does. The count is a prime, so that rows of a tensor get different ones.
+# Errors are drawn once per sample and reused, because drawing takes longer than the graph. The
+# count is prime, so that rows of a tensor get different errors.
 _FACTORS = 1_048_573
 _HEAD = 64
 
 
 class Reference:
-    """A graph, and the values that its inputs have."""
+    """A graph and the values of its inputs."""
 
     def __init__(
         self, module: fx.GraphModule, inputs: Sequence[Any], *, precision: str = "float32"
     ) -> None:
-        """Takes a graph; one that writes to its inputs writes to those that are given.
+        """Takes a graph; it writes to these inputs if it writes to its inputs.
 
         Args:
             module: of calls that have kernels on the host; its tensors may live on npu.
             inputs: one value for each placeholder. They are read, not copied.
-            precision: in which another computes this: which rounding errors `noisy` adds.
+            precision: of the program to compare; sets the rounding errors that `noisy` adds.
         """
         self._module = module
         self._inputs = [_host_value(value) for value in inputs]
@@ -79,15 +79,15 @@ class Reference:
         return self._run(None)
 
     def noisy(self, *, also_inputs: Sequence[int] = ()) -> Iterator[list[Any]]:
-        """Yields the results several times, each with other rounding errors.
+        """Yields the results several times, with different rounding errors.
 
-        Each has its own inputs at the positions `also_inputs`, and gives them after its results.
+        Each run copies the inputs at positions `also_inputs`, and appends them to its results.
         """
         for seed in range(SAMPLES):
             yield self._run(seed, also_inputs)
 
     def values(self) -> dict[str, Any]:
-        """Returns what each node computes, by its name."""
+        """Returns the value of each node, by name."""
         walk = _Walk(self._module, keep=True)
         with torch.no_grad(), _no_autocast():
             walk.run(*self._inputs)
@@ -109,31 +109,31 @@ class Reference:
 
 
 def refusal_text(failure: Exception) -> str:
-    """Returns what torch raised, on one line."""
+    """Returns torch's error on one line."""
     first = (str(failure).splitlines() or [""])[0]
     return f"torch raises {type(failure).__name__}: {first[:160]}"
 
 
 def standing_in(right: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
-    """Returns torch's result where a program's wrong one lives, with its strides."""
+    """Returns torch's result on the device of a program's wrong one, with its strides."""
     return torch.empty_like(wrong, memory_format=torch.preserve_format).copy_(right)
 
 
 class Rounding:
-    """Puts an error of one rounding on each number of a tensor."""
+    """Adds one rounding error to each number of a tensor."""
 
     def __init__(self, size: float, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._factors = torch.empty(_FACTORS).uniform_(1 - size, 1 + size, generator=generator)
-        self._place = 0  # of the factor that is used next
+        self._place = 0  # of the next factor
 
     def __call__(self, value: Any) -> Any:
-        """Returns a new tensor; what is whole numbers throughout, as positions are, as it is."""
+        """Returns a new tensor; tensors of whole numbers, such as positions, stay unchanged."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         if value.numel() == 0 or _is_whole(value):
             return value
-        # Dense, so that its elements are one run of memory in whatever order.
+        # Dense, so that its elements are contiguous in memory in some order.
         wide = torch.empty_like(value, dtype=_wider(value.dtype)).copy_(value)
         flat = wide.as_strided((wide.numel(),), (1,))
         done = 0
@@ -150,13 +150,13 @@ def _wider(dtype: torch.dtype) -> torch.dtype:
 
 
 def _is_whole(value: torch.Tensor) -> bool:
-    """Whether all elements are whole numbers; a few of them settle it most often."""
+    """Whether all elements are whole numbers; usually a few elements decide."""
     head = value[(0,) * (value.dim() - 1)][:_HEAD] if value.dim() else value
     return bool((head == head.round()).all()) and bool((value == value.round()).all())
 
 
 class _Walk(fx.Interpreter):
-    """Runs a graph on the host, whatever device its calls name."""
+    """Runs a graph on the host, whatever devices its calls name."""
 
     def __init__(
         self, module: fx.GraphModule, *, rounding: Rounding | None = None, keep: bool = False
@@ -179,18 +179,18 @@ class _Walk(fx.Interpreter):
         """Calls with the host in place of any other device."""
         args, kwargs = pytree.tree_map(_host_device, (args, kwargs))
         if target is torch.ops.aten.view.default:
-            # A kernel that gives the values in other strides than the traced one is as right.
+            # A kernel may return other strides than the traced one.
             target = torch.ops.aten.reshape.default
         if target is torch.ops.aten.sort.default:
             # torch's faster sort of one row mixes equals, which programs keep in order.
             target, kwargs = torch.ops.aten.sort.stable, {**kwargs, "stable": True}
         if target in _ATTENTION and not _is_finite(args):
-            # torch's faster kernels lose NaN of the query, on some processors.
+            # On some processors torch's faster kernels drop NaN of the query.
             with sdpa_kernel(SDPBackend.MATH):
                 return super().call_function(target, args, kwargs)
         if getattr(target, "overloadpacket", None) in _PRODUCTS and any(map(_is_half, args)):
             args, kwargs = pytree.tree_map(_wide, (args, kwargs))
-            # Rounded once, as kernels that add up in float32 do.
+            # Rounded once, as in kernels that accumulate in float32.
             return super().call_function(target, args, kwargs).to(torch.float16)
         return super().call_function(target, args, kwargs)
 
@@ -223,16 +223,16 @@ def _host_value(value: Any) -> Any:
 
 
 def _no_autocast() -> Any:
-    # A traced graph has its casts in it.
+    # A traced graph contains its casts.
     return torch.autocast("cpu", enabled=False)
 
 
 def decompressed(
     weights: Mapping[str, torch.Tensor], report: CompressionReport, *, symmetric: bool
 ) -> dict[str, torch.Tensor] | str:
-    """Returns weights by name, the compressed ones as what their integers stand for.
+    """Returns weights by name, with compressed ones dequantized.
 
-    Or why that cannot be said, where a compressed weight is not rounded to nearest as reported.
+    Returns the reason instead if a compressed weight is not rounded to nearest as reported.
     """
     found = {name: on_host(weight) for name, weight in weights.items()}
     uses = Counter(weight.name for weight in report.weights)

@@ -1,4 +1,4 @@
-"""What came of comparing a program with torch, as it is kept beside the program."""
+"""Verdicts on programs compared with torch, as stored with the program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["DIFFERED", "Verdict"]
 
-# How the text of a verdict on a wrong program begins.
+# Prefix of the verdict on a wrong program.
 DIFFERED = "differed from torch"
 
 _STATUSES = ("right", "mended", "wrong", "unsteady", "unchecked")
@@ -19,11 +19,10 @@ class Verdict:
     """A program's verdict.
 
     Attributes:
-        status: "right"; "mended", right with a workaround; "wrong", also with those that are known;
-            "unsteady", wrong once and right when it was run again; "unchecked" where there was
-            nothing to compare with.
+        status: "right"; "mended", right with a workaround; "wrong", despite all known workarounds;
+            "unsteady", wrong once and right when run again; "unchecked" if there was no reference.
         difference: how the program's result differed, or why it was not checked; empty when right.
-        workaround: options of the device's compiler with which it is right.
+        workaround: options of the device's compiler that make it right.
         nodes: positions, in the program's graph, of the calls that are wrong together.
         source: file:line of the Python code of the last of these, where recorded.
     """
@@ -40,7 +39,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, content: Any) -> Verdict | None:
-        """Reads what as_json returned; None for anything else."""
+        """Reads the data of as_json; None for anything else."""
         if not isinstance(content, dict) or content.get("status") not in _STATUSES:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Where padding goes, op by op: the rule table, one file per family of ops."""
+"""Bucketing rules per op: propagation of padding, one file per family of ops."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ __all__ = ["elementwise", "reductions", "rule_of", "views"]
 
 
 def rule_of(target: Any) -> Rule | None:
-    """Returns the rule of an op, or None when it is not known where its padding goes."""
+    """Returns the rule of an op, or None if it has none."""
     return find_rule(target, elementwise.POINTWISE)

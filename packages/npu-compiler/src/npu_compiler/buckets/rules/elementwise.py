@@ -14,12 +14,12 @@ __all__ = ["POINTWISE", "broadcast", "keep_ranges"]
 
 aten = torch.ops.aten
 
-# Integer division by what happens to stand in padding may end the process.
+# Integer division by arbitrary values in padding may crash the process.
 _DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
 def broadcast(call: Call, *shapes: Dims) -> Dims:
-    """Returns the dims of a result; CannotPad where dims that meet have their true values apart."""
+    """Returns the dims of a result; CannotPad if operands' true positions differ."""
     rank = max(map(len, shapes))
     made: list[Dim] = []
     for axis in range(-rank, 0):
@@ -32,7 +32,7 @@ def broadcast(call: Call, *shapes: Dims) -> Dims:
 
 
 def keep_ranges(call: Call, source: fx.Node, *, pads: bool = True) -> Any:
-    """Notes that a result holds the elements of a source; used by rules that return a function."""
+    """Records that a result holds the elements of a source; for rules that return a function."""
     writer = call.writer
 
     def note(made: fx.Node) -> None:
@@ -65,7 +65,7 @@ def _pointwise(call: Call) -> Any:
 
 
 def _shift_range(call: Call, made: fx.Node) -> None:
-    """Bounds of an integer tensor plus a number."""
+    """Returns the bounds of an integer tensor plus a number."""
     if call.target is not aten.add.Tensor or call.get("alpha") != 1:
         return
     source, other = call.get("self"), call.get("other")
@@ -145,7 +145,7 @@ def _arange(call: Call) -> Any:
 
 
 def _within(call: Call, index: fx.Node, size: int) -> fx.Node:
-    """An index that stays inside also where it has no true value."""
+    """Returns an index that is also in range in padding."""
     writer = call.writer
     low, high = writer.pads.get(index, writer.values.get(index, (-1, size)))
     if low >= 0 and high < size:
@@ -154,7 +154,7 @@ def _within(call: Call, index: fx.Node, size: int) -> fx.Node:
 
 
 def _from_start(call: Call, index: fx.Node, dim: Dim) -> fx.Node:
-    """An index that counts from the start: the end of a padded dimension is not the true one."""
+    """Returns an index that counts from the start, because padding moves a dimension's end."""
     writer = call.writer
     if not is_padded(dim) or writer.values.get(index, (-1, 0))[0] >= 0:
         return index
@@ -168,9 +168,9 @@ def _from_start(call: Call, index: fx.Node, dim: Dim) -> fx.Node:
 
 
 def _told(call: Call, index: fx.Node, dim: Dim, size: int, *, wraps: bool = False) -> fx.Node:
-    """An index that is beyond the padded end, where it is beyond the true one.
+    """Returns an index that exceeds the padded end if it exceeds the true end.
 
-    The program tells it then. With `wraps`, negative ones were counted from the end before.
+    The program then reports it. With `wraps`, negative indices were already converted.
     """
     writer = call.writer
     if not call.checks_indices or not is_padded(dim):
@@ -215,7 +215,8 @@ def _gather(call: Call) -> Any:
     index = call.dims("index")
     call.require_prefix("picks from joined dimensions", dims[axis])
     for place, (ours, theirs) in enumerate(zip(index, dims, strict=True)):
-        # With true sizes the index is nowhere larger, so that prefixes meet; joined dims are none.
+        # With true sizes the index is nowhere larger, so prefixes match; joined dims are not
+        # prefixes.
         if place != axis and ours != theirs and (len(ours) > 1 or len(theirs) > 1):
             raise call.refuse("differently padded tensors meet", ours, theirs)
     size = call.writer.shape(source)[axis]

@@ -1,4 +1,4 @@
-"""Rules of calls that add up over dimensions: reductions, norms, products, convolutions."""
+"""Rules of calls that reduce dimensions: reductions, norms, products, convolutions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _given(call: Call) -> tuple[tuple[int, ...], bool]:
     return _axes(call, names.get("dim")), bool(names.get("keepdim", False))
 
 
-# Whole numbers that a program computes with lie between these; see lowering/integer_widths.py.
+# Bounds of the integers in a program; see lowering/integer_widths.py.
 _LEAST_WHOLE, _GREATEST_WHOLE = -(1 << 24), (1 << 24) - 1
 
 
@@ -54,7 +54,7 @@ def _greatest(dtype: torch.dtype) -> Any:
     return True if dtype is torch.bool else min(torch.iinfo(dtype).max, _GREATEST_WHOLE)
 
 
-# Overloads -> what changes no result, by the dtype of what is reduced.
+# Overloads -> the neutral element, by the dtype of the operand.
 _NEUTRAL: dict[tuple[Any, ...], Callable[[torch.dtype], Any]] = {
     (aten.sum.default, aten.sum.dim_IntList): lambda dtype: 0,
     (aten.any.default, aten.any.dim, aten.any.dims): lambda dtype: 0,
@@ -190,7 +190,7 @@ def _batch_norm(call: Call) -> Any:
 
 
 def _contract(call: Call, left: str, right: str, left_axis: int, right_axis: int) -> None:
-    """Zeros behind the true values of what is summed over, in both: zero times NaN is NaN."""
+    """Zeroes the padding of the summed dimension in both operands: zero times NaN is NaN."""
     a, b = call.dims(left)[left_axis], call.dims(right)[right_axis]
     if a != b:
         raise call.refuse("differently padded tensors are multiplied", a, b)
@@ -249,7 +249,7 @@ def _check_batches(call: Call, query: Dims, key: Dims) -> None:
 
 
 def _hide_keys(call: Call, query: Dims, length: Dim) -> None:
-    """No weight for keys without a true value, and no NaN from what stands there."""
+    """Masks padded keys, and removes NaN from their values."""
     writer = call.writer
     for name in ("key", "value"):
         source = call.get(name)
@@ -258,7 +258,7 @@ def _hide_keys(call: Call, query: Dims, length: Dim) -> None:
         if query[-2] != length:
             raise call.refuse("causal attention of sizes that vary apart", query[-2], length)
         call.require_prefix("causal attention over joined dimensions", length)
-        # A true query sees no key behind itself, and so none without a true value.
+        # A true query sees no later key, and thus no padded one.
         return
     mask = call.get("attn_mask")
     if mask is None:
@@ -289,8 +289,8 @@ def _convolution(call: Call) -> Any:
     call.require_prefix("windows run over joined dimensions", *dims[2:])
     if call.get("transposed"):
         call.require_whole("is spread over a size that varies", *dims[2:])
-    # Zeros behind the true values are what the convolution's own padding is, so each window that
-    # the true convolution has sees the same numbers.
+    # Zeros after the true values equal the convolution's own padding, so each true window sees the
+    # same numbers.
     call.set("input", call.writer.masked(call.get("input"), spatial, 0))
     out = call.dims("weight")[0]
     return (dims[0], out, *call.expected[2:])
@@ -300,7 +300,7 @@ def _convolution(call: Call) -> Any:
 def _max_pool(call: Call) -> Any:
     dims = call.dims("self")
     kept = len(dims) - len(call.get("kernel_size"))
-    # Indices count within padded planes, which are not the true ones.
+    # Indices count positions in padded planes, which differ from the true ones.
     call.require_whole("pools over a size that varies", *dims[kept:])
     pooled: Dims = (*dims[:kept], *call.expected[0][kept:])
     return pooled, pooled

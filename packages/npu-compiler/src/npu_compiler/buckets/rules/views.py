@@ -16,12 +16,12 @@ __all__: list[str] = []
 
 aten = torch.ops.aten
 
-# The end of a slice that has none.
+# The end of a slice without an end.
 _TO_THE_END = 2**62
 
 
 def _moved(call: Call, dims: Dims, *, pads: bool = True) -> Any:
-    """The result's dims, for ops that keep elements; bounds of integers are kept with them."""
+    """Returns the result's dims for ops that keep elements; propagates bounds of integers."""
     note = keep_ranges(call, call.get("self"), pads=pads)
 
     def result(made: fx.Node) -> Dims:
@@ -104,8 +104,8 @@ def _slice(call: Call) -> Any:
     dim, expected = dims[axis], call.expected[axis]
     if len(dim) > 1 or (start < 0 and is_padded(dim)):
         call.require_whole("a slice whose start depends on a size that varies", dim)
-    # What a true position of the result reads is a true position of the source: the slice with
-    # true sizes reads the same.
+    # True positions of the result read true positions of the source, as does the slice with true
+    # sizes.
     made = (*dims[:axis], expected, *dims[axis + 1 :])
     return _moved(call, made, pads=not is_padded(dim) and not is_padded(expected))
 
@@ -148,7 +148,7 @@ def _split(call: Call) -> Any:
 
 
 def _agreeing(call: Call, tensors: Sequence[fx.Node], without: int | None) -> None:
-    """That tensors hold their true values in the same places, one axis apart."""
+    """Checks that tensors have the same true positions except along one axis."""
     shapes = [call.writer.dims[source] for source in tensors]
     for shape in shapes:
         for axis, dim in enumerate(shape):
@@ -211,7 +211,7 @@ def _constant_pad(call: Call) -> Any:
         if len(dims[axis]) > 1 or min(before, after) < 0:
             call.require_whole("is padded or cut along joined dimensions", dims[axis])
         if after > 0:
-            # The model's own padding begins where true values end.
+            # The model's own padding begins after the true values.
             source = call.writer.masked(source, [axis], call.get("value") or 0)
         made[axis] = call.expected[axis]
     call.set("self", source)
