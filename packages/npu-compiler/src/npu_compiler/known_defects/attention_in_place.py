@@ -16,7 +16,7 @@ import openvino.opset15 as ops
 
 from npu_compiler.known_defects.entry import KnownDefect, Reproducer, put_in_place
 
-__all__ = ["DEFECT"]
+__all__ = ["DEFECT", "RESHAPING", "attention"]
 
 _SWAP = [0, 2, 1, 3]
 _ELEMENTWISE = frozenset(
@@ -28,7 +28,7 @@ _ELEMENTWISE = frozenset(
 )
 
 # They change no order in memory: the plugin moves transposes past them, or folds them away.
-_RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 # Masks, scales, casts and shapes around the products.
 _REACH = 16
@@ -52,15 +52,15 @@ def _suspects(node: ov.Node) -> list[ov.Node]:
     the plugin may take in only one of them (a scale or a split before the query is enough), which
     cannot be told from here.
     """
-    ends = _attention(node)
+    ends = attention(node)
     if ends is None:
         return []
     swaps = (_swap_before(ends[0]), _swap_after(ends[1]))
     return [swap for swap in swaps if swap is not None and _keeps_shape(swap)]
 
 
-def _attention(node: ov.Node) -> tuple[ov.Output, ov.Node] | None:
-    """Of an attention that begins or ends here, the query and the last product."""
+def attention(node: ov.Node) -> tuple[ov.Output, ov.Node] | None:
+    """Returns the query and the last product of the attention of a Softmax, or None for others."""
     kind = node.get_type_name()
     if kind not in ("Softmax", "ScaledDotProductAttention") or not _is_static(node.output(0)):
         return None
@@ -87,7 +87,7 @@ def _swap_after(product: ov.Node) -> ov.Node | None:
     for _ in range(_REACH):
         if node is None or _is_swap(node):
             return node
-        if node.get_type_name() not in _ELEMENTWISE | _RESHAPING:
+        if node.get_type_name() not in _ELEMENTWISE | RESHAPING:
             return None
         node = _only_user(node)
     return None
@@ -95,7 +95,7 @@ def _swap_after(product: ov.Node) -> ov.Node | None:
 
 def _sources(node: ov.Node) -> list[ov.Node]:
     """Where an elementwise operation, or one that gives another shape, has its numbers from."""
-    if node.get_type_name() in _RESHAPING:
+    if node.get_type_name() in RESHAPING:
         return [node.input_value(0).get_node()]
     if node.get_type_name() in _ELEMENTWISE:
         return [value.get_node() for value in node.input_values()]
@@ -132,7 +132,7 @@ def _product_after(softmax: ov.Node) -> ov.Node | None:
     node: ov.Node | None = softmax
     for _ in range(_REACH):
         node = None if node is None else _only_user(node)
-        if node is None or node.get_type_name() not in _ELEMENTWISE | _RESHAPING:
+        if node is None or node.get_type_name() not in _ELEMENTWISE | RESHAPING:
             break
     return node if node is not None and node.get_type_name() == "MatMul" else None
 
