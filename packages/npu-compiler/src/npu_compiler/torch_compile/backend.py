@@ -81,7 +81,7 @@ def _compiled(
     if config.target is None:
         session = current_run()
         is_estimated = session is not None and session.estimator is not None
-        config = replace(config, target="NPU" if is_estimated else read_settings().target)
+        config = replace(config, target="NPU") if is_estimated else _with_setting(config)
     is_inference = config.training is False or config.compression is not None
     if is_inference and torch.is_grad_enabled():
         run = _without_gradients(graph_module, example_inputs, config, is_tuning)
@@ -90,6 +90,20 @@ def _compiled(
     if any(map(_has_symbols, example_inputs)):
         return _static_in_captures(run, graph_module, config, is_inference=is_inference)
     return run
+
+
+def _with_setting(config: CompilerConfig) -> CompilerConfig:
+    target = read_settings().target
+    try:
+        return replace(config, target=target)
+    except OptionError as failure:
+        if failure.code != "option-value":
+            raise
+        raise OptionError(
+            'NPU_COMPILE_TARGET must be "openvino", "kernels", "NPU" or a name of `npu-compiler '
+            f"target list`; got {target!r}. Unset the variable for the automatic choice.",
+            code="bad-setting",
+        ) from failure
 
 
 def _has_symbols(value: Any) -> bool:
