@@ -130,7 +130,7 @@ def test_a_million_events_are_kept_and_the_rest_is_counted(run_python):
 
 
 def test_events_that_were_dropped_are_told_as_a_counter(heard, monkeypatch):
-    monkeypatch.setattr(observe._C, "drain_events", lambda: ([], 7))
+    monkeypatch.setattr("npu_runtime._C.drain_events", lambda: ([], 7))
     observe.flush()
     (event,) = heard
     assert (event.kind, event.category, event.name) == ("counter", "observe", "dropped_events")
