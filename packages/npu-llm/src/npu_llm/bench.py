@@ -19,6 +19,7 @@ from npu_llm.engine.sampler import Token
 from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.engine.sequence import Event
 from npu_llm.errors import OptionError
+from npu_runtime.errors import KindError
 from npu_runtime.public_calls import public_call
 
 if TYPE_CHECKING:
@@ -112,11 +113,18 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
 
     Raises:
         OptionError: [plot-library] if matplotlib is missing.
+        KindError: [argument-kind] for another record.
     """
     check_matplotlib("npu-llm", OptionError)
     first: dict[str, dict[str, float]] = {}
     speed: dict[str, dict[str, float]] = {}
     for record in records:
+        if not isinstance(record, BenchRecord):  # of an iterator, which no check of the call reads
+            raise KindError(
+                f"records must be BenchRecord objects; got {record!r}. Pass the result of "
+                "benchmark.",
+                code="argument-kind",
+            )
         group = f"{record.prompt_tokens:,} + {record.new_tokens:,} tokens"
         series = f"batch {record.batch_size}"
         first.setdefault(group, {})[series] = record.first_token_s * 1e3

@@ -47,12 +47,18 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
         patterns: as first_match takes them.
 
     Raises:
-        OperatorInputError: [unknown-op] with the nearest name.
+        OperatorInputError: [unknown-op] with the nearest name; [tool-option] for one that is not
+            text.
     """
     import torch  # commands read names before they load it
 
     known = [dotted_name(name) for name in torch._C._dispatch_get_all_op_names()]
     for pattern in patterns:
+        if not isinstance(pattern, str):  # of an iterator, whose elements no check of the call saw
+            raise OperatorInputError(
+                f"{option} must be names or patterns of operators; got {pattern!r}. Pass text.",
+                code="tool-option",
+            )
         if any(first_match(name, [pattern]) for name in known):
             continue
         names = {".".join(name.split(".")[:2]) for name in known}

@@ -20,6 +20,7 @@ from npu_compiler.roofline.counts import (
     count_traffic,
     live_nodes,
 )
+from npu_runtime.public_calls import public_call
 
 __all__ = ["BOUND_NOTE", "Figure", "Generation", "TimeBound", "bound_model", "generation_figures"]
 
@@ -136,6 +137,7 @@ class TimeBound:
         """What sets it: "memory" or "array"."""
         return "memory" if self.memory_s >= self.array_s else "array"
 
+    @public_call
     def product_s(self, products: Products) -> float:
         """Seconds that one operation takes in the array."""
         figures = self.generation

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from npu_compiler.errors import PassError
 from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import is_kept_float32
+from npu_runtime.public_calls import public_call
 
 __all__ = ["ALL_KINDS", "Facts", "GraphPass", "PassResult"]
 
@@ -36,6 +37,7 @@ class Facts:
     # Ops that write to an argument -> those that a program has for them.
     functional_forms: Mapping[Any, torch._ops.OpOverload] = field(default_factory=dict)
 
+    @public_call
     def is_kept(self, node: fx.Node) -> bool:
         """Whether a call is to stay as it is: by its op, or by its module's name."""
         target = node.target
