@@ -35,7 +35,6 @@ PAGES = (
     "docs/guides/static-shapes.md",
     "docs/guides/streams.md",
     "docs/guides/structured-output.md",
-    "docs/guides/tool-calling.md",
     "docs/concepts/verification.md",
     "docs/concepts/fallback.md",
     "docs/reference/errors.md",
