@@ -14,7 +14,7 @@ import pytest
 
 from npu_compiler.errors import OptionError, TargetError
 from npu_compiler.programs import ProgramCache
-from npu_compiler.target_compiler import TargetCompiler, target_compiler
+from npu_compiler.target_compiler import TARGETS, TargetCompiler, target_compiler
 from npu_compiler.target_compiler import compile as compiling
 from npu_compiler.target_compiler.compile import (
     TargetJob,
@@ -24,7 +24,6 @@ from npu_compiler.target_compiler.compile import (
     write_ir,
 )
 from npu_compiler.target_compiler.sources import CompilerSource
-from npu_compiler.target_compiler.targets import TARGETS
 from npu_compiler.target_compiler.vcl_process import Limits
 
 
