@@ -289,7 +289,7 @@ def test_a_fatal_check_raises_at_the_origin() -> None:
 
 def test_captures_do_not_mix_with_what_a_directory_holds(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OperatorInputError, match="holds something") as caught:
+    with pytest.raises(OperatorInputError, match="must be new or empty") as caught:
         OpCapture(tmp_path)
     assert caught.value.code == "directory-taken"
 
