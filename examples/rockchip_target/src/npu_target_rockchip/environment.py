@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from npu_command.interrupt import removed_at_interrupt
 from npu_command.whole_files import locked, write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import TargetError
+from npu_compiler.target_compiler.targets import check_release
 
 __all__ = ["LATEST", "RELEASES", "find_python", "install", "remove", "state"]
 
@@ -44,14 +44,7 @@ def install(release: str | None, *, wheel: Path | None, shows_progress: bool) ->
             [target-cache] the folder cannot be written.
     """
     chosen = release or LATEST
-    if chosen not in RELEASES:
-        near = difflib.get_close_matches(chosen, RELEASES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise TargetError(
-            f"release: must be one of {', '.join(RELEASES)}; got {chosen!r}.{hint} Choose one of "
-            "these.",
-            code="target-release",
-        )
+    check_release(chosen, RELEASES)
     if sys.version_info[:2] > _NEWEST_PYTHON or sys.platform != "linux":
         raise TargetError(
             f"rockchip: rknn-toolkit2 {chosen} must run on Linux with Python up to "

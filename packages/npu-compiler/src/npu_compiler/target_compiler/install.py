@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from npu_compiler.target_compiler.sources import (
     installed_source,
     wine_command,
 )
+from npu_compiler.target_compiler.targets import check_release
 
 __all__ = ["LATEST", "RELEASES", "install", "remove"]
 
@@ -65,14 +65,7 @@ def install(
             published one; [target-compiler] it holds no compiler; [target-cache] the folder cannot
             be written.
     """
-    if release not in RELEASES:
-        near = difflib.get_close_matches(release, RELEASES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise TargetError(
-            f"release: must be one of {', '.join(RELEASES)}; got {release!r}.{hint} Choose one of "
-            "these.",
-            code="target-release",
-        )
+    check_release(release, RELEASES)
     wine_command()
     home = installed_folder()
     try:

@@ -6,13 +6,13 @@ import abc
 import difflib
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from npu_compiler.errors import OptionError
+from npu_compiler.errors import OptionError, TargetError
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,7 @@ __all__ = [
     "Target",
     "TargetProgram",
     "Vendor",
+    "check_release",
     "find_target",
     "find_vendor",
     "vendor_of",
@@ -221,3 +222,16 @@ def find_target(name: str, *, graphs: bool | None = False) -> Target:
         "them.",
         code="unknown-target",
     )
+
+
+def check_release(release: str, releases: Iterable[str]) -> None:
+    """Raises TargetError [target-release] for a release of a toolkit that is not listed."""
+    known = list(releases)
+    if release not in known:
+        near = difflib.get_close_matches(release, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise TargetError(
+            f"release: must be one of {', '.join(known)}; got {release!r}.{hint} Choose one of "
+            "these.",
+            code="target-release",
+        )
