@@ -104,7 +104,7 @@ class PagedStore(KVStore):
 
         Args:
             pool: the blocks; the store limits their number.
-            max_blocks: maximum number of blocks; None for the pool's own.
+            max_blocks: maximum number of blocks; None for all of the pool.
         """
         if max_blocks is not None:
             pool.most = max_blocks if pool.most is None else min(pool.most, max_blocks)
@@ -113,7 +113,7 @@ class PagedStore(KVStore):
         self._tables: dict[int, BlockTable] = {}
 
     def fits(self, num_tokens: int) -> bool:
-        """Whether all blocks together hold so many tokens."""
+        """Whether the blocks can hold this many tokens."""
         return self._pool.most is None or _num_blocks(num_tokens) <= self._pool.most
 
     def allocate(self, sequence: Sequence, *, reserved: int) -> bool:
@@ -269,7 +269,7 @@ class SequentialStore(KVStore):
         return self._cache
 
     def give_back(self, tokens: Several[int]) -> None:
-        """Records the tokens that the lent cache holds; of more tokens than that, the first."""
+        """Records the tokens that the lent cache holds; only the first ones if there are more."""
         if self._cache is None or self._cache.is_broken:
             self.clear()
             return

@@ -1,1 +1,1 @@
-"""A server of models for several clients at once: steps that they share, and the HTTP in front."""
+"""A server for models: requests of several clients share steps of the engine."""

@@ -1,4 +1,4 @@
-"""Answer: one request to an engine, as pieces of text for an event loop; and several at once."""
+"""Answer: converts the engine's events of a request into pieces of text for an event loop."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from npu_llm.tokenizer.detokenizer import Detokenizer
 
 __all__ = ["Answer", "Piece", "gather_pieces"]
 
-# Between pieces. Each is an event that costs server and client half a millisecond of the cores on
-# which the model runs; 50 in a second are more than anybody reads.
+# Seconds between pieces. Each event costs server and client half a millisecond on the cores that
+# run the model, and 50 a second are faster than people read.
 _INTERVAL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What came since the last piece.
+    """The text and tokens since the last piece.
 
     Attributes:
-        text: what may be empty, such as for half a character.
-        tokens: those whose text has begun; none of a removed stop.
+        text: may be empty, for example after half a character.
+        tokens: tokens whose text has begun, without those of a removed stop string.
     """
 
     text: str
@@ -38,19 +38,19 @@ class Piece:
 
 
 class Answer:
-    """An answer on its way, from the events of an engine.
+    """An answer in progress, from the events of an engine.
 
     Attributes:
-        tokens: how many have come.
-        cached_tokens: how many tokens of the prompt did not have to be read; known at the end.
-        prompt_tokens: the prompt's, with their log probabilities, if those were requested.
+        tokens: the number of tokens so far.
+        cached_tokens: the number of prompt tokens found in the cache; set at the end.
+        prompt_tokens: tokens of the prompt with log probabilities, if requested.
         finish: "stop" or "length"; None before the end.
-        stop: the stop string or the token that ended it; None for none of these.
+        stop: the stop string or token that ended the answer; None for another end.
         end: that token with its log probability, which is not part of the text.
-        text: all of it so far.
-        starts: where the text of each token begins.
-        arrived_s, first_s, last_s: by time.perf_counter: when it was asked for, and when the first
-            and the latest token came; None before.
+        text: the text so far.
+        starts: offset of each token's text, in characters.
+        arrived_s, first_s, last_s: times of the request, the first token and the latest token by
+            time.perf_counter; None before.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Answer:
         includes_stop: bool = False,
         skips_special_tokens: bool = True,
     ) -> None:
-        """Creates it for a request to be submitted; to be called in an event loop.
+        """Creates an answer for a request. Call it in an event loop.
 
         Args:
-            params: those of the request.
+            params: the request's sampling parameters.
             tokenizer: decodes the tokens.
             includes_stop: whether a string of `stop` is part of the text.
-            skips_special_tokens: whether the text is without special tokens.
+            skips_special_tokens: whether the text omits special tokens.
         """
         self.tokens = 0
         self.cached_tokens = 0
@@ -87,16 +87,16 @@ class Answer:
             includes_stop=includes_stop,
             skips_special_tokens=skips_special_tokens,
         )
-        self._held: deque[tuple[Token, int]] = deque()  # with where their text begins
+        self._held: deque[tuple[Token, int]] = deque()  # with the offset of their text
         self._told: deque[Event] = deque()
-        self._is_due = True  # whether what is told is handed on at once
+        self._is_due = True  # whether events are passed on at once
         self._has_come = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._handle: RequestHandle | None = None
 
     @property
     def read_s(self) -> float:
-        """Seconds until the first token came; 0 before."""
+        """Seconds until the first token; 0 before."""
         return (self.first_s or self.arrived_s) - self.arrived_s
 
     @property
@@ -106,15 +106,15 @@ class Answer:
         return (self.last_s or first) - first
 
     def follow(self, handle: RequestHandle) -> None:
-        """Takes the submitted request, which calls `listen` and `listen_to_prompt`."""
+        """Stores the submitted request, whose callbacks are `listen` and `listen_to_prompt`."""
         self._handle = handle
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yields what comes until the answer ends; leaving early ends it.
+        """Yields pieces until the answer ends; closing the iterator ends the answer.
 
         Raises:
             ServerError: [server-stopping] if the server ends first.
-            Exception: what made the engine fail.
+            Exception: the engine's failure.
         """
         try:
             while self.finish is None:
@@ -127,23 +127,23 @@ class Answer:
             self.close()
 
     def close(self) -> None:
-        """Ends it; an answer that has ended stays as it is."""
+        """Ends the answer; one that has ended does not change."""
         if self._handle is not None:
             self._handle.cancel()
 
     def listen(self, told: Event) -> None:
-        """Takes an event in the engine's thread."""
+        """Receives an event in the engine's thread."""
         self._told.append(told)
         if self._is_due or isinstance(told, Finished):
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._has_come.set)
 
     def listen_to_prompt(self, tokens: tuple[Token, ...]) -> None:
-        """Takes the tokens of the prompt in the engine's thread, before the first of the answer."""
+        """Receives the prompt's tokens in the engine's thread, before the answer's first token."""
         self.prompt_tokens = tokens
 
     async def _next(self) -> tuple[list[Token], Finished | None]:
-        """Returns what was told: first at once, then after an interval or at the end."""
+        """Returns new events: the first at once, others after an interval or at the end."""
         while not self._told or not (self._is_due or isinstance(self._told[-1], Finished)):
             self._has_come.clear()
             await self._has_come.wait()
@@ -159,7 +159,7 @@ class Answer:
             self._has_come.set()
 
     def _taken(self, tokens: Sequence[Token]) -> Piece:
-        """Decodes tokens, up to one with which a string stops the answer."""
+        """Decodes tokens up to the one that completes a stop string."""
         before = len(self.text)
         for token in tokens:
             if self.finish is None:
@@ -180,7 +180,7 @@ class Answer:
             self.finish, self.stop = "stop", self._detokenizer.stop
 
     def _released(self) -> tuple[Token, ...]:
-        """Returns the tokens whose text is passed on; at the end those whose text has begun."""
+        """Returns the tokens whose text is complete; at the end those whose text has begun."""
         found = []
         while self._held:
             token, start = self._held[0]
@@ -194,7 +194,7 @@ class Answer:
         return tuple(found)
 
     def _ended(self, told: Finished) -> Piece:
-        """Returns the rest of the text; raises what kept the answer from its end."""
+        """Returns the rest of the text; raises the error if the answer failed."""
         self.cached_tokens = told.num_cached_tokens
         _raise_failure(told)
         text = self._detokenizer.end()
@@ -206,10 +206,10 @@ class Answer:
 
 
 async def gather_pieces(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Piece], None]:
-    """Yields the pieces of all answers as they come, each with its answer's index.
+    """Yields the pieces of all answers in order of arrival, each with its answer's index.
 
     Raises:
-        Exception: what the first answer to fail raises.
+        Exception: the error of the first answer that fails.
     """
     if len(answers) == 1:  # without a task between, which costs as much as the rest
         async for piece in answers[0].pieces():

@@ -40,15 +40,15 @@ _PIECES: tuple[tuple[Literal["reasoning", "content"], str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteAnswer:
-    """An answer of a server, and when it came.
+    """A server's answer with its times.
 
     Attributes:
-        text: all of it, without reasoning.
+        text: the text without reasoning.
         reasoning: its reasoning.
-        prompt_tokens, cached_tokens, answer_tokens: as the server counts them; 0 if it does not.
-        finish: why it ended; "cancelled" if it was stopped.
-        started_s, first_s, ended_s: by time.perf_counter; first_s is None if nothing came.
-        gaps_s: seconds between its pieces, each of which may have several tokens.
+        prompt_tokens, cached_tokens, answer_tokens: counts from the server; 0 if it sends none.
+        finish: finish reason; "cancelled" if the client stopped it.
+        started_s, first_s, ended_s: by time.perf_counter; first_s is None for an empty answer.
+        gaps_s: seconds between pieces; a piece may have several tokens.
     """
 
     text: str
@@ -64,7 +64,7 @@ class RemoteAnswer:
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """Seconds from the question to the first text; None if none came."""
+        """Seconds from the request to the first text; None for an empty answer."""
         return None if self.first_s is None else self.first_s - self.started_s
 
     @property
@@ -74,30 +74,30 @@ class RemoteAnswer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Rate after the first token; None if there is no second."""
+        """Tokens per second after the first token; None for fewer than two tokens."""
         return 1 / self.time_per_token_s if self.time_per_token_s else None
 
     @property
     def time_per_token_s(self) -> float | None:
-        """Mean seconds for each token after the first; None if there is no second."""
+        """Mean seconds per token after the first; None for fewer than two tokens."""
         if self.first_s is None or self.answer_tokens < 2:
             return None
         return (self.ended_s - self.first_s) / (self.answer_tokens - 1)
 
 
 class Connection:
-    """A server's address and key; each request has a connection of its own."""
+    """A server's address and key; each request opens a connection."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout_s: float = 600.0) -> None:
-        """Names the server.
+        """Creates a connection.
 
         Args:
             url: such as http://127.0.0.1:8000, with or without /v1.
-            key: what it asks for; None for nothing.
-            timeout_s: how long to wait for the next part of an answer.
+            key: API key; None to send none.
+            timeout_s: seconds to wait for the next part of an answer.
 
         Raises:
-            OptionError: [server-url] for another kind of address.
+            OptionError: [server-url] for an invalid address.
         """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -133,13 +133,13 @@ class Connection:
         on_text: Callable[[str], object] = lambda _: None,
         **fields: Any,
     ) -> RemoteAnswer:
-        """Sends a conversation, and waits for the answer.
+        """Sends a conversation and waits for the answer.
 
         Args:
             messages: the conversation.
-            on_text: called with each piece of the answer; a KeyboardInterrupt in it or between
-                stops the answer, and what came so far is returned.
-            fields: of the request.
+            on_text: called with each piece of the answer. A KeyboardInterrupt stops the answer, and
+                the text so far is returned.
+            fields: further fields of the request.
 
         Raises:
             ServerError: [server-unreachable], [server-refused].
@@ -154,7 +154,7 @@ class Connection:
     def stream(
         self, messages: Sequence[Mapping[str, str]], answers: list[RemoteAnswer], **fields: Any
     ) -> Generator[Delta, None, None]:
-        """Yields the pieces of an answer and its reasoning; adds the whole one to `answers`.
+        """Yields pieces of text and reasoning; appends the whole answer to `answers`.
 
         Closing the iterator stops the answer. Takes and raises what `chat` does.
         """
@@ -250,7 +250,7 @@ def _refusal(error: Mapping[str, Any]) -> ServerError:
     )
 
 
-# The words of questions.
+# Words for generated prompts.
 WORDS = [
     "river", "stone", "light", "morning", "quiet", "garden", "letter", "travel", "winter",
     "copper", "music", "window", "bread", "market", "silver", "forest", "paper", "engine",
@@ -260,16 +260,16 @@ WORDS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is asked.
+    """The requests of a load test.
 
     Attributes:
-        clients: how many ask at once.
-        requests: how many questions there are.
-        prompt_words: fewest and most words of a question; a word is about a token.
-        new_tokens: fewest and most tokens of an answer.
-        model: the model's name; None for the server's first.
-        seed: chooses lengths and words.
-        fields: further fields of the requests; by default the most likely tokens are chosen.
+        clients: number of concurrent clients.
+        requests: number of requests.
+        prompt_words: minimum and maximum words of a prompt; a word is about a token.
+        new_tokens: minimum and maximum tokens of an answer.
+        model: the model's name; None for the server's first model.
+        seed: seed of the lengths and words.
+        fields: further fields of the requests; greedy by default.
     """
 
     clients: int
@@ -283,7 +283,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles of some times, in seconds."""
+    """Percentiles of times, in seconds."""
 
     p50_s: float
     p95_s: float
@@ -291,7 +291,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, times: Sequence[float]) -> Percentiles | None:
-        """Returns the percentiles, each a time that was measured; None without times."""
+        """Returns percentiles, each a measured time; None without times."""
         if not times:
             return None
         ordered = sorted(times)
@@ -304,17 +304,18 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadReport:
-    """How a server answered.
+    """The result of a load test.
 
     Attributes:
-        work: what was asked.
-        seconds: from the first question to the last answer.
-        answers: how many were complete.
-        refusals: how many were not, by what was said.
-        empty: how many complete answers had no text.
-        prompt_tokens, cached_tokens, tokens: of all complete answers.
-        time_to_first_token, time_per_token, whole: of those; the second is a mean of each answer.
-        time_between_pieces: of all pieces, each of which may have several tokens.
+        work: the requests.
+        seconds: time from the first request to the last answer.
+        answers: number of complete answers.
+        refusals: number of other answers by error message.
+        empty: number of complete answers without text.
+        prompt_tokens, cached_tokens, tokens: totals of complete answers.
+        time_to_first_token, time_per_token, whole: percentiles of complete answers; the second of
+            the answers' means.
+        time_between_pieces: percentiles of all pieces; a piece may have several tokens.
     """
 
     work: Work
@@ -332,24 +333,24 @@ class LoadReport:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of answers for each second."""
+        """Generated tokens per second."""
         return self.tokens / self.seconds
 
     @property
     def requests_per_s(self) -> float:
-        """Complete answers for each second."""
+        """Complete answers per second."""
         return self.answers / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Answers of a server to several clients, and how long they took.
+    """A server's answers to concurrent clients.
 
     Attributes:
-        work: what was asked.
-        seconds: from the first question to the last answer.
-        answers: the complete ones.
-        refusals: the others, by what was said.
+        work: the requests.
+        seconds: time from the first request to the last answer.
+        answers: the complete answers.
+        refusals: the other requests by error message.
     """
 
     work: Work
@@ -358,7 +359,7 @@ class Load:
     refusals: Mapping[str, int]
 
     def __add__(self, other: Load) -> Load:
-        """Returns both, one after the other, with the work of the first."""
+        """Concatenates two loads, with the work of the first."""
         return Load(
             work=self.work,
             seconds=self.seconds + other.seconds,
@@ -367,7 +368,7 @@ class Load:
         )
 
     def report(self) -> LoadReport:
-        """Returns the figures."""
+        """Returns the report."""
         answers = self.answers
         first = [one.time_to_first_token_s for one in answers]
         mean = [one.time_per_token_s for one in answers]
@@ -390,10 +391,10 @@ class Load:
 def measure(
     connection: Connection, work: Work, *, on_answer: Callable[[int], object] = lambda _: None
 ) -> LoadReport:
-    """Does what `gather` does; returns the figures.
+    """Runs a load test with `gather`; returns its report.
 
     Raises:
-        ServerError: [server-unreachable], [server-refused] if no question was answered.
+        ServerError: [server-unreachable], [server-refused] if no request was answered.
     """
     return gather(connection, work, on_answer=on_answer).report()
 
@@ -401,15 +402,15 @@ def measure(
 def gather(
     connection: Connection, work: Work, *, on_answer: Callable[[int], object] = lambda _: None
 ) -> Load:
-    """Asks from several threads until all questions are answered or refused.
+    """Sends requests from several threads until all are answered or refused.
 
     Args:
         connection: the server.
-        work: what to ask.
-        on_answer: called with how many are done.
+        work: the requests.
+        on_answer: called with the number of finished requests.
 
     Raises:
-        ServerError: [server-unreachable], [server-refused] if no question was answered.
+        ServerError: [server-unreachable], [server-refused] if no request was answered.
     """
     model = work.model or connection.models()[0]
     questions = _questions(work)
@@ -456,7 +457,7 @@ def gather(
 
 
 def _questions(work: Work) -> itertools.chain[tuple[str, int]]:
-    """Returns an iterator of questions and the lengths of their answers."""
+    """Returns an iterator of prompts and the lengths of their answers."""
     numbers = random.Random(work.seed)
     made = []
     for _ in range(work.requests):

@@ -31,7 +31,7 @@ __all__ = [
     "Usage",
 ]
 
-_MAX_TOKENS = 4096  # of an answer, where neither the request nor the context sets a bound
+_MAX_TOKENS = 4096  # of an answer without a limit from the request or the context
 _MIN_TEMPERATURE = 1e-3
 
 # The name of a function, or one of these.
@@ -40,13 +40,13 @@ ToolChoice = Literal["auto", "required"] | str
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """Messages to be continued by an answer.
+    """Messages to answer.
 
     Attributes:
         messages: oldest first, as chat templates take them.
-        tools: functions in OpenAI's form, {"type": "function", "function": {...}}; those that the
-            answer may call.
-        tool_choice: whether one of them must be called, and which.
+        tools: functions that the answer may call, in OpenAI's form {"type": "function", "function":
+            {...}}.
+        tool_choice: whether a function must be called, and which.
         is_parallel: whether the answer may call several.
         template_options: other options of the chat template.
         thinking_budget: maximum number of tokens of reasoning; None for no limit.
@@ -64,11 +64,11 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Text:
-    """A text to be continued.
+    """A text to continue.
 
     Attributes:
         text: the text.
-        has_special_tokens: whether the tokenizer puts its special tokens around it.
+        has_special_tokens: whether the tokenizer adds its special tokens.
     """
 
     text: str
@@ -80,23 +80,23 @@ Prompt = Text | Sequence[int] | Conversation
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest:
-    """A request for answers to one prompt or several.
+    """A request for answers to one or more prompts.
 
     Attributes:
         prompts: at least one.
         count: answers to each prompt.
-        candidates: answers from which those of the highest mean log probability are chosen; None
-            for `count`.
-        sampling: settings of SamplingParams that take the place of the model's own.
-        max_tokens: of each answer; None for as many as the context has room for; 0 for none, where
-            the log probabilities of the prompt are wanted.
+        candidates: number of answers to sample for each prompt, of which the `count` with the
+            highest mean log probability are kept; None for `count`.
+        sampling: settings of SamplingParams that override the model's defaults.
+        max_tokens: maximum length of each answer; None for the rest of the context; 0 to score the
+            prompt only.
         logprobs: number of most likely tokens to report with each token; None for none.
         scores_prompt: whether to report log probabilities of the prompt too.
         ignores_ends: whether the model's end tokens do not end an answer.
         includes_stop: whether a stop string is part of the answer.
-        skips_special_tokens: whether answers are without special tokens.
-        streams_calls: whether calls of tools may come before they are complete.
-        make_form: returns the form of the answers; None for any.
+        skips_special_tokens: whether answers omit special tokens.
+        streams_calls: whether tool calls are streamed before they are complete.
+        make_form: returns the form that constrains the answers; None for free text.
         cache_salt: cached prefixes are shared with requests of the same salt only.
         uses_cache: whether cached prefixes may be used.
     """
@@ -119,15 +119,15 @@ class TextRequest:
 
 @dataclass(frozen=True)
 class Delta:
-    """What came of one answer since its last delta.
+    """The new part of one answer since its last delta.
 
     Attributes:
-        index: of the answer.
-        reasoning: more of its reasoning.
-        text: more of its content.
-        tokens: those of the content.
+        index: index of the answer.
+        reasoning: new text of its reasoning.
+        text: new text of its content.
+        tokens: tokens of the content.
         parts: beginnings and arguments of tool calls.
-        finish: why it ended: "stop" or "length"; None before the end.
+        finish: finish reason, "stop" or "length"; None before the end.
     """
 
     index: int
@@ -140,12 +140,12 @@ class Delta:
 
 @dataclass
 class Choice:
-    """A whole answer; attributes as those of Delta.
+    """A whole answer; further attributes as in Delta.
 
     Attributes:
         calls: its tool calls.
         prompt: tokens of its prompt.
-        prompt_tokens: the same after the first with their log probabilities, if requested.
+        prompt_tokens: tokens of the prompt after the first, with log probabilities, if requested.
         stop: the stop string or the token that ended it.
         end: that token with its log probability.
     """
@@ -163,12 +163,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Usage:
-    """How many tokens were read and written.
+    """Token counts of a request.
 
     Attributes:
-        prompt, answer: of all prompts, and of all answers.
-        reasoning: of the answers, those of reasoning.
-        cached: of the first prompt, those that were in the cache.
+        prompt, answer: tokens of all prompts, and of all answers.
+        reasoning: tokens of the answers that are reasoning.
+        cached: tokens of the first prompt that were in the cache.
     """
 
     prompt: int
@@ -178,13 +178,13 @@ class Usage:
 
 
 class Generation:
-    """The answers to a request, which a model is generating.
+    """The answers to a request in progress.
 
     Attributes:
         served: the model.
         request: the request.
         prompts: the tokens of each prompt.
-        answers: to each prompt, in their order.
+        answers: the answers to each prompt, in order.
     """
 
     def __init__(
@@ -206,8 +206,9 @@ class Generation:
         """Submits all answers to a request, or none of them.
 
         Raises:
-            RequestError: [request-unsupported] for tools of a model that knows none.
-            NpuError: as the tokenizer, the form and Engine.submit_all do.
+            RequestError: [request-unsupported] for tools if the chat template does not describe
+                tools.
+            NpuError: as the tokenizer, the form and Engine.submit_all.
         """
         per_prompt = request.candidates or request.count
         served.engine.check_count(per_prompt * len(request.prompts))
@@ -243,7 +244,7 @@ class Generation:
         return cls(served, request, prompts, answers)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Yields what comes until all answers have ended.
+        """Yields deltas until all answers have ended.
 
         Raises:
             ServerError: [server-stopping] if the server ends first.
@@ -252,13 +253,13 @@ class Generation:
         readers = [_Reader(parser) for parser in self._parsers]
         async for index, piece in gather_pieces(self.answers):
             delta = readers[index].delta(index, piece, self.answers[index].finish)
-            if self.request.max_tokens == 0:  # the one that was generated is not wanted
+            if self.request.max_tokens == 0:  # the generated one is not part of the request
                 delta = Delta(index, finish=delta.finish)
             if delta.text or delta.reasoning or delta.parts or delta.finish:
                 yield delta
 
     async def choices(self) -> list[Choice]:
-        """Waits for all answers, and returns them; raises as `deltas` does."""
+        """Waits for all answers and returns them; raises as `deltas`."""
         found = [
             Choice(self.prompts[index // self._per_prompt]) for index in range(len(self.answers))
         ]
@@ -275,7 +276,7 @@ class Generation:
         return self._best(found)
 
     def usage(self) -> Usage:
-        """Returns how many tokens were read and written so far."""
+        """Returns the token counts so far."""
         written = reasoning = 0
         if self.request.max_tokens != 0:
             written = sum(answer.tokens for answer in self.answers)
@@ -288,12 +289,12 @@ class Generation:
         return Usage(sum(map(len, self.prompts)), written, reasoning, cached)
 
     def close(self) -> None:
-        """Ends the answers; those that have ended stay as they are."""
+        """Ends the answers; finished ones do not change."""
         for answer in self.answers:
             answer.close()
 
     def _parser(self, index: int) -> OutputParser | None:
-        """Returns what separates reasoning, text and calls of an answer; None for a plain text."""
+        """Returns the parser of an answer's reasoning, text and calls; None for plain text."""
         place = index // self._per_prompt
         given = self.request.prompts[place]
         if not isinstance(given, Conversation):
@@ -352,7 +353,7 @@ def _params(
     """Returns the parameters of one answer to a prompt."""
     params = replace(served.sampling, **request.sampling)
     if 0 < params.temperature < _MIN_TEMPERATURE:
-        # No second token has a chance that float32 can represent.
+        # In float32, the probability of every other token is zero.
         params = replace(params, temperature=0.0)
     most = request.max_tokens
     if most is None:
@@ -364,7 +365,7 @@ def _params(
     return replace(
         params,
         max_new_tokens=max(most, 1),
-        # Torch takes seeds of 64 bits.
+        # torch accepts 64-bit seeds.
         seed=None if params.seed is None else (params.seed + index) % (1 << 63),
         stop_token_ids=params.stop_token_ids | ends,
         logprobs=0 if logprobs is None and is_chosen else logprobs,
@@ -373,7 +374,7 @@ def _params(
 
 
 def _template_options(prompt: Conversation) -> dict[str, Any]:
-    """Returns the options of the chat template; some templates have another name for one."""
+    """Returns the options of the chat template, under the template's names."""
     options = dict(prompt.template_options)
     if "enable_thinking" in options:
         options.setdefault("thinking", options["enable_thinking"])
@@ -384,7 +385,7 @@ def _template_options(prompt: Conversation) -> dict[str, Any]:
 
 
 def _check_tools(served: ServedModel, request: TextRequest, prompt: Prompt) -> None:
-    """Raises RequestError for tools that the model does not know, or a form besides a call."""
+    """Raises RequestError for tools without a template for them, or a form with a required call."""
     if not isinstance(prompt, Conversation) or not prompt.tools:
         return
     if served.output_format.calls is None:
@@ -405,7 +406,7 @@ def _check_tools(served: ServedModel, request: TextRequest, prompt: Prompt) -> N
 async def _constraint(
     served: ServedModel, request: TextRequest, given: Prompt, prompt: Sequence[int]
 ) -> TokenConstraint | None:
-    """Returns the constraint of an answer; None if every token may come."""
+    """Returns the constraint of an answer; None if every token is allowed."""
     make: Callable[[], Form | tuple[Form, Form]] | None = request.make_form
     if not isinstance(given, Conversation):
         return await served.constraint(make)
@@ -425,14 +426,14 @@ async def _constraint(
 
 
 class _Reader:
-    """Turns the pieces of an answer into deltas."""
+    """Converts the pieces of an answer into deltas."""
 
     def __init__(self, parser: OutputParser | None) -> None:
         self._parser = parser
         self._held: list[Token] = []
 
     def delta(self, index: int, piece: Piece, finish: str | None) -> Delta:
-        """Returns what a piece adds."""
+        """Returns the delta of a piece."""
         self._held += piece.tokens
         parts = [Part("content", piece.text)]
         if self._parser is not None:

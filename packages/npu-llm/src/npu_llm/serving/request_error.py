@@ -1,4 +1,4 @@
-"""RequestError: an invalid request, by the name of its field."""
+"""RequestError: an invalid request, with the name of its field."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The HTTP interface: what clients of OpenAI's speak, and what an operator asks."""
+"""The HTTP interface: protocols of several clients, health and metrics."""

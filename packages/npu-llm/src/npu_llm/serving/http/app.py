@@ -109,7 +109,7 @@ def make_app(registry: ModelRegistry, settings: Settings, traces: Traces | None 
     guarded = Middleware(app, settings, traces)
     if not settings.cors_origins:
         return guarded
-    # Outermost: a browser asks without a key whether a page may send a request.
+    # Outermost, because a browser's CORS preflight has no key.
     return CORSMiddleware(
         guarded,
         allow_origins=settings.cors_origins,
@@ -120,7 +120,7 @@ def make_app(registry: ModelRegistry, settings: Settings, traces: Traces | None 
 
 
 def _with_errors(endpoint: Endpoint) -> Endpoint:
-    """Returns an endpoint that responds to exceptions with errors in its protocol's form."""
+    """Returns an endpoint that converts exceptions to errors in its protocol's form."""
 
     async def respond(request: Request) -> Response:
         try:

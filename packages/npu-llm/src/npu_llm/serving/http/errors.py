@@ -1,4 +1,4 @@
-"""Errors as each protocol's clients expect them: status, type, message, parameter and our code."""
+"""Errors in each protocol's form: status, type, message, parameter and code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ANTHROPIC_TYPES = {413: "request_too_large", 503: "overloaded_error"}
 
 
 def protocol_of(path: str) -> Protocol:
-    """Returns the protocol of a path, whose form its errors have."""
+    """Returns the protocol of a path."""
     if path.startswith("/api/"):
         return "ollama"
     return "anthropic" if path.startswith("/v1/messages") else "openai"
@@ -70,7 +70,7 @@ def status_of(error: BaseException) -> int:
 
 
 def error_content(error: BaseException, protocol: Protocol = "openai") -> dict[str, Any]:
-    """Returns the body for an error; internal failures keep their details to the log."""
+    """Returns the body for an error; details of internal failures are only logged."""
     status = status_of(error)
     if not isinstance(error, NpuError):
         error = ServerError(
@@ -89,7 +89,7 @@ def error_content(error: BaseException, protocol: Protocol = "openai") -> dict[s
 
 
 def error_event(error: BaseException, protocol: Protocol) -> bytes:
-    """Returns what ends a stream with an error."""
+    """Returns the event that ends a stream with an error."""
     content = error_content(error, protocol)
     if protocol == "ollama":
         return json.dumps(content).encode() + b"\n"
@@ -115,7 +115,7 @@ def error_response(
 
 
 def field_error(details: Sequence[Mapping[str, Any]]) -> RequestError:
-    """Returns the error for the first of pydantic's findings."""
+    """Returns the error for pydantic's first finding."""
     first = details[0]
     place = ".".join(str(part) for part in first["loc"]) or "body"
     received = "nothing" if first["type"] == "missing" else _shown(first.get("input"))

@@ -33,7 +33,7 @@ LOG = logging.getLogger("npu_llm.serving")
 _FREE = ("/", "/health", "/favicon.ico")
 _QUIET = ("/health", "/metrics")  # requested every few seconds
 _IGNORED_HEADER = "x-ignored-fields"
-_MAX_IGNORED = 20  # fields that the header names
+_MAX_IGNORED = 20  # maximum number of fields named in the header
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]|,")
 _NUMBER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -95,7 +95,7 @@ class Middleware:
         try:
             self._check(scope, headers)
             await self._app(scope, receive, numbered)
-        except asyncio.CancelledError:  # the server ends, and this is the last to go
+        except asyncio.CancelledError:  # the server is ending
             LOG.warning("a request was cut", extra={"notes": {"request": number}})
         except Exception as failure:  # a request must not end the server
             if not isinstance(failure, ServerError):
@@ -112,7 +112,7 @@ class Middleware:
     def _check(self, scope: Scope, headers: Headers) -> None:
         settings = self._settings
         if settings.checks_host and not is_local(_name_of(headers.get("host", ""))):
-            # A page of another site whose name was made to lead here.
+            # DNS rebinding: a page of another site whose name resolves to this machine.
             raise ServerError(
                 "server: answers requests for this machine by its own names; got another in the "
                 "Host header. Use 127.0.0.1 or localhost, or start it with --api-key.",
@@ -124,7 +124,7 @@ class Middleware:
         if scheme.lower() != "bearer":
             key = headers.get("x-api-key", "")  # Anthropic's
         given = key.strip().encode()
-        # All are compared, so that the time does not depend on which.
+        # Every key is compared, so that the time does not reveal which one matched.
         if not sum(hmac.compare_digest(given, one.encode()) for one in settings.api_keys):
             raise ServerError(
                 "server: must be asked with its key; got "
@@ -140,7 +140,7 @@ class Middleware:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Returns the names of fields for a header: ASCII, and not without end."""
+    """Returns the names of fields for a header: ASCII, limited in number."""
     shown = [name[:80].encode("ascii", "replace").decode() for name in names[:_MAX_IGNORED]]
     text = ", ".join(_UNPRINTABLE.sub("?", name) for name in shown)
     return text if len(names) <= _MAX_IGNORED else f"{text}, ..."
@@ -152,14 +152,14 @@ def _log_record(scope: Scope, number: str, status: list[int], seconds: float) ->
         "request": number,
         "method": scope["method"],
         "path": _path(scope),
-        "status": status[0] if status else 499,  # as nginx calls a client that left
+        "status": status[0] if status else 499,  # nginx's status for a client that disconnected
         "seconds": round(seconds, 4),
         **log_fields(scope),
     }
 
 
 def _path(scope: Scope) -> str:
-    """Returns the path as it was asked for, escaped: decoded, it may have line breaks."""
+    """Returns the escaped path of the request; decoded, it could contain line breaks."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("ascii", "backslashreplace")[:200]
 
@@ -246,12 +246,12 @@ class Traces:
         span.end()
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Sends the remaining spans."""
         self._provider.shutdown()
 
 
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):  # the package that it would be in; one that is barred
+    except (ModuleNotFoundError, ValueError):  # the package is missing or blocked
         return False

@@ -1,4 +1,4 @@
-"""Request bodies and forms, read within bounds of size and time, with checked fields."""
+"""Reads request bodies and forms with limits of size and time, and checks their fields."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from npu_llm.serving.request_error import RequestError
 __all__ = ["IGNORED", "read_body", "read_bytes", "read_form"]
 
 _Wanted = TypeVar("_Wanted", bound=Body)
-# The key of a request's scope for the names of the fields that are ignored.
+# Key in a request's scope for the names of ignored fields.
 IGNORED = "npu_llm.ignored"
 _Form = TypeVar("_Form", bound=FormBody)
 
 
 async def read_body(request: Request, wanted: type[_Wanted], settings: Settings) -> _Wanted:
-    """Returns the body of a request, and notes in its scope which fields are ignored.
+    """Returns the body of a request, and records the ignored fields in its scope.
 
     Args:
-        request: whose body has not been read.
-        wanted: what its fields are.
-        settings: how long it may be and may take to come, and whether unknown fields are refused.
+        request: a request whose body has not been read.
+        wanted: the schema of its fields.
+        settings: limits of size and time, and whether unknown fields are refused.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-json],
@@ -42,8 +42,8 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and "origin" in request.headers:
-        # Pages of other sites can send other types to this machine without asking first. Browsers
-        # name the site, and programs, of which some set no type, do not.
+        # Pages of other sites can send other types to this machine without a preflight. Browsers
+        # name the site; programs, some of which set no type, do not.
         raise RequestError(
             f"content-type: must be application/json where a page sends a request; got "
             f"{kind[:80] or 'none'!r}. Set it.",
@@ -80,7 +80,7 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
 
 
 def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
-    """Refuses fields that ask for what is not done, and notes those that nothing is known of."""
+    """Refuses unsupported fields, and records unknown ones."""
     others = other_fields(body)
     refused = others.unsupported + (others.unknown if is_strict else [])
     if refused:
@@ -96,12 +96,12 @@ def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
 
 
 async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> bytes:
-    """Returns the body as it is; raises what read_body does.
+    """Returns the body as bytes; raises as read_body.
 
     Args:
-        request: whose body has not been read.
-        max_bytes: how long it may be.
-        seconds: how long it may take to come.
+        request: a request whose body has not been read.
+        max_bytes: maximum size.
+        seconds: maximum time to receive it.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:18]) > max_bytes:
@@ -141,9 +141,9 @@ async def read_form(
     """Returns the fields of a form, and the content of its `file`.
 
     Args:
-        request: whose body has not been read.
-        wanted: what its fields are.
-        settings: as of read_body; a form has at least 25 MB, OpenAI's bound.
+        request: a request whose body has not been read.
+        wanted: the schema of its fields.
+        settings: as for read_body; the size limit of a form is at least 25 MB, OpenAI's limit.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-form],
@@ -178,7 +178,7 @@ async def read_form(
 
 
 def _check_origin(request: Request, settings: Settings) -> None:
-    """Refuses a form that a page of another site sends: browsers ask nobody before they do."""
+    """Refuses a form from a page of another site: browsers send those without a preflight."""
     origin = request.headers.get("origin")
     is_allowed = origin in settings.cors_origins or "*" in settings.cors_origins
     is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -25,14 +25,14 @@ from npu_llm.serving.models.registry import ModelRegistry
 __all__ = ["Server", "protocol_with_header_timeout", "run"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_FLUSH_S = 5.0  # in which the last events reach their clients
+_FLUSH_S = 5.0  # for the last events to reach their clients
 
 
 class Server(uvicorn.Server):
     """A server that returns after SIGINT or SIGTERM instead of raising the signal again.
 
-    Answers go on for a while then. Those that are left end with an error, not with a closed
-    connection.
+    Answers continue for the grace period. The remaining ones end with an error event before their
+    connections close.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Server(uvicorn.Server):
         """Creates the server.
 
         Args:
-            config: its timeout_graceful_shutdown is set here.
-            registry: the models, which end after the grace.
-            grace_s: how long answers may go on.
+            config: uvicorn's configuration; timeout_graceful_shutdown is set.
+            registry: the models, closed after the grace period.
+            grace_s: grace period in seconds.
             on_start: called with the port once the server listens.
         """
         super().__init__(config)
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
         self._on_start = on_start
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Closes the address, and ends the answers that are left after the grace."""
+        """Stops listening, and ends the remaining answers after the grace period."""
         ending = asyncio.create_task(self._end_models())
         try:
             await super().shutdown(sockets)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handles SIGINT and SIGTERM: the first finishes answers, the second ends at once."""
+        """Handles SIGINT and SIGTERM: the first starts the grace period, the second ends it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -97,16 +97,16 @@ class Server(uvicorn.Server):
 
 
 def run(registry: ModelRegistry, settings: Settings, *, on_start: Callable[[int], None]) -> None:
-    """Serves until SIGTERM or SIGINT; answers may go on for a while then.
+    """Serves until SIGTERM or SIGINT, then waits for answers for the grace period.
 
     Args:
         registry: the models.
-        settings: where to listen.
-        on_start: called when it does, with the port, which the system chooses for port 0; 0 where
-            it listens on a Unix socket.
+        settings: the server's settings.
+        on_start: called with the port once the server listens (the system's choice for port 0; 0
+            for a Unix socket).
 
     Raises:
-        ServerError: [server-port] if it cannot listen there.
+        ServerError: [server-port] if it cannot listen.
         OptionError: [traces-endpoint], [missing-otel].
     """
     traces = None if settings.traces_to is None else Traces.to(settings.traces_to)
@@ -127,7 +127,7 @@ def run(registry: ModelRegistry, settings: Settings, *, on_start: Callable[[int]
     server = Server(config, registry, grace_s=settings.grace_s, on_start=on_start)
     try:
         server.run()
-    except SystemExit as failure:  # uvicorn's way to say that it cannot listen
+    except SystemExit as failure:  # uvicorn exits if it cannot listen
         raise _cannot_listen(settings) from failure
     if not server.started:
         raise _cannot_listen(settings)
@@ -162,14 +162,15 @@ _ANSWER = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length:
 
 
 def protocol_with_header_timeout(seconds: float) -> type[H11Protocol]:
-    """Returns uvicorn's protocol, but that a connection without a whole head is closed in time.
+    """Returns uvicorn's protocol with a time limit for a request's line and headers.
 
-    uvicorn bounds how large an incomplete head may be and how long a connection may stay open after
-    an answer, but not how long the head of a request may take: each such connection would hold a
-    file of the process for ever.
+    uvicorn limits the size of an incomplete head and the idle time after an answer, but not the
+    time that the head of a request takes. Each such connection would hold a file descriptor
+    forever.
 
     Args:
-        seconds: from the connection, or from the first byte after an answer, to the head's end.
+        seconds: time limit from the connection, or from the first byte after an answer, to the end
+            of the head.
     """
 
     class HeaderTimeout(H11Protocol):

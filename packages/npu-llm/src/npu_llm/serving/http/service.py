@@ -1,4 +1,4 @@
-"""Service: the models, settings and metrics that endpoints share, and their one way to answer."""
+"""Service: the models, settings and metrics that endpoints share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GenerationBody(Protocol):
 
     Attributes:
         model: the name of the model; None for the first.
-        stream: whether the answer comes as events.
+        stream: whether the answer is streamed.
     """
 
     @property
@@ -47,25 +47,25 @@ class GenerationBody(Protocol):
 
 
 class AnswerWriter(Protocol):
-    """Writes answers in the form of a protocol."""
+    """Formats answers for a protocol."""
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
         """Returns the object for all answers."""
         ...
 
     def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answers as they come."""
+        """Yields the events of the answers."""
         ...
 
 
 class Service:
-    """A server's models, settings and counts.
+    """A server's models, settings and metrics.
 
     Attributes:
         registry: the models.
-        settings: how it is reached.
-        metrics: counts of its answers.
-        started: seconds since 1970.
+        settings: the server's settings.
+        metrics: metrics of its answers.
+        started: start time in seconds since 1970.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings) -> None:
@@ -75,11 +75,11 @@ class Service:
         self.started = int(time.time())
 
     async def read(self, request: Request, wanted: type[_Wanted]) -> _Wanted:
-        """Returns a request's body; raises as read_body does."""
+        """Returns a request's body; raises as read_body."""
         return await read_body(request, wanted, self.settings)
 
     async def read_form(self, request: Request, wanted: type[_Form]) -> tuple[_Form, bytes]:
-        """Returns a form's fields and its file; raises as read_form does."""
+        """Returns a form's fields and its file; raises as read_form."""
         return await read_form(request, wanted, self.settings)
 
     async def answer(
@@ -97,8 +97,8 @@ class Service:
             request: the HTTP request.
             body: its body.
             asked: the request without its protocol.
-            writer: writes the answers in the protocol's form.
-            media_type: that of the stream.
+            writer: formats the answers.
+            media_type: media type of the stream.
         """
         stack = AsyncExitStack()
         try:
@@ -129,7 +129,7 @@ class Service:
             await close()
 
     async def _start(self, served: ServedModel, asked: TextRequest) -> Generation:
-        """Submits a request once its images and sounds are there."""
+        """Submits a request after its images and sounds are read."""
         may_fetch = self.settings.fetches_media
         prompts = [
             replace(one, messages=await with_media(one.messages, may_fetch=may_fetch))
@@ -178,7 +178,7 @@ _WHOLE = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120
 
 
 class Metrics:
-    """Counts of one server since its start."""
+    """Metrics of a server since its start."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._collector = collector = CollectorRegistry()
@@ -209,7 +209,7 @@ class Metrics:
         collector.register(_Engines(registry))
 
     def count(self, model: str, prompt_tokens: int, answer: Answer) -> None:
-        """Counts an answer that has ended, or that its client left."""
+        """Counts a finished or abandoned answer."""
         self._prompt.labels(model).inc(prompt_tokens)
         self._queries.labels(model).inc(prompt_tokens)
         self._cached.labels(model).inc(answer.cached_tokens)
@@ -224,29 +224,29 @@ class Metrics:
             self._time_per_token.labels(model).observe(passed / (answer.tokens - 1))
 
     def count_vectors(self, model: str, tokens: int, seconds: float) -> None:
-        """Counts a request for vectors that was answered."""
+        """Counts an answered request for vectors."""
         self._prompt.labels(model).inc(tokens)
         self._finished.labels(model, "stop").inc()
         self._latency.labels(model).observe(seconds)
 
     def count_transcript(self, model: str, seconds: float) -> None:
-        """Counts a sound that was transcribed."""
+        """Counts a transcription."""
         self._finished.labels(model, "stop").inc()
         self._latency.labels(model).observe(seconds)
 
     def text(self) -> bytes:
-        """Returns all of it as Prometheus reads it."""
+        """Returns all metrics in Prometheus's format."""
         return generate_latest(self._collector)
 
 
 class _Engines:
-    """What the engines are doing when they are pending."""
+    """Metrics of the engines' current work."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._models = registry
 
     def collect(self) -> Iterator[Any]:
-        """Yields the figures; see prometheus_client's collectors."""
+        """Yields the metrics; see prometheus_client's collectors."""
         running = GaugeMetricFamily(
             "vllm:num_requests_running", "Requests that are answered.", labels=["model_name"]
         )

@@ -19,22 +19,21 @@ class Settings:
     """Address, key, limits and logs of a server.
 
     Attributes:
-        host, port: where it listens.
-        uds: a Unix socket to listen on instead; None for none.
-        api_keys: one of which clients must send; empty for nothing.
-        is_open: whether anybody who reaches another address than this machine's own is answered
-            without a key.
-        grace_s: how long answers may go on after SIGTERM.
-        max_body_bytes: how long a request may be.
-        header_timeout_s: how long its line and headers may take to come.
-        body_timeout_s: how long the rest may take.
-        log_format: how its log looks.
-        traces_to: the collector that spans of requests are sent to; None for none.
-        cors_origins: sites whose pages may use the server; "*" for all.
-        tls_cert, tls_key: files of a certificate and its key; None for no TLS.
+        host, port: address to listen on.
+        uds: Unix socket to listen on instead; None for the address.
+        api_keys: keys of which clients must send one; empty for no authentication.
+        is_open: whether to answer without a key on an address that other machines can reach.
+        grace_s: grace period of answers after SIGTERM.
+        max_body_bytes: maximum size of a request.
+        header_timeout_s: time limit for a request's line and headers.
+        body_timeout_s: time limit for its body.
+        log_format: format of the log.
+        traces_to: OTLP endpoint for spans of requests; None for no tracing.
+        cors_origins: origins whose pages may use the server; "*" for all.
+        tls_cert, tls_key: files of the certificate and its key; None for no TLS.
         refuses_unknown_fields: whether a request with an unknown field is refused; else the field
             is ignored and named in a header of the response.
-        fetches_media: whether images and sounds are fetched from addresses in requests.
+        fetches_media: whether images and sounds are fetched from URLs in requests.
     """
 
     host: str = "127.0.0.1"
@@ -65,12 +64,12 @@ class Settings:
 
     @property
     def checks_host(self) -> bool:
-        """Whether a request must name this machine: no key keeps other sites' pages out then."""
+        """Whether the Host header must name this machine: no key keeps other sites out."""
         return self.uds is None and not self.api_keys and is_local(self.host)
 
 
 def is_local(host: str) -> bool:
-    """Whether an address or a name is this machine, for this machine alone."""
+    """Whether an address or a name is a loopback address."""
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -20,7 +20,7 @@ def event(content: Mapping[str, Any] | str, *, name: str | None = None) -> bytes
 
     Args:
         content: JSON, or a line of text.
-        name: the event's type; None for none.
+        name: the event's type; None to omit it.
     """
     text = content if isinstance(content, str) else json.dumps(content, allow_nan=False)
     kind = "" if name is None else f"event: {name}\n"
@@ -40,11 +40,11 @@ class EventStream(Response):
         """Creates the response.
 
         Args:
-            events: must not raise.
-            close: called at the end, also when nothing was sent.
-            media_type: that of the events.
+            events: generator of events; must not raise.
+            close: called at the end, even if nothing was sent.
+            media_type: media type of the response.
         """
-        # X-Accel-Buffering: nginx would hold events back.
+        # X-Accel-Buffering: nginx would buffer events.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
@@ -87,10 +87,10 @@ class ClientLeftError(Exception):
 
 
 async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Returns what the work does, unless the client leaves first.
+    """Returns the result of the work, unless the client disconnects first.
 
     Raises:
-        ClientLeftError: if it does; the work is cancelled then.
+        ClientLeftError: if the client disconnects; the work is cancelled.
     """
     doing = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(request.receive))

@@ -1,1 +1,1 @@
-"""The models that a server has, with their tokenizers and engines."""
+"""A server's models with their tokenizers and engines."""

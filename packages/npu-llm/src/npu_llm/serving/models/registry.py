@@ -1,4 +1,4 @@
-"""Registry of the models that a server has, loaded when requests name them."""
+"""Registry of a server's models, which are loaded at their first request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "kind_of"]
 Served = ServedModel | ServedEncoder | ServedReranker | ServedSpeech
 _Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedReranker, ServedSpeech)
 
-# What a model makes: text, vectors of texts, scores of pairs, or transcripts of sounds.
+# Kinds of models by their output: text, vectors of texts, scores of pairs, transcripts of sounds.
 Kind = Literal["text", "vectors", "scores", "transcripts"]
 CLASSES: dict[Kind, type[Served]] = {
     "text": ServedModel,
@@ -35,17 +35,16 @@ _ENDPOINTS: dict[type, str] = {
     ServedReranker: "/rerank and /score",
     ServedSpeech: "/v1/audio/transcriptions",
 }
-_LOOK_S = 1.0  # how often idle models are looked for
+_LOOK_S = 1.0  # interval of the check for idle models
 
 
 class ModelRegistry:
     """Models by name, each loaded at its first use.
 
     Attributes:
-        names: what clients may ask for; the first of the right kind is meant where a request names
-            none.
-        loaded: those that are in memory.
-        parents: the names of the models that adapters change, by the adapters' names.
+        names: names for requests; a request without a name uses the first model of the right kind.
+        loaded: the models in memory.
+        parents: names of adapters' base models, by adapter.
     """
 
     def __init__(
@@ -59,18 +58,18 @@ class ModelRegistry:
         sizes: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
     ) -> None:
-        """Names the models.
+        """Creates a registry without loaded models.
 
         Args:
-            loaders: load a model, by its name.
-            kinds: what models are, by their names; those that it does not name are ServedModel.
-            parents: see the attribute.
-            idle_s: after how many seconds without a request a model is unloaded; None for never.
-            max_loaded: how many may be in memory; the least recently used one that answers
-                nothing makes place. None for no bound.
-            sizes: how many bytes models take, by their names.
-            max_bytes: how many those in memory may take together; a request for a model that
-                finds no place, as all others answer, is refused. None for no bound.
+            loaders: functions that load the models, by name.
+            kinds: classes of the models, by name; ServedModel by default.
+            parents: see above.
+            idle_s: seconds without a request after which a model is unloaded; None for never.
+            max_loaded: maximum number of loaded models; the least recently used idle one is
+                unloaded. None for no limit.
+            sizes: sizes of models in bytes, by name.
+            max_bytes: maximum total size of loaded models; a request that would need more while all
+                others are busy is refused. None for no limit.
         """
         self.names = list(loaders)
         self.loaded: dict[str, Served] = {}
@@ -89,7 +88,7 @@ class ModelRegistry:
         """Returns the name of a model, without the tag that Ollama's clients may add.
 
         Raises:
-            ModelError: [unknown-model] if there is none of that name.
+            ModelError: [unknown-model] for an unknown name.
         """
         if name not in self._loaders:
             name = name.removesuffix(":latest")
@@ -102,38 +101,37 @@ class ModelRegistry:
         return name
 
     def kind(self, name: str) -> Kind:
-        """Returns what a model makes."""
+        """Returns the kind of a model."""
         return next(kind for kind, one in CLASSES.items() if one is self._kinds[name])
 
     def has(self, name: str | None, kind: type[Served]) -> bool:
-        """Whether a model is of a kind, or there is one of that kind if it is None."""
+        """Whether a model is of a kind; for None, whether any model is."""
         if name is None:
             return kind in self._kinds.values()
         return self._kinds[self.check(name)] is kind
 
     @asynccontextmanager
     async def use(self, name: str | None, kind: type[_Kind]) -> AsyncIterator[_Kind]:
-        """Loads a model if need be, and keeps it in memory for the block.
+        """Loads a model if necessary, and keeps it in memory within the block.
 
         Args:
-            name: of the model; None for the first of its kind.
-            kind: what it must be.
+            name: name of the model; None for the first of its kind.
+            kind: kind that it must be.
 
         Raises:
-            ModelError: [unknown-model], [model-endpoint] for one of another kind, or what loading
-                raises.
-            ServerError: [server-memory] if it finds no place beside others that answer.
+            ModelError: [unknown-model], [model-endpoint] for another kind, or an error of loading.
+            ServerError: [server-memory] if busy models leave too little memory.
         """
         async with self._held(self._meant(name, kind)) as served:
             yield cast(_Kind, served)
 
     async def load(self, name: str) -> None:
-        """Loads a model before it is asked for."""
+        """Loads a model in advance."""
         async with self._held(self.check(name)):
             pass
 
     async def unload_idle(self) -> None:
-        """Unloads idle models, until it is cancelled."""
+        """Unloads idle models until it is cancelled."""
         while self._idle_s is not None:
             await asyncio.sleep(min(_LOOK_S, self._idle_s))
             async with self._loading:
@@ -143,7 +141,7 @@ class ModelRegistry:
                         await self._unload(name)
 
     async def close(self, *, grace_s: float) -> None:
-        """Unloads all models; waits for their answers first, see Engine.close."""
+        """Unloads all models; first waits for their answers, see Engine.close."""
         for name in list(self.loaded):
             served = self.loaded.pop(name)
             await asyncio.to_thread(served.close, grace_s=grace_s)
@@ -190,7 +188,7 @@ class ModelRegistry:
                     code="server-memory",
                 )
             else:
-                return  # there is one more for as long as all of them answer
+                return  # one more is allowed while all of them answer
 
     def _are_too_many(self) -> bool:
         return self._most_loaded is not None and len(self.loaded) >= self._most_loaded
@@ -211,14 +209,14 @@ _TASKS: dict[str, Kind] = {
     "AutoModelForSequenceClassification": "scores",
     "AutoModelForSpeechSeq2Seq": "transcripts",
 }
-# How transformers calls architectures that write text, and only those.
+# Suffixes of transformers' classes for language models.
 _WRITING = ("ForCausalLM", "LMHeadModel")
 
 
 def kind_of(path: str | None) -> Kind:
-    """Returns what a checkpoint makes; "text" where that cannot be told.
+    """Returns the kind of a checkpoint; "text" if it is unknown.
 
-    transformers is imported only where a config leaves it open: that takes seconds.
+    transformers takes seconds to import, and is imported only if the config is not enough.
 
     Args:
         path: a checkpoint folder or file, an exported folder, or a name on the hub; None for the
@@ -228,7 +226,7 @@ def kind_of(path: str | None) -> Kind:
         return "text"
     folder = Path(path).expanduser()
     if (folder / "modules.json").is_file() and not (folder / MANIFEST).is_file():
-        return "vectors"  # sentence-transformers wrote it, whatever the model was before
+        return "vectors"  # written by sentence-transformers
     if _writes(folder):
         return "text"
     from npu_llm.tasks.auto_model import find_task
@@ -236,16 +234,16 @@ def kind_of(path: str | None) -> Kind:
     try:
         return _TASKS.get(find_task(path), "text")
     except ModelError:
-        return "text"  # what loads it as a language model says what is wrong
+        return "text"  # loading it as a language model reports the problem
 
 
 def _writes(folder: Path) -> bool:
-    """Whether a GGUF file's or a folder's own words say that it writes text."""
+    """Whether the metadata of a GGUF file or folder names a language model."""
     if folder.suffix == ".gguf":
         try:
             return find_gguf_task(folder) == "AutoModelForCausalLM"
         except (ModelError, OSError):
-            return True  # what loads it says what is wrong
+            return True  # loading reports the problem
     try:
         if (folder / MANIFEST).is_file():
             about = json.loads((folder / MANIFEST).read_text())["about"]

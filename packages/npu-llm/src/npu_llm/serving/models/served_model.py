@@ -1,4 +1,4 @@
-"""ServedModel: a model, its tokenizer, its engine, and what its makers recommend."""
+"""ServedModel: a language model with its tokenizer, engine and recommended settings."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = ["ServedModel"]
 _Result = TypeVar("_Result")
 
 _LONG = 32 << 10  # characters, which take about 30 ms
-_MAX_MAKING_S = 10.0  # real forms take milliseconds
-_MAX_LONG = 8  # texts of that length that wait
+_MAX_MAKING_S = 10.0  # for compiling a form; usual ones take milliseconds
+_MAX_LONG = 8  # maximum number of waiting texts of that length
 _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 class ServedModel:
-    """A model that answers.
+    """A loaded language model.
 
     Attributes:
-        name: what clients call it.
+        name: name in requests.
         engine: runs its steps.
-        tokenizer: for decoding, in the event loop only.
+        tokenizer: tokenizer for decoding, in the event loop only.
         token_bytes: the bytes of its tokens.
-        output_format: the form of its answers to conversations.
-        sampling: what a request that names nothing gets: the settings of the model's generation
-            config if it draws tokens; else temperature 1.0 and no bounds.
-        ends: the tokens that end an answer.
-        context_length: how many tokens prompt and answer have at most; None for no bound.
+        output_format: format of reasoning and calls in its answers.
+        sampling: default sampling settings: those of the model's generation config if it samples,
+            otherwise temperature 1.0.
+        ends: tokens that end an answer.
+        context_length: maximum number of tokens of prompt and answer; None for no limit.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ServedModel:
         """Starts the engine.
 
         Args:
-            name: what clients call it.
-            model: a language model, or what has the same properties.
+            name: name in requests.
+            model: a language model, or an object with the same properties.
             options: of the engine.
-            engine: one that runs already; None for an Engine of the model.
+            engine: a running engine; None to create one.
 
         Raises:
             ModelError: [missing-tokenizer] for a model without one.
@@ -62,9 +62,9 @@ class ServedModel:
         self.name = name
         self.model = model
         self.context_length = model.context_length
-        # Encoding a long text takes long, and changes settings of some tokenizers meanwhile.
+        # Encoding a long text takes time, and changes settings of some tokenizers meanwhile.
         self._encoder = model.text_tokenizer
-        self._long_encoder: Any = None  # made for the first long text
+        self._long_encoder: Any = None  # created for the first long text
         self._num_long = 0
         self.tokenizer = copy.deepcopy(self._encoder)
         self.token_bytes = TokenBytes(self.tokenizer)
@@ -82,17 +82,17 @@ class ServedModel:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether the engine can answer."""
         return self.engine.is_alive
 
     @property
     def capabilities(self) -> list[str]:
-        """What the model can do, in Ollama's words."""
+        """Capabilities of the model, by Ollama's names."""
         found = {"tools": self.output_format.calls, "thinking": self.output_format.thinking}
         return ["completion", *(name for name, style in found.items() if style is not None)]
 
     def find_token(self, names: Sequence[str]) -> int | None:
-        """Returns the token of one of several names; None if the vocabulary has none."""
+        """Returns the token with one of several names; None if the vocabulary has none of them."""
         backend = self.tokenizer.backend_tokenizer
         found = (None if backend is None else backend.token_to_id(name) for name in names)
         return next((token for token in found if token is not None), None)
@@ -102,11 +102,11 @@ class ServedModel:
 
         Args:
             text: any text.
-            special: whether to add the tokens that the tokenizer puts around a text.
+            special: whether to add the tokenizer's special tokens.
 
         Raises:
             OptionError: [text-encoding] for text that is not Unicode.
-            ContextError: [context-overflow] for text that is certainly longer than the context.
+            ContextError: [context-overflow] for text that cannot fit into the context.
             ServerError: [server-busy] if too many long texts wait.
         """
         check_text("prompt", text)
@@ -120,7 +120,7 @@ class ServedModel:
         template_options: Mapping[str, Any] | None = None,
         continues_last: bool = False,
     ) -> list[int]:
-        """Returns the tokens of a conversation; takes and raises what encode_chat does too.
+        """Returns the tokens of a conversation; arguments and errors as for encode_chat.
 
         Raises:
             RequestError: [request-unsupported] for images and sounds.
@@ -151,15 +151,16 @@ class ServedModel:
         conversation: Sequence[int] | None = None,
         budget: int | None = None,
     ) -> TokenConstraint | None:
-        """Returns the constraint of one answer; None if every token may come.
+        """Returns the constraint of one answer; None if every token is allowed.
 
         Args:
-            make: returns the form, or the forms without and after reasoning; None for any.
+            make: returns the form, or the forms without and after reasoning; None for free text.
             conversation: tokens of the prompt, if the answer may reason first.
             budget: maximum number of tokens of reasoning; None for no limit.
 
         Raises:
-            OptionError: [answer-form], also where it takes too long; [missing-llguidance].
+            OptionError: [answer-form] for an invalid form or one that takes too long to compile,
+                [missing-llguidance].
         """
         if make is None and budget is None:
             return None
@@ -190,7 +191,7 @@ class ServedModel:
             thread.shutdown(cancel_futures=True, wait=False)
 
     async def _encode(self, length: int, work: Callable[[Any], list[int]]) -> list[int]:
-        """Returns what some work does with a tokenizer; short texts do not wait for long ones.
+        """Runs work with a tokenizer; short texts do not wait for long ones.
 
         Args:
             length: number of characters.

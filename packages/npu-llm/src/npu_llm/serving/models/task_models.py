@@ -1,4 +1,4 @@
-"""Encoders and speech models that a server runs, one batch after the other."""
+"""Encoders, rerankers and speech models, which process one batch at a time."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Executor:
     """A worker thread and a bounded queue of requests.
 
     Attributes:
-        waiting: those requests.
+        waiting: number of queued requests.
         is_closed: whether it has ended.
     """
 
     def __init__(self, name: str, *, max_waiting: int) -> None:
-        """Starts without requests.
+        """Starts the thread.
 
         Args:
-            name: of the thread.
-            max_waiting: requests that are taken at once; more are refused.
+            name: name of the thread.
+            max_waiting: maximum number of concurrent requests; more are refused.
         """
         self.waiting = 0
         self.is_closed = False
@@ -52,7 +52,7 @@ class Executor:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Counts a request for the block; raises ServerError [server-busy] for one too many."""
+        """Counts a request for the block; raises ServerError [server-busy] above the limit."""
         if self.waiting >= self._max_waiting:
             raise too_busy(self._max_waiting)
         self.waiting += 1
@@ -62,28 +62,28 @@ class Executor:
             self.waiting -= 1
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
-        """Returns what a piece of work does in the thread; raises ServerError [server-stopping]."""
+        """Runs work in the thread and returns its result; raises ServerError [server-stopping]."""
         if self.is_closed:
             raise stopping()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Ends it once the piece that runs is done."""
+        """Ends the thread after the current work."""
         self.is_closed = True
         self._thread.shutdown(cancel_futures=True)
 
 
-# Texts of one turn in the thread: more would let others wait longer behind a long list.
+# Texts of one batch in the thread: more would delay other requests.
 _MAX_TEXTS = 64
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What was made of texts.
+    """Vectors of texts.
 
     Attributes:
         values: (texts, width) float32, finite.
-        tokens: how many were read.
+        tokens: number of tokens read.
         model: the name of the model.
     """
 
@@ -94,11 +94,11 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Scores:
-    """How well pairs of texts fit together.
+    """Relevance scores of pairs of texts.
 
     Attributes:
-        values: one for each pair, the higher the better.
-        tokens: how many were read.
+        values: one for each pair; higher is better.
+        tokens: number of tokens read.
         model: the name of the model.
     """
 
@@ -108,70 +108,70 @@ class Scores:
 
 
 class _ServedTask:
-    """A model that answers in a thread.
+    """A model with a worker thread.
 
     Attributes:
-        name: what clients call it.
+        name: name in requests.
     """
 
     def __init__(self, name: str, kind: str, *, max_waiting: int) -> None:
         """Starts the thread.
 
         Args:
-            name: what clients call it.
-            kind: names the thread.
-            max_waiting: requests that are taken at once; more are refused.
+            name: name in requests.
+            kind: prefix of the thread's name.
+            max_waiting: maximum number of concurrent requests; more are refused.
         """
         self.name = name
         self._executor = Executor(f"npu-llm {kind}", max_waiting=max_waiting)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether the thread runs."""
         return not self._executor.is_closed
 
     @property
     def waiting(self) -> int:
-        """How many requests are read or wait for it."""
+        """Number of running and queued requests."""
         return self._executor.waiting
 
     def close(self, *, grace_s: float = 0.0) -> None:
-        """Ends it once the batch that is read is done; `grace_s` has no other effect."""
+        """Ends the thread after the current batch; `grace_s` has no effect."""
         self._executor.close()
 
 
 class _ServedTexts(_ServedTask):
-    """A model of texts that answers.
+    """An encoder of texts.
 
     Attributes:
-        name: what clients call it.
+        name: name in requests.
         model: the model.
     """
 
     def __init__(self, name: str, model: TaskModel, *, max_waiting: int = 256) -> None:
-        """Takes the model.
+        """Starts the thread for a model.
 
         Args:
-            name: what clients call it.
-            model: with its tokenizer.
-            max_waiting: requests that are taken at once; more are refused.
+            name: name in requests.
+            model: the model with its tokenizer.
+            max_waiting: maximum number of concurrent requests; more are refused.
 
         Raises:
-            ModelError: [missing-processor] for a model without tokenizer.
+            ModelError: [missing-processor] for a model without a tokenizer.
         """
         super().__init__(name, "texts", max_waiting=max_waiting)
         self.model: Any = model
-        self._tokenizer = model.tokenizer  # loaded here: a missing one is told at once
+        self._tokenizer = model.tokenizer  # loaded here to report a missing one early
 
 
 class ServedEncoder(_ServedTexts):
-    """An encoder that answers."""
+    """An encoder for vectors."""
 
     model: NPUModelForFeatureExtraction
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens a text has at most; None for no bound."""
+        """Maximum number of tokens of a text; None for no limit."""
         return self.model.max_seq_length
 
     @property
@@ -185,13 +185,13 @@ class ServedEncoder(_ServedTexts):
 
         Args:
             texts: at least one; text, or tokens as they are.
-            dimensions: how many numbers of each vector are wanted, for models that were trained
-                for this (Matryoshka: Kusupati et al., 2022).
+            dimensions: length of the vectors, for models trained for several lengths (Matryoshka:
+                Kusupati et al., 2022).
 
         Raises:
-            OptionError: [text-encoding], [token-range], or [vector-size] for dimensions that the
-                model was not trained for.
-            ContextError: [context-overflow] for a text that is too long: none is cut.
+            OptionError: [text-encoding], [token-range], or [vector-size] for unsupported
+                dimensions.
+            ContextError: [context-overflow] for a text that is too long; texts are not truncated.
             ServerError: [server-busy], [server-stopping].
         """
         self._check_size(dimensions)
@@ -202,10 +202,10 @@ class ServedEncoder(_ServedTexts):
         self, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None
     ) -> Vectors:
         encoded = await self._executor.run(partial(self._encode, texts))
-        # The longest first: one that is too long is told before any is read.
+        # Longest first, so that a text that is too long is reported before any is processed.
         rows = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))
         found = []
-        for start in range(0, len(rows), _MAX_TEXTS):  # others take turns between
+        for start in range(0, len(rows), _MAX_TEXTS):  # other requests run in between
             some = rows[start : start + _MAX_TEXTS]
             batch = [encoded[row] for row in some]
             found.append(await self._executor.run(partial(self._run, batch)))
@@ -248,20 +248,20 @@ class ServedEncoder(_ServedTexts):
 
 
 class ServedReranker(_ServedTexts):
-    """A cross-encoder that answers."""
+    """A cross-encoder for scores."""
 
     model: NPUModelForSequenceClassification
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens a pair has at most; None for no bound."""
+        """Maximum number of tokens of a pair; None for no limit."""
         return self.model.context_length
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """Returns how well the second text of each pair answers the first.
+        """Returns the relevance of the second text of each pair to the first.
 
         Args:
-            pairs: at least one; what the model does not take at their ends is cut.
+            pairs: at least one; texts above the model's limit are truncated.
 
         Raises:
             OptionError: [text-encoding].
@@ -274,7 +274,7 @@ class ServedReranker(_ServedTexts):
         with self._executor.slot():
             values: list[float] = []
             tokens = 0
-            for start in range(0, len(pairs), _MAX_TEXTS):  # others take turns between
+            for start in range(0, len(pairs), _MAX_TEXTS):  # other requests run in between
                 some = pairs[start : start + _MAX_TEXTS]
                 found, count = await self._executor.run(partial(self._run, some))
                 values, tokens = values + found, tokens + count
@@ -294,37 +294,37 @@ class ServedReranker(_ServedTexts):
 
 
 class ServedSpeech(_ServedTask):
-    """A model of speech that answers.
+    """A speech model for transcripts.
 
     Attributes:
-        name: what clients call it.
+        name: name in requests.
         context_length: None: a sound may be of any length.
     """
 
     context_length: int | None = None
 
     def __init__(self, name: str, transcriber: Transcriber, *, max_waiting: int = 256) -> None:
-        """Takes the model.
+        """Starts the thread for a model.
 
         Args:
-            name: what clients call it.
-            transcriber: the model with what prepares its inputs.
-            max_waiting: requests that are taken at once; more are refused.
+            name: name in requests.
+            transcriber: the model with its processor.
+            max_waiting: maximum number of concurrent requests; more are refused.
         """
         super().__init__(name, "speech", max_waiting=max_waiting)
         self.transcriber = transcriber
         self._is_closing = threading.Event()
 
     async def transcribe(self, content: bytes, options: TranscriptOptions) -> Transcript:
-        """Returns what is said in a WAV file; a call that is cancelled ends at the next token.
+        """Transcribes a WAV file; a cancelled call ends at the next token.
 
         Args:
             content: the file's bytes.
-            options: of the transcript.
+            options: transcription options.
 
         Raises:
-            OptionError: as npu_llm.speech.wave_file.read_samples does; [speech-option] for what the
-                model does not know.
+            OptionError: as npu_llm.speech.wave_file.read_samples; [speech-option] for an
+                unsupported option.
             ServerError: [server-busy], [server-stopping].
         """
         self.transcriber.check(options)
@@ -337,7 +337,7 @@ class ServedSpeech(_ServedTask):
                 raise
 
     def close(self, *, grace_s: float = 0.0) -> None:
-        """Ends it at the next token; `grace_s` has no other effect."""
+        """Ends the thread at the next token; `grace_s` has no effect."""
         self._is_closing.set()
         super().close()
 

@@ -1,4 +1,4 @@
-"""ServedVisionModel: a model of images and text behind the interface of one that writes."""
+"""ServedVisionModel: a vision-language model with the interface of ServedModel."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ImagePrompt", "ServedVisionModel"]
 
-_MAX_PIXELS = 1 << 25  # of an image: 5,800 by 5,800
+_MAX_PIXELS = 1 << 25  # maximum size of an image: 5,800 by 5,800
 
 
 class ImagePrompt(list[int]):
-    """The tokens of a conversation, with all inputs of the model.
+    """The tokens of a conversation with the model's other inputs.
 
     Attributes:
         inputs: arguments of generate.
@@ -45,18 +45,18 @@ class ImagePrompt(list[int]):
 
 
 class ServedVisionModel(ServedModel):
-    """A model of images and text that answers conversations, one at a time."""
+    """A vision-language model that answers one conversation at a time."""
 
     def __init__(
         self, name: str, model: NPUModelForImageTextToText, processor: Any, options: EngineOptions
     ) -> None:
-        """Takes the model.
+        """Starts the engine.
 
         Args:
-            name: what clients call it.
+            name: name in requests.
             model: the model.
             processor: see npu_llm.vision_language.prompting.load_processor.
-            options: of which the numbers of waiting requests and of an answer's tokens count.
+            options: limits, of which max_waiting and max_new_tokens apply.
         """
         text = _TextSide(model, processor)
         super().__init__(name, text, options, engine=_VisionEngine(model, options))
@@ -65,7 +65,7 @@ class ServedVisionModel(ServedModel):
 
     @property
     def capabilities(self) -> list[str]:
-        """What the model can do, in Ollama's words."""
+        """Capabilities of the model, by Ollama's names."""
         return [*super().capabilities, "vision"]
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -88,9 +88,9 @@ class ServedVisionModel(ServedModel):
         """Returns the tokens of a conversation with images, and the model's inputs.
 
         Raises:
-            RequestError: [request-unsupported] for tools, sounds, or a message to be continued;
+            RequestError: [request-unsupported] for tools, sounds, or a message to continue;
                 [request-field] for special tokens in a text.
-            OptionError: [image-unreadable] for what is not an image.
+            OptionError: [image-unreadable] for an unreadable image.
             ModelError: [chat-template] if the template refuses the messages.
         """
         if tools or template_options or continues_last:
@@ -118,7 +118,7 @@ class ServedVisionModel(ServedModel):
             raise _unsupported("a sound")
         text = str(part["text"])
         special = next((one for one in self.tokenizer.special_tokens if one in text), None)
-        if special is not None:  # the processor would put an image, or a role, there
+        if special is not None:  # the processor would insert an image or a role
             raise RequestError(
                 f"messages: must be without the model's special tokens; got {special!r:.80}. "
                 "Rewrite it.",
@@ -129,7 +129,7 @@ class ServedVisionModel(ServedModel):
 
 
 class _TextSide:
-    """The properties of a model of images and text that those of a language model are."""
+    """The language-model properties of a vision-language model."""
 
     def __init__(self, model: NPUModelForImageTextToText, processor: Any) -> None:
         self.context_length = model.context_length
@@ -159,7 +159,7 @@ class _Handle:
 
 
 class _VisionEngine:
-    """Answers one request after the other by the model's generate, with the engine's sampler."""
+    """Answers requests one at a time with the model's generate and the engine's sampler."""
 
     def __init__(self, model: NPUModelForImageTextToText, options: EngineOptions) -> None:
         self.options = options
@@ -173,11 +173,11 @@ class _VisionEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether the thread runs."""
         return not self._is_closing
 
     def check_count(self, count: int) -> int:
-        """Does what Engine.check_count does."""
+        """See Engine.check_count."""
         limit = 1 + self.options.max_waiting
         if count > limit:
             raise OptionError(
@@ -188,7 +188,7 @@ class _VisionEngine:
         return limit
 
     def submit_all(self, requests: Sequence[Request]) -> list[_Handle]:
-        """Does what Engine.submit_all does, for an ImagePrompt each."""
+        """See Engine.submit_all; each prompt is an ImagePrompt."""
         limit = self.check_count(len(requests))
         for request in requests:
             if request.params.prompt_logprobs is not None:
@@ -232,7 +232,7 @@ class _VisionEngine:
             )
 
     def _answer(self, answer: Answering, prompt: Any) -> None:
-        """Runs one generation, whose tokens the answer's sampler chooses."""
+        """Runs one generation with the answer's sampler."""
         from transformers import GenerationConfig
 
         ended: list[Any] = []

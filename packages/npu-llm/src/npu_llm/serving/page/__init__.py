@@ -1,1 +1,1 @@
-"""The page to try a server: page.html beside this, one file that needs no network."""
+"""The server's web page: page.html, a single file that needs no network."""

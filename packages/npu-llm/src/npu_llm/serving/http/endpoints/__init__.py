@@ -1,1 +1,1 @@
-"""What is answered at each path."""
+"""The endpoints, one module for each protocol."""

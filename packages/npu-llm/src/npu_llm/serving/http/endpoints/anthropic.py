@@ -46,7 +46,7 @@ __all__ = ["count_tokens", "messages"]
 
 
 async def messages(request: Request) -> Response:
-    """Answers a conversation, whole or as events."""
+    """Answers a conversation, as one object or a stream of events."""
     service = service_of(request)
     body = await service.read(request, MessagesBody)
     sampling = {"temperature": body.temperature, "top_p": body.top_p or None}
@@ -105,7 +105,7 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
         found.append({"role": "system", "content": content_of(body.system)})
     for message in body.messages:
         found += _messages_of(message)
-    # The answer continues an assistant's message that comes last.
+    # A last message of the assistant is continued.
     last = found[-1]
     is_begun = bool(last["content"]) and "tool_calls" not in last
     continues = body.messages[-1].role == "assistant" and is_begun
@@ -126,7 +126,7 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
 
 
 def _messages_of(message: AnthropicMessage) -> Iterator[dict[str, Any]]:
-    """Yields a message as chat templates take it: outputs of tools are messages too."""
+    """Yields a message in the form of chat templates, where outputs of tools are messages."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
         return
@@ -171,7 +171,7 @@ class _Messages:
         }
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the message as it comes."""
+        """Yields the events of the message."""
 
         def emit(kind: str, **content: Any) -> bytes:
             return event({"type": kind, **content}, name=kind)
@@ -196,10 +196,10 @@ class _Messages:
 
 
 class _Blocks:
-    """Turns deltas into the events of blocks, one of which is open at a time.
+    """Converts deltas to events of blocks, of which one is open at a time.
 
     Attributes:
-        finish: why the answer ended; "" before.
+        finish: the finish reason; "" before the end.
         has_calls: whether a call has begun.
     """
 

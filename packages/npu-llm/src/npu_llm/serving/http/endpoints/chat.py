@@ -1,4 +1,4 @@
-"""/v1/chat/completions: answers to conversations, as OpenAI's clients read them."""
+"""/v1/chat/completions: answers to conversations, in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from npu_llm.serving.request_error import RequestError
 
 __all__ = ["ChunkWriter", "chat_completions", "usage_of"]
 
-# Options of chat templates that transformers takes for its own.
+# Options of chat templates that transformers uses itself.
 _RESERVED = {
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents",
     "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
@@ -39,7 +39,7 @@ _RESERVED = {
 
 
 async def chat_completions(request: Request) -> Response:
-    """Answers a conversation, whole or as events."""
+    """Answers a conversation, as one object or a stream of events."""
     service = service_of(request)
     body = await service.read(request, ChatBody)
     if body.model is not None and service.registry.has(body.model, ServedSpeech):
@@ -49,7 +49,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """Returns how many tokens were read and written, in OpenAI's form."""
+    """Returns the token counts in OpenAI's form."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.answer,
@@ -60,7 +60,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 class ChunkWriter:
-    """Writes a stream of OpenAI's chunks, with usage where the client asked for it."""
+    """Writes a stream of OpenAI's chunks, with usage if requested."""
 
     def __init__(
         self, head: Mapping[str, Any], options: StreamOptions | None, generation: Generation
@@ -73,7 +73,7 @@ class ChunkWriter:
         """Returns the event of a part of an answer.
 
         Args:
-            index: that of the answer.
+            index: index of the answer.
             part: its text or delta.
             more: fields of the choice that are not null.
         """
@@ -85,7 +85,7 @@ class ChunkWriter:
         return event({**self._head, "choices": [choice], **usage})
 
     def end(self) -> Iterator[bytes]:
-        """Yields the events behind the last answer."""
+        """Yields the events after the last answer."""
         if self._options is not None and self._options.include_usage:
             usage = usage_of(self._generation.usage())
             yield event({**self._head, "choices": [], "usage": usage})
@@ -146,7 +146,7 @@ class _Chat:
         return {**head, "choices": found, "usage": usage_of(generation.usage())}
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answers as they come."""
+        """Yields the chunks of the answers."""
         head = self._head("chat.completion.chunk", generation.served.name)
         writer = ChunkWriter(head, self._body.stream_options, generation)
 
@@ -193,7 +193,7 @@ def _reason(finish: str, *, calls: bool) -> str:
 
 
 def _check(body: ChatBody) -> None:
-    """Raises RequestError [request-field] for fields that do not go together."""
+    """Raises RequestError [request-field] for incompatible fields."""
     wrong: tuple[str, str] | None = None
     chosen = body.tool_choice
     names = [tool.function.name for tool in body.tools or ()]

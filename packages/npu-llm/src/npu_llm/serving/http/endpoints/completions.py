@@ -1,4 +1,4 @@
-"""/v1/completions: what follows texts or tokens."""
+"""/v1/completions: continuations of texts or tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFAULT_TOKENS = 16  # OpenAI's
 
 
 async def completions(request: Request) -> Response:
-    """Continues one text or several, whole or as events."""
+    """Continues one or more texts, as one object or a stream of events."""
     service = service_of(request)
     body = await service.read(request, CompletionBody)
     work = _Completion(body)
@@ -35,7 +35,7 @@ async def completions(request: Request) -> Response:
 
 
 class _Completion:
-    """One request for what follows."""
+    """One request for continuations."""
 
     def __init__(self, body: CompletionBody) -> None:
         self._body = body
@@ -83,7 +83,7 @@ class _Completion:
         return {**head, "choices": found, "usage": usage_of(generation.usage())}
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answers as they come."""
+        """Yields the chunks of the answers."""
         head = self._head(generation.served.name)
         writer = ChunkWriter(head, self._body.stream_options, generation)
 
@@ -138,12 +138,12 @@ class _Completion:
 
 
 def _ends(token: Token | None) -> list[Token]:
-    """Returns the token that ended an answer, which is counted: lm-eval relies on it."""
+    """Returns the token that ended an answer. It is counted, as lm-eval expects."""
     return [] if token is None else [token]
 
 
 def _check(body: CompletionBody) -> None:
-    """Raises RequestError [request-field] for fields that do not go together."""
+    """Raises RequestError [request-field] for incompatible fields."""
     wrong: tuple[str, str] | None = None
     if body.echo and body.logprobs is not None and body.stream:
         wrong = ("echo", "must come without stream or logprobs; got all three. Omit one.")

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's requests as requests without a protocol: sampling, messages, inputs, forms."""
+"""Converts fields of OpenAI's requests: sampling, messages, inputs and forms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIELDS = (*_COMMON, "repetition_penalty", "seed")
 
 
 def request_of(body: SamplingBody, prompts: Sequence[Prompt], **more: Any) -> TextRequest:
-    """Returns the request that a body's sampling fields and its prompts ask for.
+    """Returns the request for a body's sampling fields and prompts.
 
     Args:
         body: the body.
@@ -40,7 +40,7 @@ def request_of(body: SamplingBody, prompts: Sequence[Prompt], **more: Any) -> Te
         more: attributes of TextRequest.
 
     Raises:
-        RequestError: [request-field] for a bias on what is not a token.
+        RequestError: [request-field] for a bias of an invalid token.
     """
     given = {name: getattr(body, name) for name in _FIELDS if getattr(body, name) is not None}
     if body.top_k is not None:
@@ -73,11 +73,11 @@ def stops_of(stop: str | Sequence[str] | None) -> list[str]:
 
 
 def sampling_of(options: LlamaOptions, *, seed: int | None) -> dict[str, Any]:
-    """Returns the sampling parameters that llama.cpp's options ask for, and the strings that end.
+    """Returns sampling parameters and stop strings for llama.cpp's options.
 
     Args:
         options: the options.
-        seed: the seed; None for any.
+        seed: the seed; None for a random one.
     """
     given = {name: getattr(options, name) for name in _COMMON}
     given |= {"repetition_penalty": options.repeat_penalty, "seed": seed}
@@ -88,10 +88,10 @@ def sampling_of(options: LlamaOptions, *, seed: int | None) -> dict[str, Any]:
 
 
 def thinking_options(effort: str | bool | None) -> dict[str, Any]:
-    """Returns the options of a chat template for how much a model reasons.
+    """Returns the options of a chat template that set the reasoning effort.
 
     Args:
-        effort: "none", a degree such as "low", or whether at all; None for the template's own.
+        effort: "none", a level such as "low", or a bool; None for the template's default.
     """
     if effort is None or isinstance(effort, bool):
         return {} if effort is None else {"enable_thinking": effort}
@@ -101,7 +101,7 @@ def thinking_options(effort: str | bool | None) -> dict[str, Any]:
 
 
 def messages_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Returns messages as chat templates take them."""
+    """Returns messages in the form of chat templates."""
     found = []
     for message in messages:
         role = "system" if message.role == "developer" else message.role
@@ -119,19 +119,19 @@ def messages_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def call_of(number: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an earlier call of a tool as chat templates take it.
+    """Returns an earlier tool call in the form of chat templates.
 
     Args:
-        number: its id.
-        name: of the function.
-        arguments: JSON, or what it stands for.
+        number: id of the call.
+        name: name of the function.
+        arguments: JSON text, or its value.
     """
     given = _parsed(arguments) if isinstance(arguments, str) else arguments
     return {"id": number, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 def content_of(content: str | Sequence[Any] | None) -> str | list[dict[str, Any]]:
-    """Returns the content of a message: one text, or parts if there is an image or a sound."""
+    """Returns the content of a message: a text, or parts if it has an image or a sound."""
     if content is None or isinstance(content, str):
         return content or ""
     parts: list[dict[str, Any]] = []
@@ -150,12 +150,12 @@ def content_of(content: str | Sequence[Any] | None) -> str | list[dict[str, Any]
 
 
 def inputs_of(parameter: str, given: Any, *, most: int) -> list[Any]:
-    """Returns the inputs of a request, each as text or tokens, where one may stand alone.
+    """Returns the inputs of a request, each as text or tokens; a single one needs no list.
 
     Args:
         parameter: the field's name.
         given: a text, tokens, or a list of either.
-        most: how many there may be.
+        most: maximum number of inputs.
 
     Raises:
         RequestError: [request-field] for none, too many, or an empty one.
@@ -175,7 +175,7 @@ def inputs_of(parameter: str, given: Any, *, most: int) -> list[Any]:
 
 
 def form_of(body: SamplingBody, response_format: Any = None) -> Callable[[], Form] | None:
-    """Returns what makes the form that a request asks for; None if it asks for none.
+    """Returns the maker of the form that a request describes; None for free text.
 
     Raises:
         RequestError: [request-field] for more than one, or a schema that is missing.
@@ -202,12 +202,12 @@ def form_of(body: SamplingBody, response_format: Any = None) -> Callable[[], For
 def schema_forms(
     kind: str, schema: Mapping[str, Any] | None, *, field: str
 ) -> list[Callable[[], Form]]:
-    """Returns what makes the form of an answer that OpenAI's `json_schema` describes.
+    """Returns the maker of the form that OpenAI's `json_schema` describes.
 
     Args:
         kind: "text", "json_object" or "json_schema".
         schema: the schema.
-        field: the field with all of it, for messages.
+        field: name of the field, for messages.
 
     Raises:
         RequestError: [request-field] for a schema that is missing.
@@ -248,7 +248,7 @@ def _forms(
 
 
 def bias_of(given: Mapping[str, float]) -> dict[int, float]:
-    """Returns biases by token; raises RequestError [request-field] for what is not a token."""
+    """Returns biases by token; raises RequestError [request-field] for an invalid token."""
     found = {}
     for name, bias in given.items():
         if not (name.isascii() and name.isdecimal() and len(name) < 12):
@@ -263,7 +263,7 @@ def bias_of(given: Mapping[str, float]) -> dict[int, float]:
 
 
 def _parsed(text: str) -> Any:
-    """Returns the arguments of a call as templates want them; as they are if not JSON."""
+    """Returns the arguments of a call as a value; text that is not JSON is returned unchanged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

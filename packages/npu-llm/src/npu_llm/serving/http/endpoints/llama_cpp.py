@@ -27,7 +27,7 @@ from npu_llm.structured_output import Form
 
 __all__ = ["completion", "detokenize", "infill", "props"]
 
-_MIN_BIAS = -100.0  # stands for `false`, which bars a token
+_MIN_BIAS = -100.0  # `false`: the token is excluded
 
 
 async def completion(request: Request) -> Response:
@@ -59,7 +59,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def props(request: Request) -> Response:
-    """Describes the first model that writes, and its default settings."""
+    """Describes the first language model and its default settings."""
     service = service_of(request)
     async with service.registry.use(None, ServedModel) as served:
         sampling, slots = served.sampling, served.engine.options.max_num_seqs
@@ -100,7 +100,7 @@ async def _tokens(served: ServedModel, prompt: str | Sequence[str | int]) -> lis
     return found
 
 
-# Tokens around a gap, as models of several makers name them.
+# Fill-in-the-middle tokens by their names in several models.
 _PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "<PRE>")
 _SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "<SUF>")
 _MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "<MID>")
@@ -109,7 +109,7 @@ _FILE = ("<|file_sep|>", "<|fim_sep|>", "<file_sep>")
 
 
 async def _gap(served: ServedModel, body: InfillBody) -> list[int]:
-    """Returns the tokens of a beginning and an end: PSM, as Bavarian et al. (2022) call it."""
+    """Returns the prompt for a prefix and a suffix: PSM (Bavarian et al., 2022)."""
     marks = [served.find_token(names) for names in (_PREFIX, _SUFFIX, _MIDDLE)]
     if None in marks:
         raise RequestError(
@@ -172,7 +172,7 @@ class _Completion:
         return found | self._end(generation, choice.finish)
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answer as it comes."""
+        """Yields the parts of the answer."""
         finish = ""
         async for delta in generation.deltas():
             finish = delta.finish or finish

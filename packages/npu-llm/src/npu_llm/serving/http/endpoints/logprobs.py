@@ -10,7 +10,7 @@ from npu_llm.serving.models.served_model import ServedModel
 
 __all__ = ["chat_logprobs", "completion_logprobs", "token_text"]
 
-_MIN_LOGPROB = -9999.0  # stands for a probability of 0, which JSON has no logarithm for
+_MIN_LOGPROB = -9999.0  # for a probability of 0: JSON has no -inf
 
 
 def chat_logprobs(served: ServedModel, tokens: Sequence[Token], *, top: int) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def completion_logprobs(
         served: the model.
         tokens: of the choice.
         top: number of alternatives to report.
-        offset: where in the text the first token begins, in characters.
-        first: the first token of an echoed prompt, which has no probability; None for no echo.
+        offset: offset of the first token in the text, in characters.
+        first: first token of an echoed prompt, without a probability; None without echo.
     """
     ids = [token.id for token in tokens] if first is None else [first, *(one.id for one in tokens)]
     unknown: list[Any] = [] if first is None else [None]
@@ -64,7 +64,7 @@ def completion_logprobs(
 
 
 def token_text(served: ServedModel, token: int) -> str:
-    """Returns the text of a token; as OpenAI does, the bytes of one inside a character."""
+    """Returns the text of a token, or like OpenAI the bytes of a part of a character."""
     content = served.token_bytes.of(token)
     try:
         return content.decode()

@@ -29,7 +29,7 @@ __all__ = [
     "version",
 ]
 
-# What the page may do: nothing but talk to its own server.
+# The page may only connect to its server.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -38,7 +38,7 @@ _POLICY = (
 
 
 async def health(request: Request) -> Response:
-    """Tells whether it runs, and which models are in memory."""
+    """Returns the server's state and the models in memory."""
     loaded = service_of(request).registry.loaded
     is_well = all(served.is_alive for served in loaded.values())
     content = {"status": "ok" if is_well else "failed", "loaded": sorted(loaded)}
@@ -53,25 +53,25 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """Tells about one model."""
+    """Describes a model."""
     service = service_of(request)
     return JSONResponse(_described(service, service.registry.check(request.path_params["name"])))
 
 
 async def metrics(request: Request) -> Response:
-    """Tells the figures, as Prometheus reads them."""
+    """Returns metrics in Prometheus's format."""
     return Response(
         service_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )
 
 
 async def openapi(_: Request) -> Response:
-    """Tells the paths and what each takes, in OpenAPI's form."""
+    """Returns the OpenAPI description."""
     return JSONResponse(description())
 
 
 async def tokenize(request: Request) -> Response:
-    """Tells the tokens of a text or a conversation."""
+    """Returns the tokens of a text or a conversation."""
     service = service_of(request)
     body = await service.read(request, TokenizeBody)
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
@@ -100,7 +100,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def tokenizer_info(request: Request) -> Response:
-    """Describes the tokenizer of the first model that writes, as vLLM does."""
+    """Describes the tokenizer of the first language model, as vLLM does."""
     async with service_of(request).registry.use(None, ServedModel) as served:
         names = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
         about = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
@@ -115,7 +115,7 @@ async def version(_: Request) -> Response:
 
 
 async def page(request: Request) -> Response:
-    """Returns the page to try it; a client that wants no page, what Ollama's look for."""
+    """Returns the web page, or the text that Ollama's clients expect if HTML is not accepted."""
     if "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse("Ollama is running")
     text = resources.files("npu_llm.serving.page").joinpath("page.html").read_text("utf-8")

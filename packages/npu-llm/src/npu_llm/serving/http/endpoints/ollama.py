@@ -1,4 +1,4 @@
-"""Ollama's interface: /api/chat, /api/generate, /api/embed and what clients look for first."""
+"""Ollama's interface: /api/chat, /api/generate, /api/embed and what clients probe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from npu_llm.serving.request_error import RequestError
 
 __all__ = ["chat", "embed_texts", "embeddings", "generate", "ps", "show", "tags", "version"]
 
-# The version of Ollama whose interface this is: clients compare it before they use a field.
+# The version of Ollama's interface. Clients compare it before they use a field.
 _VERSION = "0.12.6"
 _LINES = "application/x-ndjson"
 _NEVER = "0001-01-01T00:00:00Z"
@@ -92,7 +92,7 @@ async def tags(request: Request) -> Response:
 
 
 async def ps(request: Request) -> Response:
-    """Lists the models that are in memory."""
+    """Lists the models in memory."""
     service = service_of(request)
     found = []
     for name, served in service.registry.loaded.items():
@@ -102,7 +102,7 @@ async def ps(request: Request) -> Response:
 
 
 async def version(_: Request) -> Response:
-    """Returns the version of Ollama's interface that this is."""
+    """Returns the version of Ollama's interface."""
     return JSONResponse({"version": _VERSION})
 
 
@@ -180,7 +180,7 @@ def _time(seconds: float) -> str:
 
 
 def _message(message: OllamaMessage) -> dict[str, Any]:
-    """Returns a message as chat templates take it."""
+    """Returns a message in the form of chat templates."""
     content = _content(message.content, message.images)
     found: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
@@ -271,12 +271,12 @@ class _Answering:
         }
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answer as it comes, a line of JSON each."""
+        """Yields the parts of the answer, each a line of JSON."""
         finish = ""
         async for delta in generation.deltas():
             finish = delta.finish or finish
             output = ParsedOutput()
-            for part in delta.parts:  # calls come whole
+            for part in delta.parts:  # calls are not streamed
                 output.add(part)
             calls = output.calls
             if delta.text or delta.reasoning or calls:

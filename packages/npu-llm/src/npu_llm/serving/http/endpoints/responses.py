@@ -33,7 +33,7 @@ __all__ = ["responses"]
 
 
 async def responses(request: Request) -> Response:
-    """Answers a text or a conversation, whole or as events."""
+    """Answers a text or a conversation, as one object or a stream of events."""
     service = service_of(request)
     body = await service.read(request, ResponsesBody)
     work = _Responding(body)
@@ -97,7 +97,7 @@ class _Responding:
         return self._response(generation, items, choice.finish)
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """Yields the answer as it comes."""
+        """Yields the events of the answer."""
         number = -1
 
         def emit(kind: str, **content: Any) -> bytes:
@@ -141,7 +141,7 @@ class _Responding:
     def _response(
         self, generation: Generation, items: list[dict[str, Any]], finish: str | None
     ) -> dict[str, Any]:
-        """Returns the response as it is now; without `finish` it is in progress."""
+        """Returns the response; without `finish` it is in progress."""
         body, usage = self._body, generation.usage()
         cut = {"reason": "max_output_tokens"} if finish == "length" else None
         text = None if body.text is None else body.text.model_dump(exclude_none=True, by_alias=True)
@@ -182,7 +182,7 @@ _Events = Iterator[tuple[str, dict[str, Any]]]
 
 
 class _Items:
-    """Turns deltas into the events of items, one of which is open at a time.
+    """Converts deltas to events of items, of which one is open at a time.
 
     Attributes:
         complete: the items that have ended.

@@ -1,4 +1,4 @@
-"""Chats with models of speech: the answer to a message with a sound is what is said in it."""
+"""Chats with speech models: the answer to a message with audio is its transcript."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["transcribe_chat"]
 
 
 async def transcribe_chat(request: Request, body: ChatBody) -> Response:
-    """Answers with what is said in the last message's sound, whole or as events."""
+    """Transcribes the audio of the last message, as one object or a stream of events."""
     service = service_of(request)
     content = messages_of(body.messages)[-1]["content"]
     parts = [] if isinstance(content, str) else content

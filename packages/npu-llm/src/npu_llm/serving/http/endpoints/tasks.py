@@ -65,11 +65,11 @@ async def embeddings(request: Request) -> Response:
 async def embed(
     request: Request, model: str | None, texts: list[Any], *, dimensions: int | None = None
 ) -> Vectors | Response:
-    """Returns the vectors of texts, or a response to nobody if the client leaves.
+    """Returns the vectors of texts, or an empty response if the client has left.
 
     Args:
-        request: its body was read.
-        model: the name that it has for the model.
+        request: the request, whose body was read.
+        model: the request's name of the model.
         texts: at least one; text or tokens.
         dimensions: as of ServedEncoder.embed.
     """
@@ -87,7 +87,7 @@ async def embed(
 
 
 async def rerank(request: Request) -> Response:
-    """Orders documents by how well they answer a query."""
+    """Ranks documents by relevance to a query."""
     service = service_of(request)
     body = await service.read(request, RerankBody)
     documents = [one if isinstance(one, str) else one.text for one in body.documents]
@@ -110,7 +110,7 @@ async def rerank(request: Request) -> Response:
 
 
 async def score(request: Request) -> Response:
-    """Returns how well pairs of texts fit together."""
+    """Returns similarity scores of pairs of texts."""
     service = service_of(request)
     body = await service.read(request, ScoreBody)
     first = inputs_of("text_1", body.text_1, most=_MAX_TEXTS)
@@ -141,7 +141,7 @@ async def score(request: Request) -> Response:
 async def _scores(
     request: Request, model: str | None, pairs: list[tuple[str, str]]
 ) -> Scores | Response:
-    """Returns the scores of pairs: of a cross-encoder, or cosines of an encoder's vectors."""
+    """Returns the scores of pairs: from a cross-encoder, or cosines of an encoder's vectors."""
     registry = service_of(request).registry
     if not registry.has(model, ServedReranker):
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
@@ -162,12 +162,12 @@ async def _scores(
 
 
 def _base64(vector: torch.Tensor) -> str:
-    """Returns float32, the least byte first, as OpenAI's clients read it."""
+    """Returns little-endian float32 in base64, as OpenAI's clients expect."""
     return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
 
 
 async def transcriptions(request: Request) -> Response:
-    """Answers with what is said in a WAV file."""
+    """Transcribes a WAV file."""
     service = service_of(request)
     body, content = await service.read_form(request, TranscriptionBody)
     options = TranscriptOptions(
@@ -190,7 +190,7 @@ async def transcriptions(request: Request) -> Response:
 
 
 def _times(body: TranscriptionBody) -> Times | None:
-    """Returns what has times; raises RequestError [request-field] for what does not go together."""
+    """Returns the granularity of times; raises RequestError [request-field] for a conflict."""
     asked = body.granularities
     if asked is None:
         return None if body.response_format in ("json", "text") else "segment"

@@ -1,1 +1,1 @@
-"""The fields and bounds of requests, one module for each protocol."""
+"""Schemas of requests, one module for each protocol."""

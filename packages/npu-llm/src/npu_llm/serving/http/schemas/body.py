@@ -1,4 +1,4 @@
-"""Body: a JSON object whose fields are checked; those that are unknown are collected."""
+"""Body: a JSON object with checked fields; unknown ones are collected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = [
 ]
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
-# Alternatives of a field. An error for each element of a long list would hold up other requests.
+# Alternatives of a field. Reporting an error for each element of a long list would delay other
+# requests.
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Tokens = Annotated[list[Token], Field(fail_fast=True)]
 TokenLists = Annotated[list[Tokens], Field(fail_fast=True)]
@@ -30,8 +31,8 @@ class Body(BaseModel):
     """A JSON object.
 
     Attributes:
-        without_effect: fields that may be given with a value that changes nothing; None for any
-            value. They are dropped. Another value is refused.
+        without_effect: fields that are accepted with a value that has no effect, and dropped; None
+            for any value. Other values are refused.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
@@ -51,16 +52,16 @@ class Body(BaseModel):
 
 
 class FormBody(Body):
-    """The fields of a form, which are text, beside its file."""
+    """The text fields of a form with a file."""
 
 
 @dataclass(frozen=True)
 class OtherFields:
-    """Fields of a request that have no place in its schema, by their paths.
+    """Fields of a request that are not in its schema, by path.
 
     Attributes:
-        unknown: those that nothing is known of.
-        unsupported: those that ask for what the server does not do.
+        unknown: unknown fields.
+        unsupported: known fields that the server does not support.
     """
 
     unknown: list[str] = field(default_factory=list)
@@ -78,7 +79,7 @@ def other_fields(body: Body) -> OtherFields:
 
 
 def _bodies(value: Any, path: str) -> Iterator[tuple[str, Body]]:
-    """Yields the bodies in a value, each with the beginning of its fields' paths."""
+    """Yields the bodies in a value, each with its path."""
     if isinstance(value, Body):
         yield path, value
         for name, one in value.__dict__.items():

@@ -15,7 +15,7 @@ _Pair = Annotated[list[int | str | _Bias], Field(min_length=2, max_length=2)]
 
 
 class LlamaOptions(Body):
-    """Sampling parameters by llama.cpp's names, which Ollama has too."""
+    """Sampling parameters by llama.cpp's names, which Ollama shares."""
 
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=-1, le=1 << 31)

@@ -24,7 +24,7 @@ _Format = Literal["", "json"] | dict[str, Any]
 
 
 class OllamaOptions(LlamaOptions):
-    """Options of an answer; those of how a model is loaded have no effect here."""
+    """Options of an answer; options for loading a model have no effect."""
 
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     num_predict: int | None = Field(None, ge=-2, lt=1 << 31)
@@ -62,7 +62,7 @@ class OllamaMessage(Body):
 
 
 class OllamaFunction(Body):
-    """A function that the model may ask to be called."""
+    """A function that the model may call."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None

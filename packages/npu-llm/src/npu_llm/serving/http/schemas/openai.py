@@ -1,4 +1,4 @@
-"""OpenAI's requests: the fields and bounds of each, with extensions that vLLM's clients send."""
+"""OpenAI's requests: the fields and bounds of each, with extensions of vLLM's clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StreamOptions(Body):
 
 
 class StructuredOutputs(Body):
-    """The form of an answer, as vLLM's clients send it: one of these."""
+    """The form of an answer, as vLLM's clients send it; exactly one field is set."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
@@ -79,7 +79,7 @@ class SamplingBody(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
-    # Extensions that vLLM's clients know.
+    # Extensions of vLLM's clients.
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     stop_token_ids: Annotated[list[Token], Field(max_length=1024)] | None = None
@@ -93,14 +93,14 @@ class SamplingBody(Body):
 
 
 class ToolFunction(Body):
-    """The function of a call: its arguments are JSON."""
+    """The function of a call: arguments are JSON text."""
 
     name: str = Field(max_length=256)
     arguments: str
 
 
 class ToolCall(Body):
-    """A call that the model asked for."""
+    """A tool call in an answer of the model."""
 
     id: str = Field(max_length=256)
     type: Literal["function"] = "function"
@@ -157,7 +157,7 @@ class ChatMessage(Body):
 
 
 class Function(Body):
-    """A function that the model may ask to be called."""
+    """A function that the model may call."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
@@ -200,7 +200,7 @@ class ResponseFormat(Body):
 
 
 class Reasoning(Body):
-    """How much a model reasons before it answers."""
+    """The reasoning effort."""
 
     effort: Effort | None = None
     max_tokens: int | None = Field(None, ge=0)
@@ -241,14 +241,14 @@ class ChatBody(SamplingBody):
 
     @property
     def effort(self) -> str | bool | None:
-        """How much to reason, from the field that names it."""
+        """The reasoning effort, from whichever field sets it."""
         if self.reasoning_effort is not None or self.reasoning is None:
             return self.reasoning_effort
         return self.reasoning.enabled if self.reasoning.effort is None else self.reasoning.effort
 
     @property
     def budget(self) -> int | None:
-        """Maximum number of tokens of reasoning, from the field that names it."""
+        """Maximum number of reasoning tokens, from whichever field sets it."""
         if self.thinking_budget is not None or self.reasoning is None:
             return self.thinking_budget
         return self.reasoning.max_tokens
@@ -306,7 +306,7 @@ class ResponsesOutput(Body):
 
 
 class ResponsesReasoning(Body):
-    """The reasoning of an earlier answer in the input of /v1/responses, which is left out."""
+    """The reasoning of an earlier answer in the input of /v1/responses, which is ignored."""
 
     type: Literal["reasoning"]
     without_effect = {

@@ -84,7 +84,7 @@ _ERROR = {
 
 @functools.cache
 def description() -> dict[str, Any]:
-    """Returns the description; not to be changed."""
+    """Returns the description; do not modify it."""
     names, found = models_json_schema(
         [(body, "validation") for body, _ in _BODIES.values()], ref_template=_PLACE + "{model}"
     )
@@ -127,12 +127,12 @@ def _operation(path: str, what: str, kinds: tuple[str, ...]) -> dict[str, Any]:
         place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
         found["parameters"] = [place]
     if path not in _WITHOUT_KEY:
-        found["security"] = [{}, {"key": []}]  # without one where the server asks for none
+        found["security"] = [{}, {"key": []}]  # empty if the server requires none
     return found
 
 
 def _content(body: type[Body], schema: Any) -> dict[str, Any]:
-    """Returns what a request contains: JSON, or a form with a file."""
+    """Returns the content type of a request: JSON, or a form with a file."""
     if not issubclass(body, FormBody):
         return {"application/json": {"schema": schema}}
     fields = body.model_json_schema(ref_template=_PLACE + "{model}")
