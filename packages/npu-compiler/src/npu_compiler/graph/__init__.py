@@ -1,1 +1,1 @@
-"""What a captured graph says of itself: its calls, values, ranges, names, and its text."""
+"""Analysis of captured graphs: calls, values, ranges, origins, and text form."""

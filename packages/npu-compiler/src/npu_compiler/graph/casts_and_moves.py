@@ -1,4 +1,4 @@
-"""Ops that compute nothing: casts, and moves of elements."""
+"""Ops without arithmetic: casts and moves of elements."""
 
 from __future__ import annotations
 

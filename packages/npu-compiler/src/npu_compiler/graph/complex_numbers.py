@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones: rules of ops, and Fourier transforms."""
+"""Complex numbers as pairs of real numbers: rules of ops, and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 __all__ = ["RULES", "Pairs", "StaysComplex", "pairs_of_complex", "pairs_of_real", "real_of_pairs"]
 
-# A device has no complex numbers, and its transforms take and give pairs. These ops stand in a
-# graph where torch has those of complex tensors.
+# A device has no complex numbers, and its transforms take and return pairs. These ops replace
+# torch's transforms of complex tensors in a graph.
 
 _LIBRARY = torch.library.Library("npu_compiler", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMAS = (
@@ -75,47 +75,47 @@ for _name, _kernel, _fake in (
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"npu_compiler::{_name}", _fake, lib=_LIBRARY)
 
-# Transforms along `dim`, axes from 0 of the complex tensor's shape, times `scale`, which holds all
-# of the normalization: of a real tensor, the last axis halved; of pairs; and back, where the last
-# axis has `last_size` numbers.
+# Transforms along `dim` (axes of the complex tensor's shape, from 0), times `scale`, the whole
+# normalization: from real to pairs, with the last axis halved; from pairs to pairs; and from pairs
+# to real, with `last_size` numbers in the last axis.
 pairs_of_real = torch.ops.npu_compiler.pairs_of_real.default
 pairs_of_complex = torch.ops.npu_compiler.pairs_of_complex.default
 real_of_pairs = torch.ops.npu_compiler.real_of_pairs.default
 
 
-# A call without a rule here stays complex, and runs where complex numbers are: quotients and angles
-# among them, whose special values no few calls give.
+# A call without a rule here stays complex and runs on the host, such as quotients and angles, whose
+# special values take many calls.
 
 aten = torch.ops.aten
 
 
 class StaysComplex(Exception):
-    """There is no rule for operands of these kinds."""
+    """Raised if there is no rule for operands of these kinds."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """A tensor of complex numbers as real ones, (..., 2)."""
+    """A complex tensor as real tensor, (..., 2)."""
 
     value: Tensor
 
     @property
     def real(self) -> Tensor:
-        """The first of each pair."""
+        """The real parts."""
         return self.value[..., 0]
 
     @property
     def imag(self) -> Tensor:
-        """The second of each pair."""
+        """The imaginary parts."""
         return self.value[..., 1]
 
     @property
     def rank(self) -> int:
-        """The number of axes without that of the pairs."""
+        """Number of axes, without the axis of pairs."""
         return self.value.dim() - 1
 
     def axis(self, dim: int) -> int:
-        """Returns a dim as counted from the front."""
+        """Returns a dim counted from the front."""
         return dim % self.rank
 
 
@@ -139,13 +139,13 @@ def _pairs(real: Any, imag: Any) -> Pairs:
 
 
 def _parts(operand: Operand) -> tuple[Any, Any]:
-    """The real and the imaginary part; None for that of a real operand."""
+    """Returns the real and the imaginary part; the latter is None for a real operand."""
     if isinstance(operand, complex):
         return operand.real, operand.imag
     return (operand.real, operand.imag) if isinstance(operand, Pairs) else (operand, None)
 
 
-# Numbers that become complex, and complex ones that become real
+# From real to complex, and from complex to real
 
 
 @_rule(aten.polar.default)
@@ -179,13 +179,13 @@ def _to_copy(value: Pairs | Tensor, dtype: torch.dtype | None = None, **_: Any) 
 
 @_rule(aten.abs.default)
 def _abs(value: Pairs) -> Tensor:
-    """The larger part is taken out before squares are taken: neither overflows nor vanishes."""
+    """Factors out the larger part before squaring, to avoid overflow and underflow."""
     real, imag = value.real.abs(), value.imag.abs()
     largest = torch.maximum(real, imag)
     is_plain = (largest > 0) & (largest < math.inf)
     scale = torch.where(is_plain, largest, 1.0)
     length = scale * ((real / scale).square() + (imag / scale).square()).sqrt()
-    is_infinite = (real == math.inf) | (imag == math.inf)  # also beside NaN
+    is_infinite = (real == math.inf) | (imag == math.inf)  # also with a NaN part
     return torch.where(is_infinite, math.inf, torch.where(is_plain, length, largest))
 
 
@@ -246,7 +246,7 @@ def _matmul(first: Pairs, second: Pairs) -> Pairs:
     return _pairs(real, first.real @ second.imag + first.imag @ second.real)
 
 
-# Fourier transforms: dims, which numbers are halved, and torch's three normalizations
+# Fourier transforms: dims, halved axes, and torch's three normalizations
 
 
 def _scale(normalization: int, sizes: Sequence[int]) -> float:
@@ -278,7 +278,7 @@ def _complex_to_real(value: Pairs, dim: list[int], normalization: int, last: int
     return made
 
 
-# Views, and what takes or joins elements
+# Views, indexing and concatenation
 
 
 _VIEWS: dict[Any, Callable[..., Tensor]] = {

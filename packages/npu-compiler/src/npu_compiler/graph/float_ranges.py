@@ -1,6 +1,6 @@
-"""Bounds of floats that are cast to integers: what a short chain of calls makes of integers.
+"""Bounds of floats that a short chain of calls computes from integers and casts back.
 
-Infinities and NaN are left out: torch does not say what they are as integers.
+Infinities and NaN are ignored, because torch does not define their casts to integers.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _WITHIN_ONE = {
     aten.rand_like.default: (0.0, 1.0),
 }
 _WHOLE = (aten.floor.default, aten.ceil.default, aten.round.default, aten.trunc.default)
-# Logarithm of the least float32 that is not 0.
+# Logarithm of the smallest positive float32.
 _LEAST_LOG = -104.0
 
 Bounds = tuple[float, float]
-# The interval of an integer node or number, with `low` and `high`.
+# An interval of an integer node or number, with `low` and `high`.
 Get = Callable[[Any], Any]
 
 
 def cast_bounds(node: fx.Node, get: Get) -> tuple[int, int] | None:
-    """Returns bounds of a cast from finite floats to integers; None for other calls, or unknown."""
+    """Returns bounds of a cast from finite floats to integers; None if unknown, or another call."""
     source = node.args[0] if node.target in _CASTS else None
     if not isinstance(source, fx.Node) or not source.meta["val"].dtype.is_floating_point:
         return None
     found = _bounds(source, get)
-    # Rounding may lead just beyond.
+    # Rounding may exceed the bound slightly.
     return None if found is None else (math.floor(found[0]) - 1, math.ceil(found[1]) + 1)
 
 
@@ -83,7 +83,7 @@ def _either(choices: Sequence[Bounds | None]) -> Bounds | None:
 
 
 def _of_first(node: fx.Node, first: Bounds, get: Get) -> Bounds | None:
-    """What a call makes of its first argument."""
+    """Returns a call's bounds from those of its first argument."""
     target: Any = node.target
     if target in _UNCHANGED or target in _CASTS:
         return first

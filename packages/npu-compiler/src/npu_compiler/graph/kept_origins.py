@@ -1,4 +1,4 @@
-"""The origins of a graph's calls in an OpenVINO model, from which they are read without torch."""
+"""Origins of calls, stored in an OpenVINO model and read without torch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import openvino as ov
 
 __all__ = ["keep_origins", "kept_origins"]
 
-# The place in a model's runtime information.
+# The key in a model's runtime information.
 _ORIGINS = ["npu_compiler", "origins"]
 
 
 def keep_origins(model: ov.Model, origins: Mapping[str, tuple[str, str]]) -> None:
-    """Stores the origins of its calls in the model made from them."""
+    """Stores the origins of a graph's calls in its model."""
     model.set_rt_info(json.dumps(origins), _ORIGINS)
 
 
 def kept_origins(model: ov.Model) -> dict[str, tuple[str, str]]:
-    """Returns the origins that keep_origins stored in a model; none if there are none."""
+    """Returns the origins that keep_origins stored in a model; empty without any."""
     if not model.has_rt_info(_ORIGINS):
         return {}
     kept = json.loads(str(model.get_rt_info(_ORIGINS).value))

@@ -1,4 +1,4 @@
-"""Nodes of a captured graph: op names, values, views, writes, layouts, and calls to add."""
+"""Helpers for nodes of a captured graph: op names, values, views, writes, layouts and new calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SAVES_STATE, _TAKES_STATE = run_and_save_rng_state, run_with_rng_state
 
 
 def op_name(key: Any) -> str:
-    """Returns the name that messages, friendly names and reports use, such as aten.add.Tensor."""
+    """Returns an op's name for messages, friendly names and reports, such as aten.add.Tensor."""
     if isinstance(key, (str, torch._ops.OpOverload)):
         return str(key)
     name = getattr(key, "__name__", None) or type(key).__name__
@@ -57,7 +57,7 @@ def op_name(key: Any) -> str:
 
 
 def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
-    """Returns a copy of a graph, which stays as it is when passes rewrite the other."""
+    """Returns a copy of a graph, independent of rewrites of the original."""
     copy = fx.Graph()
     result = copy.graph_copy(module.graph, {}, return_output_node=True)
     assert isinstance(result, tuple)
@@ -66,9 +66,9 @@ def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def is_symbolic(node: fx.Node) -> bool:
-    """Whether a node stands for a symbolic number and not for a tensor."""
+    """Whether a node is a symbolic number, and not a tensor."""
     if node.target is torch.ops.aten._local_scalar_dense.default:
-        # Reads a tensor's content, so it is a call like others.
+        # Depends on a tensor's content, so it is an ordinary call.
         return False
     value = node.meta.get("val")
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
@@ -80,7 +80,7 @@ def is_mutation(node: fx.Node) -> bool:
 
 
 def is_effectful(node: fx.Node) -> bool:
-    """Whether the order of a call among others of its kind matters (random numbers, asserts)."""
+    """Whether the order of a call matters (random numbers, asserts)."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return (
             node.target is _SAVES_STATE
@@ -95,7 +95,7 @@ def is_effectful(node: fx.Node) -> bool:
 
 
 def _inner_calls(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields the calls of the graphs that a higher-order operator is given."""
+    """Yields the calls in the graph arguments of a higher-order operator."""
     owner = node.graph.owning_module
     for source in node.all_input_nodes:
         inner = getattr(owner, str(source.target), None) if source.op == "get_attr" else None
@@ -104,9 +104,9 @@ def _inner_calls(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def add_random_values(graph: fx.Graph) -> None:
-    """Gives a `meta["val"]` to calls that draw or replay random numbers for checkpointing.
+    """Sets `meta["val"]` of calls that draw or replay random numbers for checkpointing.
 
-    Torch's partitioner puts them in, in the place of calls of random ops, without values.
+    Torch's partitioner replaces calls of random ops by them, without values.
     """
     for node in graph.nodes:
         if node.target not in (_SAVES_STATE, _TAKES_STATE) or "val" in node.meta:
@@ -126,7 +126,7 @@ def add_random_values(graph: fx.Graph) -> None:
 
 
 def _has_no_dropout(node: fx.Node) -> bool:
-    """Whether a call, as of attention, draws numbers for dropout alone, and is asked for none."""
+    """Whether a call, such as attention, draws numbers only for dropout, with dropout 0."""
     for index, argument in enumerate(cast(Any, node.target)._schema.arguments):
         if argument.name == "dropout_p":
             given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p")
@@ -143,9 +143,9 @@ def is_view(node: fx.Node) -> bool:
 
 
 def view_chain(node: fx.Node) -> list[fx.Node]:
-    """A node, what it is a view of, what that is a view of, ... down to what is not a view.
+    """Returns a node and the chain of bases that it is a view of, to the first that is not a view.
 
-    One of several views, as split returns them, comes before the call that returns them.
+    For a call with several views, such as split, the chain has the element, then the call.
     """
     chain = [node]
     while chain[-1].op == "call_function":
@@ -181,10 +181,10 @@ def written_inputs(node: fx.Node) -> Iterator[fx.Node]:
             yield given
 
 
-# Of a call's meta the parts that say where it came from.
+# Keys of a call's meta with its origin.
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
 
-# Views that fail where elements do not lie as they expect.
+# Views that fail for some memory layouts.
 _STRICT_VIEWS = (
     torch.ops.aten.view.default,
     torch.ops.aten._unsafe_view.default,
@@ -193,28 +193,28 @@ _STRICT_VIEWS = (
 
 
 def is_call(node: Any, *targets: Any) -> TypeGuard[fx.Node]:
-    """Whether something is a call of one of these ops."""
+    """Whether a value is a call of one of these ops."""
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
 
 
 def value_of(node: Any) -> Any:
-    """The fake value of a node, or what is given itself."""
+    """Returns the fake value of a node, or the argument unchanged."""
     return node.meta.get("val") if isinstance(node, fx.Node) else node
 
 
 def sizes_of(node: fx.Node) -> tuple[Any, ...]:
-    """The sizes of a node's tensor, symbolic ones as they are."""
+    """Returns the sizes of a node's tensor, including symbolic ones."""
     return tuple(node.meta["val"].shape)
 
 
 def is_static(node: fx.Node) -> bool:
-    """Whether a node is a tensor whose sizes are numbers."""
+    """Whether a node is a tensor with static sizes."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in tuple(value.shape))
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Whether two fake tensors agree in dtype, device, sizes and, where sizes matter, strides."""
+    """Whether two fake tensors agree in dtype, device, sizes and relevant strides."""
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
         return False
     if left.dtype is not right.dtype or left.device != right.device or left.dim() != right.dim():
@@ -224,7 +224,7 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 def strides_agree(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether elements of tensors of one shape lie alike."""
+    """Whether tensors of one shape have the same memory layout."""
     if left.layout is not torch.strided or right.layout is not torch.strided:
         return False
     return all(
@@ -234,10 +234,10 @@ def strides_agree(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def can_stand_for(fresh: fx.Node, node: fx.Node, returned: set[fx.Node]) -> bool:
-    """Whether a fresh call can be read in place of a node.
+    """Whether a new call can replace a node.
 
-    Its tensor has the same dtype and sizes. Its elements may lie otherwise, as a fused op gives
-    contiguous results, unless the caller sees them or a view is taken that asks how they lie.
+    Its tensor must have the same dtype and sizes. The memory layout may differ, since a fused op
+    returns contiguous results, unless the caller sees it or a view depends on it.
     """
     left, right = value_of(fresh), value_of(node)
     if same_value(left, right):
@@ -264,9 +264,9 @@ def add_call(
     origin: fx.Node,
     **kwargs: Any,
 ) -> fx.Node:
-    """Adds a call of an overload before a node, with the value that the op's fake gives.
+    """Adds a call of an overload before a node, with a value from the op's fake kernel.
 
-    It takes over the source line of `origin`.
+    It inherits the source line of `origin`.
     """
     values = fx.map_arg(args, lambda node: node.meta["val"])
     value = target(*values, **kwargs)
@@ -283,10 +283,10 @@ def copy_inputs(
     *,
     is_left: Callable[[fx.Node], bool] = lambda _: False,
 ) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
-    """Adds what calls of another graph read: copies of attributes, placeholders for the rest.
+    """Adds the inputs of another graph's calls: copies of attributes, placeholders for the rest.
 
-    What `is_left` the caller copies itself. Returns the new node of each original, and the
-    originals of the placeholders in order.
+    The caller copies nodes for which `is_left` is true. Returns the new node of each original, and
+    the originals of the placeholders in order.
     """
     members = set(calls)
     copies: dict[fx.Node, fx.Node] = {}
@@ -305,7 +305,7 @@ def copy_inputs(
 
 
 def returned_memory(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose memory the caller gets: results, and what they are views of."""
+    """Returns the nodes whose memory the caller receives: results, and the bases of their views."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or (node in found and shares_memory(node)):
@@ -314,7 +314,7 @@ def returned_memory(graph: fx.Graph) -> set[fx.Node]:
 
 
 def written_memory(graph: fx.Graph) -> set[fx.Node]:
-    """The inputs that a graph writes to, and the views of them."""
+    """Returns the inputs that a graph writes to, and their views."""
     found = {written for node in graph.nodes for written in written_inputs(node)}
     if found:
         for node in graph.nodes:
@@ -324,7 +324,7 @@ def written_memory(graph: fx.Graph) -> set[fx.Node]:
 
 
 def shares_memory(node: fx.Node) -> bool:
-    """Whether a call is a view: its result may be memory of its argument."""
+    """Whether a call's result may share its argument's memory."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem or node.target is torch.ops.aten._unsafe_view.default:
@@ -334,14 +334,14 @@ def shares_memory(node: fx.Node) -> bool:
     return any(result.alias_info is not None for result in node.target._schema.returns)
 
 
-# A program's ports are contiguous. A tensor whose axes are permuted in memory (channels last, a
-# transposed result) is bound as its permutation instead of being copied.
+# A program's ports are contiguous. A tensor with permuted axes in memory (channels last, a
+# transposed result) is bound as its permutation, without a copy.
 
 
 def axis_order(meta: torch.Tensor) -> tuple[int, ...] | None:
-    """Returns the axes from the slowest to the fastest, or None when that is their own order.
+    """Returns the axes from slowest to fastest in memory, or None if they are in order.
 
-    Symbolic sizes are judged by their hints, so whoever binds checks again.
+    Symbolic sizes are judged by their hints, so binding must check again.
     """
     if meta.dim() < 2:
         return None
@@ -350,7 +350,7 @@ def axis_order(meta: torch.Tensor) -> tuple[int, ...] | None:
     if any(stride == 0 and size > 1 for stride, size in zip(strides, sizes, strict=True)):
         return None
     order = list(range(meta.dim()))
-    # Axes of size 1 have any stride: they keep their place among the others.
+    # Axes of size 1 have arbitrary strides, so they keep their position.
     wide = [axis for axis in order if sizes[axis] != 1]
     by_stride = sorted(wide, key=lambda axis: -strides[axis])
     for place, axis in zip(wide, by_stride, strict=True):
@@ -359,15 +359,15 @@ def axis_order(meta: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def inverse_order(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the permutation that undoes one."""
+    """Returns the inverse permutation."""
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor whose memory holds its elements in order, without gradients.
+    """Returns a contiguous tensor without gradients.
 
-    A conjugate or negative bit is resolved, and each axis has the stride that its place gives: one
-    of size 1 may have any other, also 0, which views as another dtype refuse.
+    Conjugate and negative bits are resolved, and all strides are canonical: an axis of size 1 may
+    have any stride, also 0, which views as another dtype reject.
     """
     source = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return source.as_strided((source.numel(),), (1,)).view(source.shape)
@@ -386,7 +386,7 @@ def is_dense(meta: torch.Tensor) -> bool:
 
 
 def starts_without_gaps(view: fx.Node) -> bool:
-    """Whether a view fills its span of memory, from the first element on."""
+    """Whether a view fills its memory from the first element on, without gaps."""
     value = view.meta["val"]
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return True
@@ -407,9 +407,9 @@ def inlined(
     function: Callable[..., Any],
     tensors: Sequence[fx.Node],
 ) -> list[fx.Node]:
-    """Puts the calls of a function of tensors before a node, of which they get the origin.
+    """Inlines the calls of a function of tensors before a node, with the node's origin.
 
-    The function calls torch functions alone. Returns the nodes of the tensors that it returns.
+    The function may call only torch functions. Returns the nodes of its results.
     """
     fakes = [tensor.meta["val"] for tensor in tensors]
     with torch.no_grad(), fakes[0].fake_mode:

@@ -22,17 +22,17 @@ __all__ = [
     "written_arguments",
 ]
 
-# A program returns what it computes. So the converter of a writing op is that of a second op, which
-# takes the same arguments, writes to none, and returns the new content of those that are written.
-# npu_compiler.passes.memory puts one in the place of the other.
+# A program has no side effects. So a writing op is converted through its functional form: an op
+# with the same arguments that returns the new content of the written ones.
+# npu_compiler.passes.memory replaces one by the other.
 
 _ALIAS = re.compile(r"\([^()]*![^()]*\)")
-# By name: the fragment that defines a form, and the schema of the op that it is of.
+# By name: the library fragment that defines a form, and the schema of the original op.
 _MADE: dict[str, tuple[torch.library.Library, str]] = {}
 
 
 def has_functional_form(key: Any) -> bool:
-    """Whether a key is an op from outside of torch that writes to tensors among its arguments."""
+    """Whether a key is a custom op that writes to tensor arguments."""
     if not isinstance(key, torch._ops.OpOverload) or key.namespace in ("aten", "prim", "prims"):
         return False
     schema = key._schema
@@ -42,13 +42,13 @@ def has_functional_form(key: Any) -> bool:
 
 
 def written_arguments(op: torch._ops.OpOverload) -> tuple[str, ...]:
-    """Returns the names of the arguments that an op writes to, in the schema's order."""
+    """Returns the names of the arguments that an op writes to, in schema order."""
     found = (item for item in op._schema.arguments if item.alias_info and item.alias_info.is_write)
     return tuple(item.name for item in found)
 
 
 def functional_form(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """Returns the op that stands for a writing one in a program, defined at the first call.
+    """Returns the functional form of a writing op; defines it at the first call.
 
     `ns::append(Tensor(a!) cache, Tensor x) -> Tensor` has the form
     `ns::append_functional(Tensor cache, Tensor x) -> (Tensor, Tensor)`: the op's results, then the
@@ -99,7 +99,7 @@ def _on_copies(op: torch._ops.OpOverload) -> Any:
         for place in places:
             given[names[place]] = given[names[place]].clone()
         ordered = [value for name, value in given.items() if name not in by_name]
-        # By name: its library may have gone with the op, and another have defined it again.
+        # By name: its library may be gone, and another may have redefined the op.
         current = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         results = current(*ordered, **{one: given[one] for one in by_name if one in given})
         own = results if isinstance(results, tuple) else () if results is None else (results,)
@@ -110,11 +110,11 @@ def _on_copies(op: torch._ops.OpOverload) -> Any:
     return call
 
 
-# torch traces composite ops into their parts, and an op that a device runs as one kernel is then no
-# longer seen. Rewrites of the traced graph are in npu_compiler.passes.
+# torch decomposes composite ops when it traces, and loses ops that a device runs as one kernel.
+# Rewrites of the traced graph are in npu_compiler.passes.
 
-# torch traces attention into a CPU kernel's op with conditions of its own, or into products and a
-# softmax. In inference this op of ours stands for it instead, with the same arguments.
+# torch traces attention to an op of a CPU kernel with special conditions, or to products and a
+# softmax. In inference, this op with the same arguments replaces it.
 _LIBRARY = torch.library.Library("npu_compiler", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
@@ -153,11 +153,11 @@ _AUTOCAST = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._e
 
 
 def keep_attention_whole(graph_module: fx.GraphModule) -> None:
-    """Replaces attention calls in a graph from dynamo by one op; for inference only.
+    """Replaces attention calls in a graph from dynamo by one op, for inference only.
 
-    Calls with dropout keep their form, and graphs under autocast, which casts by torch's own names.
-    So do calls with results that are written later, perhaps through other tensors: the strides that
-    torch's kernel gives a result decide which calls copy it, and the op's strides differ.
+    Unchanged are calls with dropout, graphs under autocast, which casts by torch's op names, and
+    calls with results that are written later, perhaps through other tensors: the strides of a
+    result decide which calls copy it, and the op's strides differ from torch's.
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("npu"):
         return
@@ -195,10 +195,10 @@ def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns torch's own decompositions for ops without a converter that are made of others.
+    """Returns torch's decompositions of composite ops without a converter.
 
-    Few on purpose: an op that stays whole lowers to one node, and plugins fuse around it. Batch
-    norm and its gradient are taken apart for training: left to the host's kernels, they cut the
+    There are few on purpose: an op that stays whole lowers to one node, and plugins fuse around it.
+    Batch norm and its gradient are decomposed for training: on the host's kernels, they split the
     graphs of a ResNet-50 at each norm, and a step took 1.3 and 1.6 times as long.
     """
     aten = torch.ops.aten

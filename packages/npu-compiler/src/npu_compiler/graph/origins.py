@@ -34,13 +34,12 @@ __all__ = [
     "source_names",
 ]
 
-# Layers of a program bear the names of these calls, so that this leads from a layer's time to the
-# model's code.
+# Layers of a program have the names of these calls, which maps a layer's time to the model's code.
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent) + "/"
 
-# How dynamo writes the way from the compiled function to a module.
+# Dynamo's notation for the path from the compiled function to a module.
 _ROOT = re.compile(r"^L\['self'\]|^L\['\w+'\]|^self\b")
 _STEP = re.compile(r"\['?(\w+)'?\]")
 _INNER = ("_modules", "_orig_mod")
@@ -51,11 +50,11 @@ def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
     """Returns the origin of each call that has one, by the node's name.
 
     Args:
-        graph: of aten calls, with what tracing left in `meta`: "nn_module_stack", "stack_trace".
+        graph: aten calls with "nn_module_stack" and "stack_trace" of tracing in `meta`.
 
     Returns:
-        The path of the innermost torch module in its root model (the class of the root itself), and
-        "file.py:123", the innermost line outside of torch; "" for what is not known.
+        The path of the innermost torch module in its root model (for the root, its class), and
+        "file.py:123", the innermost line outside of torch; "" if unknown.
     """
     origins = {}
     for node in graph.nodes:
@@ -68,7 +67,7 @@ def node_origins(graph: fx.Graph) -> dict[str, tuple[str, str]]:
 
 @public_call
 def source_line(node: fx.Node) -> str | None:
-    """Returns `file:line` of the Python code that made a node, or None when it is not recorded."""
+    """Returns `file:line` of a node's Python code, or None if not recorded."""
     trace = node.meta.get("stack_trace") or node.stack_trace
     if not trace:
         return None
@@ -82,15 +81,15 @@ def source_line(node: fx.Node) -> str | None:
 
 
 def node_place(node: fx.Node) -> str:
-    """Returns a node's name, and its Python line where that is recorded, for an error's text."""
+    """Returns a node's name, and its Python line if recorded, for error messages."""
     line = source_line(node)
     return f"node {node.name}, {line}" if line else f"node {node.name}"
 
 
 def graph_title(graph: fx.Graph) -> str:
-    """Returns "Encoder at model.py:87": the outermost module of its calls, and its first line.
+    """Returns a title such as "Encoder at model.py:87": outermost module and first line.
 
-    It is "function" where no call comes from a module.
+    The title has "function" if no call is from a module.
     """
     stacks = (node.meta.get("nn_module_stack") for node in graph.nodes)
     kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
@@ -100,7 +99,7 @@ def graph_title(graph: fx.Graph) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """Returns the path of the innermost module of a call; the class of the root, or "" for none."""
+    """Returns the path of a call's innermost module; for the root its class, or ""."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""
@@ -119,7 +118,7 @@ def _class_name(kind: Any) -> str:
 
 @public_call
 def python_line(node: fx.Node) -> str:
-    """Returns "file.py:123", the innermost line outside of torch; "" when nothing tells it."""
+    """Returns "file.py:123", the innermost line outside of torch; "" if unknown."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or node.stack_trace or ""))
     if not frames:
         return ""
@@ -129,18 +128,18 @@ def python_line(node: fx.Node) -> str:
 
 
 def call_place(node: fx.Node) -> str:
-    """Returns "op (node, file.py:123)", by which an error names a call."""
+    """Returns "op (node, file.py:123)", for error messages."""
     line = python_line(node)
     return f"{node.target} ({node.name}{f', {line}' if line else ''})"
 
 
 def _short(file: str) -> str:
-    """A file as it is imported: without the folder on Python's path that it was found in."""
+    """Returns a file's path relative to its folder on Python's path."""
     folders = [folder for folder in sys.path if folder and file.startswith(f"{folder}/")]
     return file[len(max(folders, key=len)) + 1 :] if folders else file
 
 
-# Dynamo knows them as expressions, such as `L['self']._modules['layers']._parameters['weight']`.
+# Dynamo names them by expressions, such as `L['self']._modules['layers']._parameters['weight']`.
 
 _KEY = "npu_source_name"
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
@@ -148,10 +147,10 @@ _FIRST = re.compile(r"[LG]\['([^']+)'\]")
 
 
 def source_names(graph_module: fx.GraphModule) -> tuple[str, ...]:
-    """Names of a graph's inputs, in their order.
+    """Returns the names of a graph's inputs, in order.
 
-    Weights of the module that is compiled have their names in it; other values are called by the
-    expression that the program has for them, and what has none by its node.
+    Weights of the compiled module have their names in it. Other values have the expression from the
+    Python code, or the node's name without one.
     """
     names = []
     for node in graph_module.graph.nodes:
@@ -162,22 +161,22 @@ def source_names(graph_module: fx.GraphModule) -> tuple[str, ...]:
 
 
 def keep_source_names(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Notes the names at the inputs of a graph that AOTAutograd made of dynamo's."""
+    """Records names on the inputs of a graph that AOTAutograd made from dynamo's."""
     for node in graph.nodes:
-        # Its description tells which of dynamo's inputs it is; copies are dropped on the way.
+        # Its description has the index of dynamo's input; copies are dropped.
         index = getattr(node.meta.get("desc"), "idx", None)
         if node.op == "placeholder" and isinstance(index, int) and index < len(names):
             node.meta[_KEY] = names[index]
 
 
 def note_source_names(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Notes the names at the inputs of a graph that has the same ones as dynamo's."""
+    """Records names on the inputs of a graph with the same inputs as dynamo's."""
     for node, name in zip(graph.find_nodes(op="placeholder"), names, strict=True):
         node.meta[_KEY] = name
 
 
 def kept_source_name(placeholder: fx.Node) -> str:
-    """The name that was noted, else that of the node."""
+    """Returns the recorded name, or else the node's name."""
     return str(placeholder.meta.get(_KEY, placeholder.name))
 
 
@@ -186,7 +185,7 @@ def _readable(source: str) -> str:
     root = _FIRST.match(source)
     if not members:
         return _FIRST.sub(r"\1", source)
-    # The module that is compiled is `self` to its forward, and `module` to the one that calls it.
+    # The compiled module is `self` in its forward, and `module` in its caller.
     is_own = root is not None and root[1] in ("self", "module", "fn")
     return ".".join(members if is_own or root is None else [root[1], *members])
 
@@ -195,12 +194,12 @@ _KEPT_FLOAT32 = "npu_keep_float32"
 
 
 def keep_name(node: fx.Node) -> str:
-    """The name by which a call is kept: the innermost module's path, else the node's own name."""
+    """Returns a call's name for keep_float32: the innermost module's path, or the node's name."""
     return module_path(node) or node.name
 
 
 def mark_kept_float32(graph: fx.Graph, patterns: Sequence[str]) -> frozenset[str]:
-    """Marks the calls that patterns of keep_float32 name; returns the patterns that named any."""
+    """Marks the calls that match keep_float32; returns the patterns with a match."""
     found = set()
     for node in graph.nodes if patterns else ():
         if node.op == "call_function" and node.target is not operator.getitem:
@@ -217,7 +216,7 @@ def is_kept_float32(node: fx.Node) -> bool:
     return bool(node.meta.get(_KEPT_FLOAT32))
 
 
-# The text is read by people in dumps and hashed by the cache.
+# Users read the text in dumps, and the cache hashes it.
 
 _SHORT = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -229,8 +228,8 @@ _SHORT = {
 def graph_text(graph: fx.Graph, *, sources: bool = False) -> str:
     """Returns a graph as text, with the Python lines of its calls if `sources`.
 
-    A line reads `name: dtype[sizes] (strides) device = op(arguments)`; strides stand where elements
-    do not lie in the order of the axes.
+    Each line is `name: dtype[sizes] (strides) device = op(arguments)`, without strides for a
+    contiguous tensor.
     """
     return "\n".join(_lines(graph, sources)) + "\n"
 

@@ -1,18 +1,19 @@
-"""Which values the integers of a graph can take: an interval per node, from one walk.
+"""Computes an interval of possible values for each integer node of a graph, in one pass.
 
-What it proves. For each integer or bool tensor and each symbolic integer of a graph, bounds that
-hold for every element in every call, whatever the inputs are: as torch computes them, in the
-dtype's own width, so that an operation which may wrap around gives all that its dtype holds. Known
-are constants and frozen weights, sizes (symbolic ones too, with what torch guards about them),
-arange and other creation, views and copies, casts among integers, `+ - *`, floor division,
-remainder, clamp, minimum and maximum, where and masked_fill, bitwise ops, comparisons, sums and
-cumulative sums along known sizes, the largest and smallest element, and the indices of argmax,
-topk, sort and the like. Anything else may be all that its dtype holds; so may inputs. A symbolic
-upper bound is kept beside the numbers, so that `arange(n)` is known to be below `n`.
+The bounds of an integer or bool tensor, or of a symbolic integer, hold for every element in every
+call, for all inputs. They follow torch's arithmetic in the width of the dtype: an operation that
+may wrap around has the full range of its dtype.
 
-A device that computes int64 in 32 bits gives other values wherever an interval on the way is not
-within 32 bits. `int64_bits=32` gives the bounds of what such a device computes: an int64 that may
-be outside 32 bits may then be anything within.
+Known are constants and frozen weights, sizes (with torch's guards on symbolic ones), arange and
+other creation, views and copies, casts among integers, `+ - *`, floor division, remainder, clamp,
+minimum and maximum, where and masked_fill, bitwise ops, comparisons, sums and cumulative sums along
+known sizes, the largest and smallest element, and the indices of argmax, topk, sort and similar
+ops. Inputs and all other calls have the full range. An interval may also have a symbolic upper
+bound: `arange(n)` is below `n`.
+
+A device that computes int64 in 32 bits differs from torch if an intermediate interval exceeds 32
+bits. `int64_bits=32` computes the bounds for such a device: an int64 that may exceed 32 bits has
+the full range of 32 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["Interval", "dtype_range", "integer_ranges", "interval_of_size"]
 aten = torch.ops.aten
 
 _INT64 = torch.iinfo(torch.int64)
-# Looking at a larger constant would cost more than what it proves.
+# Reading a larger constant costs more than the bounds are worth.
 _MOST_ELEMENTS = 1 << 22
 _INDICES = (torch.int32, torch.int64)
 
@@ -48,15 +49,15 @@ class Interval:
 
     low: int  # no value is less
     high: int  # no value is greater
-    # An expression in symbolic sizes that is greater than every value; None for none.
+    # An expression in symbolic sizes that exceeds every value, or None.
     below: sympy.Expr | None = None
 
     def is_within(self, low: int, high: int) -> bool:
-        """Whether every value is from low to high, both inclusive."""
+        """Whether every value is between low and high, both inclusive."""
         return low <= self.low and self.high <= high
 
     def is_below(self, size: int | torch.SymInt) -> bool:
-        """Whether every value is less than a size, for each value that a symbolic one can take."""
+        """Whether every value is below a size, for all values of a symbolic size."""
         least = interval_of_size(size)
         if self.high < least.low:
             return True
@@ -85,15 +86,14 @@ def integer_ranges(
     """Returns the interval of each integer, bool or symbolic integer node of a graph.
 
     Args:
-        graph: aten calls with fake values in `meta["val"]`; a `get_attr` tensor counts with its
-            values where the graph has an owning module.
-        constants: placeholder name -> tensor that is frozen.
-        int64_bits: 64 for what torch computes, 32 for a device that has no wider integers.
-        inputs: name of a node -> what is taken for granted of its values.
-        most_size: a symbolic size, or number of elements, that is not known to be smaller is taken
-            to be at most this.
-        from_floats: casts of floats whose bounds npu_compiler.graph.float_ranges knows have
-            these, where the float is finite.
+        graph: aten calls with fake values in `meta["val"]`. Values of a `get_attr` tensor are used
+            if the graph has an owning module.
+        constants: placeholder name -> frozen tensor.
+        int64_bits: 64 for torch's arithmetic, 32 for a device without wider integers.
+        inputs: name of a node -> assumed interval of its values.
+        most_size: upper bound that is assumed for symbolic sizes and numbers of elements.
+        from_floats: use bounds of npu_compiler.graph.float_ranges for casts of floats, which hold
+            for finite floats.
     """
     with _sizes_up_to(most_size):
         return _walk(graph, dict(constants or {}), int64_bits, dict(inputs or {}), from_floats)
@@ -137,7 +137,7 @@ def _walk(
 
 
 def dtype_range(dtype: torch.dtype) -> Interval:
-    """Returns what an integer or bool dtype holds."""
+    """Returns the range of an integer or bool dtype."""
     if dtype is torch.bool:
         return Interval(0, 1)
     info = torch.iinfo(dtype)
@@ -145,7 +145,7 @@ def dtype_range(dtype: torch.dtype) -> Interval:
 
 
 def interval_of_size(size: int | torch.SymInt) -> Interval:
-    """Returns the interval of a number, or of a symbolic one, without a guard."""
+    """Returns the interval of a number or a symbolic number, without a guard."""
     if not isinstance(size, torch.SymInt):
         return Interval(int(size), int(size))
     expr = size.node.expr
@@ -218,7 +218,7 @@ def _of(node: fx.Node, get: Get) -> Interval | None:
 
 
 def _fitted(interval: Interval | None, dtype: torch.dtype) -> Interval:
-    """All that the dtype holds for what may wrap around in it."""
+    """Returns the interval, or the dtype's full range if it may wrap around."""
     whole = dtype_range(dtype)
     if interval is None or not interval.is_within(whole.low, whole.high):
         return whole
@@ -238,7 +238,7 @@ def _argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
 
 
 def _join(*intervals: Interval) -> Interval:
-    """What a choice among values, element by element, can give."""
+    """Returns the interval of an elementwise choice among values."""
     low = min(one.low for one in intervals)
     high = max(one.high for one in intervals)
     first = max(intervals, key=lambda one: one.below is not None)
@@ -249,7 +249,7 @@ def _join(*intervals: Interval) -> Interval:
 
 
 def _union(*intervals: Interval) -> Interval:
-    """As _join, for values that do not stand beside each other: one of them may have none."""
+    """Like _join for values that are not chosen elementwise: some may be empty."""
     (below, *others) = {one.below for one in intervals}
     found = _join(*(replace(one, below=None) for one in intervals))
     return found if others else replace(found, below=below)
@@ -270,7 +270,7 @@ def _scaled(a: Interval, b: Interval) -> Interval:
 
 
 def _size(node: Any, dim: int | None) -> Any:
-    """A tensor's size along a dim, or its number of elements."""
+    """Returns a tensor's size along a dim, or its number of elements."""
     value = node.meta["val"]
     if dim is None:
         return value.numel()
@@ -279,14 +279,14 @@ def _size(node: Any, dim: int | None) -> Any:
 
 
 def _counted(node: Any, count: int) -> int:
-    """A number of elements, which symbolic sizes make no larger than one of them may be."""
+    """Returns a number of elements, bounded by the limit of one symbolic size."""
     most = _most_size.get()
     is_symbolic = any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
     return count if most is None or not is_symbolic else min(count, most)
 
 
 def _positions(size: Any) -> Interval:
-    """What indexes a dim of this size."""
+    """Returns the interval of indices into a dim of this size."""
     whole = interval_of_size(size)
     return Interval(0, max(whole.high - 1, 0), None if whole.below is None else whole.below - 1)
 
@@ -305,7 +305,7 @@ def _always(low: int, high: int) -> Callable[[fx.Node, Get], Interval]:
 _rule(aten.scalar_tensor.default)(_number_at(0))
 _rule(aten.full.default, aten.full_like.default)(_number_at(1))
 _rule(aten.new_full.default)(_number_at(2))
-# What nothing wrote may be anything, and programs have zeros there.
+# Uninitialized memory may have any value, and programs have zeros there.
 _rule(aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default)(_always(0, 0))
 _rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)(
     _always(0, 0)
@@ -327,7 +327,7 @@ def _filled(node: fx.Node, get: Get) -> Interval | None:
 def _arange(node: fx.Node, get: Get) -> Interval | None:
     given = list(node.args)
     if not all(isinstance(one, (int, fx.Node)) for one in given):
-        return None  # floats in the arguments round as they like
+        return None  # float arguments round unpredictably
     start, end = (0, given[0]) if len(given) == 1 else given[:2]
     step = get(_argument(node, 2, "step", 1))
     first, last = get(start), get(end)
@@ -346,7 +346,7 @@ def _randint(node: fx.Node, get: Get) -> Interval:
     return Interval(low.low, get(node.args[0 if is_from_zero else 1]).high - 1)
 
 
-# Values that only move
+# Moves of values
 
 
 @_rule(
@@ -369,7 +369,7 @@ def _same(node: fx.Node, get: Get) -> Interval | None:
     source = node.args[0]
     if not isinstance(source, fx.Node):
         return None
-    # A cast from floats may give anything.
+    # A cast from floats may have any value.
     value = source.meta.get("val")
     is_integer = _integer_dtype(value) is not None
     return get(source) if is_integer else None
@@ -408,7 +408,7 @@ def _item(node: fx.Node, get: Get) -> Interval | None:
     return _positions(_size(values, _argument(source, _PAIRS[source.target], "dim", -1)))
 
 
-# Ops that give values and their places along a dim -> where the dim stands among the arguments.
+# Ops that return values and their positions along a dim -> argument position of the dim.
 _PAIRS = {
     aten.topk.default: 2,
     aten.sort.default: 1,
@@ -424,7 +424,7 @@ _PAIRS = {
 }
 
 
-# Poolings that give values and their places in the plane -> dims of a plane.
+# Poolings that return values and their positions in a plane -> dims of a plane.
 _POOLS: dict[Any, int] = {
     aten.max_pool2d_with_indices.default: 2,
     aten.max_pool3d_with_indices.default: 3,
@@ -490,7 +490,7 @@ def _rsub(node: fx.Node, get: Get) -> Interval:
 def _mul(node: fx.Node, get: Get) -> Interval:
     a, b = get(node.args[0]), get(node.args[1])
     for one, other in ((a, b), (b, a)):
-        # A mask: 0, or the value itself.
+        # A mask gives 0 or the value.
         if one.is_within(0, 1) and other.low >= 0:
             return replace(other, low=0)
     return _scaled(a, b)
@@ -556,7 +556,7 @@ def _divide(node: fx.Node, get: Get) -> Interval | None:
     if divisor.low <= 0:
         return None
     ends = [x // y for x in (own.low, own.high) for y in (divisor.low, divisor.high)]
-    # Rounded to zero, negative quotients are one more than these at most.
+    # Truncation makes negative quotients at most one larger.
     most = max(ends) if own.high >= 0 else max(ends) + 1
     return Interval(min(ends), most, own.below if own.low >= 0 else None)
 
@@ -663,14 +663,14 @@ def _sum(node: fx.Node, get: Get) -> Interval | None:
 def _cumsum(node: fx.Node, get: Get) -> Interval | None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
-    is_counts = source.target is aten.histc.default  # whole numbers, also where they are floats
+    is_counts = source.target is aten.histc.default  # integers, possibly stored as floats
     if _integer_dtype(source.meta.get("val")) is None and not is_counts:
         return None
     own, dim = _counts(source, get) if is_counts else get(source), _argument(node, 1, "dim")
-    assert own is not None  # counts have bounds
+    assert own is not None  # counts are bounded
     size = _size(source, dim)
     count = interval_of_size(size).high
-    # Of a mask: at most as many as there are.
+    # The sum of a mask is at most the number of elements.
     is_counting = own.is_within(0, 1) and isinstance(size, torch.SymInt)
     below = size.node.expr + 1 if is_counting else None
     return Interval(min(own.low, own.low * count), max(own.high, own.high * count), below)

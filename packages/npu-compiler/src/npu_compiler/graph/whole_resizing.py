@@ -1,4 +1,4 @@
-"""Resizing of images that stays one call in training graphs, with one call as its gradient.
+"""Keeps image resizing as one call in training graphs, with one call as its gradient.
 
 torch decomposes it below autograd into gathers, whose gradients are `index_put` with accumulation:
 2.4 times eager's step for a net with one bilinear resize (two cores, 2026-11-28).
@@ -43,7 +43,7 @@ def _gradient_meta(gradient: torch.Tensor, _: Sequence[int], sizes: Sequence[int
     return gradient.new_empty(sizes)
 
 
-# torch's own kernel of the gradient's sizes takes no symbolic ones.
+# torch's gradient kernel does not accept symbolic sizes.
 _META = aten.upsample_bilinear2d_backward.default
 _WHOLE: dict[Any, Callable[..., Any] | None] = {
     aten.upsample_nearest2d.vec: _nearest,
@@ -55,7 +55,7 @@ _WHOLE: dict[Any, Callable[..., Any] | None] = {
 
 @contextlib.contextmanager
 def resizing_kept_whole() -> Iterator[None]:
-    """Has torch trace resizing in two dimensions as one call each way."""
+    """Traces resizing in two dimensions as one call each for forward and backward."""
     before = {op: dict(op.py_kernels) for op in (*_WHOLE, _META)}
     for op, function in _WHOLE.items():
         for key in _KEYS:

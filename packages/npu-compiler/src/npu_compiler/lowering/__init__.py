@@ -1,4 +1,4 @@
-"""Lowering: FX graphs of aten calls to OpenVINO models, and the table of converters."""
+"""Lowering of FX graphs of aten calls to OpenVINO models, and the converter registry."""
 
 from npu_compiler.graph.nodes import op_name
 from npu_compiler.graph.origins import node_origins, python_line, source_line

@@ -1,6 +1,6 @@
-"""Whether one node of a graph can be lowered, with the reason when it cannot.
+"""Decides whether one node of a graph can be lowered, with a reason if not.
 
-Facts in, decision out: it touches no graph and no device.
+A pure function of the node: it touches neither the graph nor a device.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = [
 
 OUTPUT_VIEW = "a view of a result, which the host takes"
 INPUT_WRITE = "writes a result into an input, which the host does"
-# Of a call that could be lowered: told, but no error under strict.
+# Reasons for calls that could be lowered: reported, but not an error under strict.
 HOST_IS_BETTER = "its own kernel on the host's cores is better there"
 
-# What stands outside of programs by its nature: no fallback, and no error under strict.
+# Reasons for calls that never belong to a program: neither a fallback nor an error under strict.
 HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
 
 
 def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = False) -> str | None:
-    """Returns why a call cannot be lowered, or None when it can.
+    """Returns the reason why a call cannot be lowered, or None if it can.
 
-    `with_frontend` says whether OpenVINO's frontend may take calls without a converter.
+    `with_frontend` permits OpenVINO's frontend for calls without a converter.
     """
     if op_name(node.target) in config.fallback_ops:
         return "listed in fallback_ops"
@@ -74,9 +74,9 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
 
 
 def takes_from_host(config: CompilerConfig) -> bool:
-    """Whether programs are to take calls for which the host's cores have a better kernel.
+    """Whether programs include calls for which the host's cores have a better kernel.
 
-    So it is where the device's arithmetic is not that of the host's cores, or as asked for.
+    True if the device does not compute on the host's cores, or on request.
     """
     is_asked_for = config.target not in (None, "kernels")
     return is_asked_for or not npu_runtime.device_info().device.startswith("CPU")
@@ -93,7 +93,7 @@ def _vendor_refusal(node: fx.Node, name: str) -> str | None:
 
 
 def _missing(node: fx.Node, *, with_frontend: bool, nan: str | None) -> str | None:
-    """Why a call without a converter cannot be lowered; None when the frontend takes it."""
+    """Returns the reason why a call without a converter cannot be lowered, or None."""
     reason = missing_converter(node.target)
     if not with_frontend:
         return reason
@@ -115,7 +115,7 @@ def _other_write(node: fx.Node, config: CompilerConfig) -> str:
 
 
 def is_compute(node: fx.Node) -> bool:
-    """Whether a call does floating point work, so that a program with it is worth its call."""
+    """Whether a call does floating-point work that justifies the overhead of a program."""
     row = find_converter(node.target)
     if row is None or not row.compute or node.target is operator.getitem:
         return False
@@ -123,7 +123,7 @@ def is_compute(node: fx.Node) -> bool:
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    """The fake tensors a call takes and gives; unused results do not count."""
+    """Returns a call's fake input and output tensors, without unused results."""
     for source in node.all_input_nodes:
         value = source.meta.get("val")
         if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Context of converters: values, constants and dtypes of the OpenVINO model."""
+"""The context of converters: values, constants and dtypes of the OpenVINO model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "torch_dtype",
 ]
 
-# Precision of execution is no matter of types: npu_compiler.programs.compile_options chooses it.
+# Types do not set the execution precision: npu_compiler.programs.compile_options does.
 
 _TO_OV: dict[torch.dtype, ov.Type] = {
     torch.float32: ov.Type.f32,
@@ -52,33 +52,33 @@ _TO_OV: dict[torch.dtype, ov.Type] = {
 }
 _TO_TORCH: dict[str, torch.dtype] = {t.get_type_name(): d for d, t in _TO_OV.items()}
 
-# What a program computes as torch does. float64 is missing on purpose: the CPU plugin computes it
-# in float32, and small integers, because it computes them in int32 and does not wrap around.
+# Dtypes that a program computes as torch does. The CPU plugin computes float64 in float32, and
+# small integers in int32 without wraparound, so neither is here.
 DEVICE_DTYPES: frozenset[torch.dtype] = frozenset(
     {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 )
 
-# What a program moves, casts and compares as torch does, but does not compute in.
+# Dtypes that a program moves, casts and compares as torch does, without arithmetic in them.
 NARROW_DTYPES: frozenset[torch.dtype] = frozenset({torch.uint8, torch.int8, torch.int16})
 
 
 def ov_type(dtype: torch.dtype) -> ov.Type:
-    """Returns OpenVINO's type for a torch dtype; KeyError for one that has no counterpart."""
+    """Returns OpenVINO's type for a torch dtype; KeyError if it has no counterpart."""
     return _TO_OV[dtype]
 
 
 def torch_dtype(element_type: ov.Type) -> torch.dtype:
-    """Returns the torch dtype for an OpenVINO element type; KeyError when there is none."""
+    """Returns the torch dtype for an OpenVINO element type; KeyError if there is none."""
     return _TO_TORCH[element_type.get_type_name()]
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Whether a dtype is one of the floating point types a program can compute in."""
+    """Whether a dtype is a floating-point type that a program can compute in."""
     return dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
 def refusal_for_dtype(dtype: torch.dtype) -> str | None:
-    """Why a program cannot compute in this dtype as torch does, or None when it can."""
+    """Returns why a program cannot compute in this dtype as torch does, or None if it can."""
     if dtype in DEVICE_DTYPES:
         return None
     if dtype is torch.float64:
@@ -88,11 +88,11 @@ def refusal_for_dtype(dtype: torch.dtype) -> str | None:
     return f"{dtype} has no counterpart in a program"
 
 
-# What stands for "not seen" in an additive mask: the lowest float16, because float32's own minimum
-# becomes -inf when a program runs in half precision, and a row of -inf becomes NaN.
+# "Not seen" in an additive mask: the lowest float16. In half precision the minimum of float32 would
+# become -inf, and a row of -inf becomes NaN.
 MASKED = -65504.0
 
-# numpy has no bfloat16: its bytes travel as an integer type of the same width.
+# numpy has no bfloat16, so its bytes are passed as an integer type of the same width.
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -100,8 +100,8 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
     """Makes a constant of a tensor's shape and dtype which shares the tensor's memory.
 
     Args:
-        tensor: any shape and dtype that OpenVINO has; on npu or cpu (device memory is host memory).
-            A tensor that is not contiguous is copied first.
+        tensor: any shape, on npu or cpu (device memory is host memory), in a dtype that OpenVINO
+            has. A tensor that is not contiguous is copied first.
 
     Returns:
         The constant's output, and the tensor whose memory it reads: OpenVINO holds no reference, so
@@ -109,7 +109,7 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
     """
     source = plain_tensor(tensor)
     if source.device.type == "npu":
-        source = as_cpu(source)  # waits for the device; host code may read its bytes
+        source = as_cpu(source)  # waits for the device, so that host code may read the bytes
     shape = ov.Shape(list(source.shape))
     if source.numel() == 0:
         empty = np.empty(tuple(source.shape), dtype=np.float32)
@@ -121,7 +121,7 @@ def tensor_constant(tensor: torch.Tensor) -> tuple[ov.Output, torch.Tensor]:
 
 
 def number(value: bool | int | float, dtype: torch.dtype) -> ov.Output:
-    """Makes a rank-0 constant; what is too large for the dtype becomes infinite, as in torch."""
+    """Makes a rank-0 constant; values too large for the dtype become infinite, as in torch."""
     if dtype in (torch.bfloat16, torch.float16):
         raw = torch.tensor(value, dtype=dtype).view(torch.int16).reshape(1).numpy()
         view = ov.Tensor(raw, ov.Shape([]), ov_type(dtype))
@@ -135,10 +135,10 @@ def integers(values: Sequence[int]) -> ov.Output:
 
 
 def saturate(model: ov.Model) -> None:
-    """Brings int64 constants into the range of int32, in place, in which plugins compute them.
+    """Saturates int64 constants to the range of int32, in place: plugins compute them in int32.
 
-    A plugin that compiles saturates them, but one that loads its own compiled blob reads the
-    weights' file again and cuts off the upper half: an end of 2**63 - 1 became -1 there.
+    A plugin saturates them when it compiles. When it loads a compiled blob, it reads the weights
+    file again and drops the upper half: an end of 2**63 - 1 became -1.
     """
     bounds = np.iinfo(np.int32)
     for node in model.get_ordered_ops():
@@ -153,24 +153,24 @@ def saturate(model: ov.Model) -> None:
 
 
 def _raw(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The elements of a contiguous cpu tensor as a flat array over the same memory."""
+    """Returns the elements of a contiguous cpu tensor as a flat array over the same memory."""
     return tensor.view(-1).view(_SAME_WIDTH[tensor.element_size()]).numpy()
 
 
-# Types whose numbers all fit a narrow integer type.
+# For each narrow integer type, the types whose values all fit it.
 _WITHIN = {
     ov.Type.u8: {ov.Type.boolean},
     ov.Type.i8: {ov.Type.boolean},
     ov.Type.i16: {ov.Type.boolean, ov.Type.u8, ov.Type.i8},
 }
 
-# What a node lowers to: one output, or one per result (None for a result that may not be read).
+# The lowered value of a node: one output, or one per result (None if it may not be read).
 Value = Any
 Operand = Any
 
 
 class Refused(Exception):
-    """A converter's statement that this call cannot be lowered; its text is the reason."""
+    """Raised by a converter for a call that it cannot lower; the text is the reason."""
 
 
 class Context:
@@ -180,11 +180,11 @@ class Context:
         node: the FX node that is being lowered.
         live: the nodes that the graph's output needs.
         keep_alive: tensors whose memory the model's constants read.
-        nan: "propagate", "fast", or None; see npu_compiler.lowering.nan.
+        nan: "propagate", "fast" or None; see npu_compiler.lowering.nan.
         drops_nan: nodes that were lowered to forms which may drop NaN.
-        fixed_sizes: whether no size of a form may depend on values.
-        rounds_casts: whether a cast to half precision must be rounded by the program, because the
-            device computes it in float32.
+        fixed_sizes: whether all sizes must be independent of values.
+        rounds_casts: whether the program must round casts to half precision, because the device
+            computes in float32.
     """
 
     def __init__(self, *, nan: str | None = "propagate") -> None:
@@ -201,15 +201,15 @@ class Context:
     # Values
 
     def bind(self, node: fx.Node, value: Value) -> None:
-        """Records what a node lowers to."""
+        """Records the lowered value of a node."""
         self._values[node] = value
 
     def value(self, node: fx.Node) -> Value:
-        """Returns what a node lowered to, as its converter gave it."""
+        """Returns the lowered value of a node, as its converter returned it."""
         return self._values[node]
 
     def bound(self) -> Iterator[tuple[fx.Node, Value]]:
-        """Yields each lowered node with its value."""
+        """Yields each lowered node and its value."""
         yield from self._values.items()
 
     def get(self, operand: Operand, dtype: torch.dtype | None = None) -> ov.Output:
@@ -217,7 +217,7 @@ class Context:
 
         Args:
             operand: FX node (tensor or symbolic integer), bool, int or float.
-            dtype: convert to this dtype; by default a node keeps its own, and a number takes
+            dtype: convert to this dtype; by default a node keeps its dtype, and a number takes
                 bool, int64 or the result's float dtype.
         """
         if isinstance(operand, fx.Node):
@@ -241,7 +241,7 @@ class Context:
         return self.number(operand, dtype)
 
     def wide(self, operand: fx.Node) -> ov.Output:
-        """Returns a value of half precision in float32, as torch has it; made once in a graph."""
+        """Returns a half-precision value in float32, rounded as in torch; cached in the graph."""
         key = ("wide", operand)
         if key not in self._shared:
             self._shared[key] = half_values.read_wide(
@@ -253,13 +253,13 @@ class Context:
         return self._shared[key]
 
     def constant(self, tensor: torch.Tensor) -> ov.Output:
-        """Makes a constant over a tensor's memory and keeps the tensor alive."""
+        """Makes a constant that shares a tensor's memory, and keeps the tensor alive."""
         output, source = tensor_constant(tensor)
         self.keep_alive.append(source)
         return output
 
     def number(self, value: bool | int | float, dtype: torch.dtype) -> ov.Output:
-        """Makes a rank-0 constant, one per value and dtype in a graph."""
+        """Returns a rank-0 constant, cached by value and dtype."""
         if dtype is torch.bool:
             value = bool(value)
         elif not dtype.is_floating_point:
@@ -272,14 +272,14 @@ class Context:
         return self._shared[key]
 
     def integers(self, values: Sequence[int]) -> ov.Output:
-        """Makes a constant int64 vector, one per content in a graph."""
+        """Returns a constant int64 vector, cached by content."""
         key = ("integers", tuple(values))
         if key not in self._shared:
             self._shared[key] = integers(values)
         return self._shared[key]
 
     def vector(self, values: Sequence[Operand]) -> ov.Output:
-        """Makes an int64 vector from integers and nodes that stand for symbolic integers."""
+        """Makes an int64 vector from integers and nodes of symbolic integers."""
         if all(isinstance(value, int) for value in values):
             return self.integers(values)
         parts = [
@@ -304,14 +304,14 @@ class Context:
         return _number_dtype(meta)
 
     def out_dtype(self, index: int = 0) -> torch.dtype:
-        """Returns the dtype of the current node's result, or of one of its results."""
+        """Returns the dtype of the current node's result, or of the result with an index."""
         meta = self.node.meta["val"]
         if isinstance(meta, (tuple, list)):
             meta = meta[index]
         return meta.dtype if isinstance(meta, torch.Tensor) else _number_dtype(meta)
 
     def is_read(self, index: int) -> bool:
-        """Whether anybody needs one of the current node's results."""
+        """Whether a result of the current node is used."""
         return any(user in self.live and user.args[1] == index for user in self.node.users)
 
     def out_rank(self) -> int:
@@ -346,10 +346,10 @@ class Context:
         first, second = (_promotion_stand_in(self.meta(operand)) for operand in operands)
         return torch.result_type(first, second)
 
-    # Nodes that many converters need
+    # Nodes for many converters
 
     def convert(self, output: ov.Output, dtype: torch.dtype) -> ov.Output:
-        """Casts as torch does; no node when the type is right already."""
+        """Casts as torch does; adds no node if the type is already right."""
         target = ov_type(dtype)
         source = output.get_element_type()
         if source == target:
@@ -362,10 +362,10 @@ class Context:
         return ops.convert(output, target).output(0)
 
     def _wrapped(self, output: ov.Output, dtype: torch.dtype) -> ov.Output:
-        """Keeps the low bits of numbers, as an int32 tensor of the dtype's range.
+        """Keeps the low bits of integers, as an int32 tensor in the dtype's range.
 
-        The CPU plugin's own cast saturates, wraps around or keeps the number, by what stands
-        beside it (OpenVINO 2026.4.1).
+        Depending on its neighbours, a cast of the CPU plugin saturates, wraps around or keeps the
+        number (OpenVINO 2026.4.1).
         """
         if output.get_element_type() != ov.Type.i32:
             output = ops.convert(output, ov.Type.i32).output(0)
@@ -377,7 +377,7 @@ class Context:
         return ops.subtract(ops.bitwise_xor(low, sign), sign).output(0)
 
     def size(self, operand: fx.Node, dim: int) -> ov.Output:
-        """Returns one size of a tensor as an int64 vector of length 1, folded when static."""
+        """Returns one size of a tensor as an int64 vector of length 1, constant if static."""
         dim = self.axis(operand, dim)
         if self.rank(operand) == 0:
             return self.integers([1])
@@ -388,18 +388,18 @@ class Context:
         return ops.gather(shape, self.integers([dim]), self.number(0, torch.int64)).output(0)
 
     def shape(self, operand: fx.Node) -> ov.Output:
-        """Returns a tensor's sizes as an int64 vector, folded when static."""
+        """Returns a tensor's sizes as an int64 vector, constant if static."""
         known = self.sizes(operand)
         if all(size is not None for size in known):
             return self.integers([size for size in known if size is not None])
         return ops.shape_of(self.get(operand), output_type="i64").output(0)
 
     def reshape(self, output: ov.Output, sizes: Sequence[int]) -> ov.Output:
-        """Reshapes to constant sizes, of which one may be -1."""
+        """Reshapes to constant sizes; one may be -1."""
         return ops.reshape(output, self.integers(sizes), False).output(0)
 
     def transpose(self, output: ov.Output, order: Sequence[int]) -> ov.Output:
-        """Permutes axes; no node for the identity."""
+        """Permutes axes; adds no node for the identity."""
         if list(order) == list(range(len(order))):
             return output
         return ops.transpose(output, self.integers(order)).output(0)
@@ -409,11 +409,11 @@ class Context:
         return ops.unsqueeze(output, self.integers(axes)).output(0) if axes else output
 
     def squeeze(self, output: ov.Output, axes: Sequence[int]) -> ov.Output:
-        """Removes axes of size 1, in the version that an NPU's compiler takes."""
+        """Removes axes of size 1, with the Squeeze version that an NPU's compiler accepts."""
         return opset1.squeeze(output, self.integers(axes)).output(0) if axes else output
 
     def refuse(self, reason: str) -> NoReturn:
-        """Says that the current node cannot be lowered.
+        """Rejects the current node as impossible to lower.
 
         Raises:
             Refused: always.
@@ -422,7 +422,7 @@ class Context:
 
 
 def static_shape(meta: torch.Tensor) -> tuple[int | None, ...]:
-    """Returns sizes as integers, None for a symbolic one; installs no guard."""
+    """Returns sizes as integers, None for a symbolic one, without a guard."""
     return tuple(_known(size) for size in meta.shape)
 
 
@@ -450,7 +450,7 @@ def _number_dtype(value: Any) -> torch.dtype:
 
 
 def _promotion_stand_in(meta: Any) -> Any:
-    # A fake tensor would dispatch, and a symbolic number would install a guard.
+    # A fake tensor would dispatch, and a symbolic number would add a guard.
     if isinstance(meta, torch.Tensor):
         shape = () if meta.dim() == 0 else (1,)
         return torch.empty(shape, dtype=meta.dtype)

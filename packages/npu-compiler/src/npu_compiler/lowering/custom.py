@@ -1,4 +1,4 @@
-"""Custom ops: defined in Python, or with a converter built from existing ops."""
+"""Custom ops, defined in Python or converted to existing ops."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["custom_op", "define_op"]
 
-# An op whose schema and kernel are in C++ has no need of it: torch.library and
-# register_fx_node_converter say the rest of that one.
+# For an op with schema and kernel in C++, use torch.library and register_fx_node_converter instead.
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
@@ -48,35 +47,35 @@ def define_op(
     setup_context: Callable[..., Any] | None = None,
     host_is_better: bool = False,
 ) -> Callable[[Callable[..., Any]], CustomOpDef]:
-    """Decorates a function of torch's operators, which becomes an op of its own.
+    """Registers the decorated function of torch operators as a custom op.
 
-    The function is the op's kernel on every device. Its annotations are the op's schema, as
-    `torch.library.custom_op` reads them; all that is given here is registered with it.
+    The function is the op's kernel on every device. Its annotations give the schema, as in
+    `torch.library.custom_op`. The other arguments are registered with the op.
 
     Args:
-        name: "namespace::op"; torch.ops.namespace.op is then the op.
+        name: "namespace::op", available as torch.ops.namespace.op.
         mutates_args: names of the tensors that the function writes to, such as a cache; `()` for
-            none. torch.compile keeps their order with other reads and writes.
-        fake: called as the function with tensors that have no memory; returns what the op returns,
-            with the right sizes, dtypes and devices. An op that returns nothing needs none.
+            none. torch.compile keeps the order of these writes and other accesses.
+        fake: called like the function, with tensors without memory; returns results with the right
+            sizes, dtypes and devices. Not needed for an op that returns nothing.
         convert: called as `convert(ctx, **arguments)`; builds the OpenVINO nodes for a call in a
             program, see [register_fx_node_converter][npu_compiler.register_fx_node_converter].
-            Without it the op runs between programs. For an op that writes, it returns the results
+            Without it, the op runs between programs. For an op that writes, it returns the results
             and then the new content of each written tensor.
-        rule: called as `rule(node, **arguments)`; returns why a call cannot be converted, or None.
+        rule: called as `rule(node, **arguments)`; returns the reason why a call cannot be
+            converted, or None.
         backward: called as `backward(ctx, *gradients)`; returns a gradient for each argument.
-        setup_context: called as `setup_context(ctx, inputs, output)`; keeps what backward needs.
-        host_is_better: whether the function is better than a program where the device's arithmetic
-            is that of the host's cores. For an op that writes it is so always.
+        setup_context: called as `setup_context(ctx, inputs, output)`; saves values for backward.
+        host_is_better: whether the function is faster than a program if the device computes on the
+            host's cores. Always true for an op that writes.
 
     Returns:
-        A decorator; what it returns is called as the function was.
+        A decorator; its result is called like the function.
 
     Raises:
-        RegistryError: [bad-op] for a name that is none, for a written argument that the function
-            does not have, for a gradient of an op that writes, for parts without the part that uses
-            them, and for a function that torch finds no schema for; [duplicate-op] for an op that
-            there is already.
+        RegistryError: [bad-op] for an invalid name, an unknown written argument, a gradient of an
+            op that writes, `setup_context` or `rule` without the argument that uses it, and a
+            function without a schema for torch; [duplicate-op] for an op that exists already.
     """
 
     def define(function: Callable[..., Any]) -> CustomOpDef:
@@ -151,23 +150,23 @@ def custom_op(
     inputs: Sequence[Any] | Mapping[str, Any],
     attributes: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Builds what a converter returns, of an OpenVINO operation or of a function of torch.
+    """Builds a converter's result from an OpenVINO operation or a torch function.
 
     Args:
-        ctx: as the converter was given it.
-        operation: type of an OpenVINO operation, such as "SoftPlus" (its attributes are those of
-            the operation's specification); or a function that computes the op in torch, of which
-            each call is lowered by its own converter, into the same program.
-        inputs: in order, also under names: the converter's arguments (FX nodes and numbers), and,
-            for an operation, outputs of other nodes.
+        ctx: the converter's context.
+        operation: type of an OpenVINO operation, such as "SoftPlus" (attributes as in the
+            operation's specification); or a torch function that computes the op. Its aten calls are
+            lowered into the same program.
+        inputs: in order: the converter's arguments (FX nodes and numbers), and, for an operation,
+            outputs of other nodes. They may be passed by keyword.
         attributes: of the operation; keyword arguments of the function.
 
     Returns:
-        An output, or a tuple of them where there are several.
+        An output, or a tuple of several outputs.
 
     Raises:
-        Refused: for an operation, an attribute or a call that there is not; the call then runs
-            eagerly, with the reason in explain(), and is an error under strict.
+        Refused: for an unknown operation or attribute, or a call without a converter. The custom op
+            then runs eagerly, with the reason in explain(), and is an error under strict.
     """
     listed = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
     named = dict(attributes or {})
@@ -194,7 +193,7 @@ def _operation(ctx: Context, kind: str, inputs: list[Any], attributes: dict[str,
 
 
 def _similar(kind: str) -> str:
-    """Operations whose Python names are spelt like a type."""
+    """Returns a hint with operations whose names are similar to a type."""
     close = difflib.get_close_matches(kind.lower(), dir(ops), n=2, cutoff=0.7)
     return f" (similar: {', '.join(close)})" if close else ""
 
@@ -236,8 +235,8 @@ def _trace(
     named: dict[str, Any],
     tensors: list[fx.Node],
 ) -> fx.Graph:
-    """The function's aten calls on the fake values of tensors."""
-    # Late: npu_compiler.graph.op_forms imports the ops, which are not needed to lower a graph.
+    """Returns the function's aten calls on the fake values of tensors."""
+    # Late: npu_compiler.graph.op_forms imports the ops, which lowering does not need.
     from npu_compiler.graph.op_forms import decompositions
 
     def call(*values: torch.Tensor) -> Any:

@@ -1,8 +1,7 @@
-"""Calls without a converter of ours: OpenVINO's PyTorch frontend converts them one by one.
+"""Conversion of calls without a converter by OpenVINO's PyTorch frontend, one by one.
 
-Its conversion of an op counts for a call only after it gave eager's results on random inputs of the
-call's shapes and dtypes: some of its conversions give other numbers than torch. Our own converters
-come first; see registry.py.
+Some of its conversions differ from torch. A conversion is used only if it reproduces eager results
+on random inputs of the call's shapes and dtypes. Registered converters come first; see registry.py.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from npu_compiler.programs import compile_options, load_tolerant
 __all__ = ["convert_by_frontend", "frontend_refusal"]
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype)
-# Largest difference from eager, relative to the largest magnitude, for a conversion to count.
+# Largest accepted difference from eager, relative to the largest magnitude.
 _ROUNDING = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _NOT_SAME = "OpenVINO's frontend gives other results than torch"
 _NO_NAN = "what OpenVINO's frontend makes of it loses NaN"
-# The frontend's own classes, which have no base of their own; its decoder raises Python's.
+# The frontend's error classes have no common base; its decoder raises Python's.
 _FAILURES = (
     GeneralFailure,
     InitializationFailure,
@@ -54,13 +53,13 @@ _verdicts: dict[tuple[Any, ...], str | None] = {}
 
 
 def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | None:
-    """Returns why the frontend cannot convert a call, or None when it can.
+    """Returns the reason why the frontend cannot convert a call, or None if it can.
 
-    The first time for an op, shapes, dtypes and arguments this converts, compiles and runs it.
+    The first call for an op, shapes, dtypes and arguments converts, compiles and runs it.
 
     Args:
         node: a call of an overload without a converter; `meta["val"]` has fake values.
-        nan: with "fast" a conversion counts that drops NaN.
+        nan: "fast" also accepts a conversion that drops NaN.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
@@ -82,7 +81,7 @@ def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | N
 
 
 def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
-    """Returns the outputs of a call for which frontend_refusal gave None, or raises Refused."""
+    """Returns the outputs of a call that frontend_refusal accepts; otherwise raises Refused."""
     reason = frontend_refusal(node, nan=ctx.nan)
     if reason is not None:
         ctx.refuse(reason)
@@ -93,7 +92,7 @@ def convert_by_frontend(ctx: Context, node: fx.Node) -> Any:
 
 
 def _spliced(model: ov.Model, values: Sequence[ov.Output]) -> tuple[ov.Output, ...]:
-    """Puts values in place of a model's inputs; returns what its results then are."""
+    """Replaces a model's inputs by values; returns the values of its results."""
     pairs = list(zip(model.get_parameters(), values, strict=True))
     for parameter, value in pairs:
         for place in parameter.output(0).get_target_inputs():
@@ -158,7 +157,7 @@ def _try(node: fx.Node) -> str | None:
 
 
 def _with_nan(inputs: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The inputs with NaN in the middle of one; then also with inf in the middle of the others."""
+    """Yields inputs with NaN in the middle of one, then also with inf in the others."""
     real = [i for i, tensor in enumerate(inputs) if tensor.is_floating_point() and tensor.numel()]
     for index, other in itertools.product(real, (None, math.inf)):
         given = [*inputs]
@@ -177,7 +176,7 @@ def _loses_nan(result: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _converted(node: fx.Node) -> ov.Model:
-    """The call as a model of its own, with one input per tensor in the order of the node's."""
+    """Returns the call as a separate model, with one input per tensor argument, in order."""
     from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 
     graph = fx.Graph()
@@ -211,7 +210,7 @@ def _frontend() -> Any:
 
 
 def _sample(node: fx.Node) -> list[torch.Tensor] | None:
-    """Random inputs that torch takes: numbers between -0.9 and 0.9, indices 0 and 1, or only 0."""
+    """Returns random inputs: numbers in (-0.9, 0.9), and indices 0 and 1, or only 0."""
     for top in (2, 1):
         generator = torch.Generator().manual_seed(0)
         inputs = [_random(source.meta["val"], top, generator) for source in node.all_input_nodes]

@@ -1,8 +1,8 @@
-"""Values of half precision as torch has them where a program reads them in a wider type.
+"""Rounds half-precision values as torch does if a program reads them in a wider type.
 
-A device may compute float16 and bfloat16 in float32, and leaves out a cast down that a cast up
-follows (CPU plugin, OpenVINO 2026.4.1). A value then keeps digits that torch rounds off, and a
-float16 beyond 65504 stays finite. The forms here put that right between the value and its reader.
+A device may compute float16 and bfloat16 in float32, and omit a downcast followed by an upcast (CPU
+plugin, OpenVINO 2026.4.1). A value then keeps digits that torch rounds off, and a float16 above
+65504 stays finite. The forms here round between the value and its reader.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ __all__ = ["is_narrower", "read_wide"]
 # Makes a constant of float32.
 _Number: TypeAlias = Callable[[float], ov.Output]
 
-# dtype -> bits of a significand behind the first, the magnitude below which the distance of numbers
-# is the same, and the least magnitude that is rounded to infinity. bfloat16 has the exponents of
-# float32; below that magnitude its distances would be numbers that processors take for 0.
+# dtype -> bits of the significand after the first, the magnitude below which the spacing is
+# constant, and the least magnitude that rounds to infinity. bfloat16 has the exponents of float32;
+# below that magnitude its spacing is subnormal, which processors flush to 0.
 _FORMATS = {
     torch.float16: (10, 2.0**-14, 65520.0),
     torch.bfloat16: (7, 2.0**-118, math.inf),
 }
-# A cast that changes no float16 nor bfloat16.
+# Casts that change neither float16 nor bfloat16.
 _EXACT_BEFORE = (torch.bool, torch.uint8, torch.int8)
 
 
 def is_narrower(source: torch.dtype, target: torch.dtype) -> bool:
-    """Whether a value of half precision is read in a type that shows more of it."""
+    """Whether a half-precision value is read in a wider type."""
     return source in _FORMATS and target not in (source, torch.bool)
 
 
 def read_wide(node: fx.Node, value: ov.Output, *, number: _Number, rounds_casts: bool) -> ov.Output:
-    """Returns a node's value in float32, as torch's half precision has it.
+    """Returns a node's value in float32, rounded to torch's half precision.
 
     Args:
         node: of dtype float16 or bfloat16.
-        value: what it is lowered to.
+        value: its lowered value.
         number: makes a constant of float32.
-        rounds_casts: whether the program must round what was cast down.
+        rounds_casts: whether the program must round casts to half precision.
     """
     dtype: torch.dtype = node.meta["val"].dtype
     wide = ops.convert(value, ov.Type.f32).output(0)
@@ -58,19 +58,19 @@ def read_wide(node: fx.Node, value: ov.Output, *, number: _Number, rounds_casts:
         wide = _rounded(number, wide, dtype)
     if dtype is not torch.float16:
         return wide
-    # In a program of half precision a constant of 65520 would be infinite itself.
+    # In a half-precision program the constant 65520 would be infinite.
     size = ops.abs(wide)
     is_over = (
         ops.greater_equal(size, number(_FORMATS[dtype][2]))
         if rounds_casts
         else ops.greater(size, number(torch.finfo(dtype).max))
     )
-    # Such a program has no infinite constants of float32 either.
+    # Such a program has no infinite float32 constants either.
     return ops.divide(wide, ops.select(is_over, number(0.0), number(1.0))).output(0)
 
 
 def _origin(node: fx.Node) -> fx.Node | None:
-    """The call that computes what a node shows; None for an input or a tensor of the graph."""
+    """Returns the call that computes a node's value; None for an input or a tensor of the graph."""
     while node.op == "call_function":
         source = node.args[0] if node.args else None
         is_same = node.target in MOVES or (node.target in CASTS and not _is_cast(node))
@@ -81,7 +81,7 @@ def _origin(node: fx.Node) -> fx.Node | None:
 
 
 def _is_cast(node: fx.Node) -> bool:
-    """Whether a call gives another floating type than it takes."""
+    """Whether a call casts to another floating type."""
     source = node.args[0] if node.args else None
     if not is_call(node, *CASTS) or not isinstance(source, fx.Node):
         return False
@@ -94,8 +94,8 @@ def _is_cast(node: fx.Node) -> bool:
 def _rounded(number: _Number, wide: ov.Output, dtype: torch.dtype) -> ov.Output:
     """Rounds float32 to the nearest number of a narrower type, ties to even.
 
-    The distance of such numbers follows from the largest power of two up to the value. Veltkamp's
-    splitting gives that, or the next one (T. J. Dekker, "A floating-point technique for extending
+    The spacing of such numbers follows from the largest power of two up to the value. Veltkamp's
+    splitting computes it, or the next one (T. J. Dekker, "A floating-point technique for extending
     the available precision", 1971).
     """
     bits, smallest, limit = _FORMATS[dtype]

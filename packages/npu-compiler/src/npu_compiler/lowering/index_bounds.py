@@ -1,13 +1,12 @@
-"""Which indices of a graph a run has to look at, and how its program tells them.
+"""Finds the indices of a graph that each run must check.
 
-torch raises for an index out of range; a device reads or writes what it likes. An index that is
-proved to be in range (npu_compiler.graph.ranges) needs nothing. One that an input holds is looked
-at in that input. Any other becomes an output of its own, in int32. npu_runtime looks at them at
-each run.
+torch raises for an index out of range; on a device the result is undefined. An index that is proved
+to be in range (npu_compiler.graph.ranges) needs no check. An index in an input is checked there.
+Any other index becomes an additional int32 output. npu_runtime checks them in each run.
 
-OpenVINO's CPU plugin (2026.4.1) gives zeros for a row that is not there (Gather), raises
-(GatherElements), or reads and writes outside of its memory (GatherND, all scatters), so that the
-process may end. Indices of the last kind are clamped into range before they are used.
+For an index out of range, OpenVINO's CPU plugin (2026.4.1) returns zeros (Gather), raises
+(GatherElements), or accesses memory out of bounds (GatherND, all scatters), which may crash the
+process. Indices of the last kind are clamped into range before use.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ aten = torch.ops.aten
 
 _HARMLESS, _RAISES, _HARMFUL = "harmless", "raises", "harmful"
 
-# What an index out of range does in the plugin, and whether torch counts negative ones from the
-# end, by op. All take `self, dim, index`.
+# By op: the plugin's effect for an index out of range, and whether torch counts negative indices
+# from the end. All take `self, dim, index`.
 _ALONG_DIM = {
     aten.index_select.default: (_HARMLESS, False),
     aten.gather.default: (_RAISES, False),
@@ -54,7 +53,7 @@ _BY_TENSORS = (aten.index.Tensor, aten.index_put.default)
 _FLAT = (aten.take.default, aten.put.default)
 _OTHERS = (aten.embedding.default, aten.one_hot.default)
 
-# Calls whose results have the values of their first argument, no more and no fewer.
+# Calls whose result has exactly the values of the first argument.
 _SAME_VALUES = {
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default,
     aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default,
@@ -68,15 +67,15 @@ _BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.
 
 @dataclass(frozen=True)
 class IndexRecord:
-    """One check as it is kept with a program, JSON-like; see npu_runtime.IndexCheck."""
+    """One check as stored with a program, JSON-compatible; see npu_runtime.IndexCheck."""
 
-    node: str  # FX node whose index it is
+    node: str  # FX node that uses the index
     op: str  # its op
-    line: str | None  # of Python outside of torch, as file:line; None when nothing tells it
-    # Name of an input that does not hold the index itself, but what it is computed from; its values
-    # must fit the 32 bits that programs compute in. None for an index itself.
+    line: str | None  # Python file:line outside of torch; None if unknown
+    # Name of an input from which the index is computed; its values must fit the 32 bits of a
+    # program's integers. None if the input is the index.
     source: str | None
-    port: int  # this and the rest are those of npu_runtime.IndexCheck
+    port: int  # this and the following are fields of npu_runtime.IndexCheck
     is_output: bool = False
     size: int | None = None
     size_port: int = 0
@@ -87,7 +86,7 @@ class IndexRecord:
 
 @dataclass(frozen=True)
 class _Use:
-    """An index among the arguments of a call, and the size of what it indexes."""
+    """An index argument of a call, and the size of the indexed axis."""
 
     index: fx.Node
     size: int | torch.SymInt
@@ -98,7 +97,7 @@ class _Use:
 
 
 def unproven_calls(graph: fx.Graph) -> frozenset[fx.Node]:
-    """Returns the calls for which torch could raise, because of an index that it reads."""
+    """Returns the calls that could raise in torch because of an index."""
     calls = [node for node in graph.nodes if _has_indices(node)]
     ranges = integer_ranges(graph) if calls else {}
     return frozenset(
@@ -141,14 +140,14 @@ def _along(source: fx.Node, dim: int, index: fx.Node, *, wraps: bool, harm: str)
 
 @dataclass
 class _Outputs:
-    """What the program tells beside its results, one output each."""
+    """Additional outputs of a program, for checks."""
 
     first: int = 0
     values: list[ov.Output] = field(default_factory=list)
     known: dict[Any, int] = field(default_factory=dict)
 
     def port(self, key: Any, value: ov.Output) -> int:
-        """Returns the number of the output for a value, made once per key."""
+        """Returns the index of the output for a value, created once per key."""
         if key not in self.known:
             self.known[key] = len(self.values)
             if value.get_element_type() != ov.Type.i32:
@@ -158,13 +157,13 @@ class _Outputs:
 
 
 class IndexChecks:
-    """The checks of one lowering."""
+    """Collects the checks of one lowering."""
 
     def __init__(self, graph: fx.Graph, constants: Mapping[str, torch.Tensor]) -> None:
-        """Takes the graph that is lowered, and what its frozen placeholders hold."""
+        """Takes the graph to lower, and the tensors of its frozen placeholders."""
         self._ranges: tuple[dict[fx.Node, Interval], ...] = ()
         if any(_has_indices(node) for node in graph.nodes):
-            # What torch computes must be in range, and what a device of 32 bits makes of it too.
+            # The index must be in range in torch's arithmetic and in that of a 32-bit device.
             self._ranges = tuple(
                 integer_ranges(graph, constants, int64_bits=bits) for bits in (64, 32)
             )
@@ -174,7 +173,7 @@ class IndexChecks:
         self._found: dict[Any, tuple[IndexRecord, fx.Node]] = {}
 
     def guard(self, ctx: Context, node: fx.Node) -> dict[fx.Node, ov.Output]:
-        """Notes what to look at for a call; returns its indices of now, or raises Refused."""
+        """Records the checks of a call; returns its current indices, or raises Refused."""
         replaced: dict[fx.Node, ov.Output] = {}
         for use in _uses(node) if self._ranges else ():
             if any(not _is_proven(ranges[use.index], use) for ranges in self._ranges):
@@ -186,7 +185,7 @@ class IndexChecks:
         return replaced
 
     def bound_inputs(self, bits: Mapping[str, int], readers: Mapping[str, fx.Node]) -> None:
-        """Notes what inputs must be for a device of narrower integers; see integer_widths."""
+        """Records bounds of inputs for a device with narrower integers; see integer_widths."""
         inputs = {node.name: node for node in self._inputs}
         for name, reader in readers.items():
             if bits[name] < _BITS[inputs[name].meta["val"].dtype] - 1:
@@ -194,7 +193,7 @@ class IndexChecks:
                 self._add(reader, inputs[name], size, wraps=True, source=name)
 
     def _note(self, ctx: Context, node: fx.Node, use: _Use) -> bool:
-        """Notes a check; returns whether an input holds the index."""
+        """Records a check; returns whether an input holds the index."""
         size = self._size(ctx, use)
         held = self._held(use.index)
         if held is not None:
@@ -229,7 +228,7 @@ class IndexChecks:
         self._found.setdefault(key, (record, held or node))
 
     def _held(self, index: fx.Node) -> fx.Node | None:
-        """The input with just the values of an index."""
+        """Returns the input with exactly the values of an index."""
         while index.op == "call_function" and index.target in _SAME_VALUES:
             source: Any = index.args[0]
             before, after = (_BITS.get(one.meta["val"].dtype) for one in (source, index))
@@ -240,7 +239,7 @@ class IndexChecks:
         return index if is_input and index.meta["val"].dtype in _BITS else None
 
     def _size(self, ctx: Context, use: _Use) -> dict[str, Any]:
-        """Where a run finds the size that is indexed; a port is an input's place in the graph."""
+        """Returns the source of the indexed size; a port is an input's position in the graph."""
         known = interval_of_size(use.size)
         if known.low == known.high:
             return {"size": known.low}
@@ -259,12 +258,12 @@ class IndexChecks:
     def finish(
         self, input_names: list[str], orders: Mapping[str, Any], output_count: int
     ) -> tuple[list[ov.Output], tuple[IndexRecord, ...]]:
-        """Returns what the model gives beside its outputs, and the checks, with their ports.
+        """Returns the model's additional outputs, and the checks with their ports.
 
         Args:
             input_names: of the model's inputs.
-            orders: name -> axis order in which an input is given.
-            output_count: of the model, without these.
+            orders: name -> axis order of an input.
+            output_count: number of the model's outputs without these.
         """
         ports = {name: index for index, name in enumerate(input_names)}
         records = []
@@ -289,7 +288,7 @@ def _is_proven(interval: Interval, use: _Use) -> bool:
 
 
 def _clamped(ctx: Context, use: _Use) -> ov.Output:
-    """An index that is nowhere out of range."""
+    """Clamps an index into range."""
     index = ctx.get(use.index)
     dtype = use.index.meta["val"].dtype
     least = interval_of_size(use.size)

@@ -1,4 +1,4 @@
-"""Widths of integers: which calls are exact in 32 bits, and where 64 are needed."""
+"""Integer widths: finds calls that are exact in 32 bits, and inputs that must fit them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
     "takes_narrow_integers",
 ]
 
-# Arithmetic in these dtypes wraps around in torch and does not in a program, which computes in
-# int32. Casts wrap around by themselves, see npu_compiler.lowering.context.
+# Arithmetic in these dtypes wraps around in torch, but not in a program, which computes in int32.
+# Casts wrap around; see npu_compiler.lowering.context.
 
 aten = torch.ops.aten
 
-# With a number beside the tensors, which must be one of the dtype.
+# These take a number besides the tensors, which must fit the dtype.
 _WITH_NUMBERS = frozenset(
     {
         aten.constant_pad_nd.default,
@@ -55,7 +55,7 @@ _WITH_NUMBERS = frozenset(
 
 
 def takes_narrow_integers(node: fx.Node) -> bool:
-    """Whether a call gives torch's results for int8, uint8 and int16 operands."""
+    """Whether a call in a program matches torch for int8, uint8 and int16 operands."""
     if node.target in CASTS or node.target in MOVES:
         return True
     if node.target not in _WITH_NUMBERS:
@@ -77,7 +77,7 @@ def _dtypes(node: fx.Node) -> Iterator[torch.dtype]:
 
 
 def _numbers(node: fx.Node) -> Iterator[Any]:
-    """The numbers that a call compares with or fills in."""
+    """Returns the numbers that a call compares with or fills in."""
     arguments = bind_arguments(node)
     for name in ("other", "value"):
         number = arguments.get(name)
@@ -85,21 +85,18 @@ def _numbers(node: fx.Node) -> Iterator[Any]:
             yield number
 
 
-# OpenVINO's CPU plugin (2026.4.1) holds int64 in 32 bits, which moves and casts keep, and computes
-# most of what integers go through (quotients, remainders, comparisons, sums, minima, choices) in
-# float32, which holds whole numbers up to 2**24. So each integer that a program computes with must
-# be proved to lie within 24 bits, and each that it moves within 32; so must one of which only the
-# sign is read, or whether it is 0, which float32 keeps. Inputs are taken to be as small as the
-# proof needs; each run looks whether they are. What cannot be proved so runs eagerly, and so does
-# what reads the results of such a call, where the inputs that it has are wide in the first call.
-#
-# Facts in, decision out: the intervals come from npu_compiler.graph.ranges; what a run looks at is
-# written down by npu_compiler.lowering.index_bounds.
+# OpenVINO's CPU plugin (2026.4.1) stores int64 in 32 bits. It computes most integer arithmetic
+# (quotients, remainders, comparisons, sums, minima, choices) in float32, which is exact up to
+# 2**24. So integers in arithmetic must be proved to fit 24 bits. Integers that are only moved, or
+# only tested for their sign or for 0, must fit 32 bits. The proof assumes bounds of inputs, and
+# each run checks them. Calls without a proof run eagerly. So do calls that read their results, if
+# these are wide in the first call. A pure function: the intervals come from
+# npu_compiler.graph.ranges, and npu_compiler.lowering.index_bounds records the checks of a run.
 
 WIDE = "its integers may not fit the bits in which a program computes"
 
 _EXACT_BITS, _MOVED_BITS = 24, 31
-# A quotient of numbers from 2**23 on may be rounded up to the next whole number before it is cut
+# A quotient of numbers from 2**23 on may be rounded up to the next integer before truncation
 # (measured with divisors of 3 digits, OpenVINO 2026.4.1).
 _DIVIDED_BITS = 23
 _DIVISIONS = frozenset(
@@ -113,10 +110,10 @@ _DIVISIONS = frozenset(
         aten.fmod.Tensor,
     }
 )
-# From the widest to the narrowest that is asked of an input: ids and timestamps, and masks.
+# Bounds of an input, widest first: ids and timestamps, and masks.
 _BITS = (31, 24, 23, 20, 16, 12, 8, 4, 1)
 _SPARE_BITS = 4
-# Larger sizes are not reckoned with where they are symbolic.
+# Largest value that is assumed for a symbolic size.
 LARGEST_NUMBER = 1 << 22
 _WIDTHS = (torch.int64, torch.int32)
 _CREATION = frozenset(
@@ -133,7 +130,7 @@ _CREATION = frozenset(
     }
 )
 _EXACT = CASTS | MOVES | _CREATION
-# Calls that read an integer as true or false, or its sign.
+# Calls that use only the truth value or the sign of an integer.
 _OF_SIGN = frozenset(
     {
         aten.logical_and.default,
@@ -143,7 +140,7 @@ _OF_SIGN = frozenset(
         aten.sign.default,
     }
 )
-# Calls that do so where the other operand is the number 0.
+# The same, if the other operand is the number 0.
 _OF_ZERO = frozenset(
     {
         aten.eq.Scalar,
@@ -154,7 +151,7 @@ _OF_ZERO = frozenset(
         aten.ne.Scalar,
     }
 )
-# Calls that read the shape of their argument and none of its values.
+# Calls that use the shape of their argument, and not its values.
 _SHAPED = frozenset(
     {
         aten.ones_like.default,
@@ -167,7 +164,7 @@ _SHAPED = frozenset(
         aten.new_full.default,
     }
 )
-# Calls with indices -> where these stand; npu_compiler.lowering.index_bounds looks at them.
+# Calls with indices -> their argument positions; see npu_compiler.lowering.index_bounds.
 _INDEXED: dict[Any, int] = {
     aten.embedding.default: 1,
     aten.index.Tensor: 1,
@@ -194,10 +191,10 @@ _INDEXED: dict[Any, int] = {
 
 @dataclass(frozen=True)
 class Widths:
-    """What came of the proof.
+    """Result of the proof.
 
-    `refused` calls would differ from torch. `bits` of an input, or of a call that runs eagerly,
-    bound its values, which each run has to look at, for one of its `readers`.
+    `refused` calls would differ from torch. `bits` bounds the values of an input, or of a call that
+    runs eagerly, for one of its `readers`; each run checks it.
     """
 
     refused: frozenset[str] = frozenset()
@@ -212,20 +209,20 @@ def integer_widths(
     eager: Collection[fx.Node] = (),
     seen: Mapping[str, int] | None = None,
 ) -> Widths:
-    """Returns which calls of a graph a device of narrower integers does not compute as torch does.
+    """Returns the calls of a graph that differ from torch on a device with narrower integers.
 
     Args:
         graph: aten calls with fake values in `meta["val"]`.
-        constants: placeholder name -> tensor that is frozen.
+        constants: placeholder name -> frozen tensor.
         eager: calls that run eagerly for other reasons.
-        seen: placeholder name -> bits that its values take in the first call, so that no less is
-            asked of it; see bits_seen.
+        seen: placeholder name -> bits of its values in the first call, a lower limit for its bound;
+            see bits_seen.
     """
     return _Proof(graph, dict(constants or {}), frozenset(eager), dict(seen or {})).decide()
 
 
 def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[str, int]:
-    """Returns name -> how many bits the integers of an input take, beside their sign."""
+    """Returns name -> number of bits of an input's integers, without the sign."""
     found = {}
     for node, value in zip(placeholders, values, strict=True):
         is_tensor = isinstance(value, torch.Tensor) and value.dtype in _WIDTHS
@@ -239,9 +236,9 @@ def bits_seen(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> dict[st
 
 
 def lone_numbers(placeholders: Sequence[fx.Node]) -> tuple[int, ...]:
-    """Returns the positions of symbolic integers that are not a size of any input.
+    """Returns the positions of symbolic integers that are not the size of an input.
 
-    Such a number is one of Python's own, of any size.
+    Such a number is a Python integer of any size.
     """
     sizes: set[Any] = set()
     for node in placeholders:
@@ -282,7 +279,7 @@ class _Proof:
         self._wide = self._find_wide()
 
     def decide(self) -> Widths:
-        """Asks as little of the inputs as proves all that can be proved."""
+        """Chooses the weakest bounds of inputs that prove as much as possible."""
         if not self._calls:
             return Widths()
         free = self._failing({})
@@ -296,7 +293,7 @@ class _Proof:
             further = [
                 one for one in self._feeding(lacking) & bits.keys() if bits[one] > lowest[one]
             ]
-            if not further:  # what they are computed from is not an integer all the way
+            if not further:  # not computed from integers alone
                 hopeless |= lacking
             for source in further:
                 bits[source] = next(b for b in _BITS if lowest[source] <= b < bits[source])
@@ -311,7 +308,7 @@ class _Proof:
         )
 
     def _find_sources(self) -> list[fx.Node]:
-        """What a program takes as inputs, and whose values nothing tells."""
+        """Finds inputs of programs with unknown values."""
         return [
             node
             for node in self._graph.nodes
@@ -321,7 +318,7 @@ class _Proof:
         ]
 
     def _find_wide(self) -> set[fx.Node]:
-        """Calls that run eagerly on inputs whose values do not fit 32 bits in the first call."""
+        """Finds eager calls on inputs whose values exceed 32 bits in the first call."""
         found: set[fx.Node] = set()
         for source in self._sources:
             wide = self._seen.get(source.name, 0) > _MOVED_BITS
@@ -330,9 +327,9 @@ class _Proof:
         return found
 
     def _least(self, source: fx.Node) -> int | None:
-        """The fewest bits that may be asked of an input; None where even 32 are too few.
+        """Returns the tightest bound of an input in bits; None if its values exceed 32 bits.
 
-        Masks stay masks; anything else may be larger in a later call than in the first.
+        Masks stay masks; other values may be larger in later calls.
         """
         if source in self._wide:
             return None
@@ -358,11 +355,12 @@ class _Proof:
         return failing
 
     def _feeding(self, nodes: set[fx.Node]) -> set[fx.Node]:
-        """The sources whose integers nodes are computed from."""
+        """Returns the sources from which nodes' integers are computed."""
         found, stack = set(), list(nodes)
         while stack:
             for one in stack.pop().all_input_nodes:
-                # Results of a call with several of them, such as a split, are reached through it.
+                # Elements of a call with several results, such as a split, are reached through the
+                # call.
                 is_tuple = isinstance(one.meta.get("val"), (tuple, list))
                 if one not in found and (is_tuple or _integer(one) is not None):
                     found.add(one)
@@ -371,15 +369,15 @@ class _Proof:
 
 
 def _looked_at(node: fx.Node) -> Iterator[fx.Node]:
-    """The integers that a call takes or gives, without indices, which are checked as such."""
+    """Yields a call's integer operands and results, except indices."""
     place = _INDEXED.get(node.target)
     indices = [] if place is None else pytree.tree_leaves(node.args[place])
     read = () if node.target in _SHAPED else node.all_input_nodes
-    # The parts of a call with several results stand where it stands.
+    # The call has the position of its several results.
     parts = [user for user in node.users if user.target is operator.getitem]
     for one in (*read, node, *parts):
         if one not in indices and _is_wide(one):
-            # A cast to int32, or a move of one, cannot leave 32 bits.
+            # Casts to int32, and moves of int32, cannot exceed 32 bits.
             is_narrow = node.target in _EXACT and one.meta["val"].dtype is torch.int32
             if not is_narrow:
                 yield one

@@ -1,4 +1,4 @@
-"""From an FX graph of aten calls to one OpenVINO model, by the table of converters."""
+"""Lowers an FX graph of aten calls to one OpenVINO model by registered converters."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ __all__ = ["LoweredModel", "live_nodes", "lower"]
 
 @dataclass(frozen=True)
 class LoweredModel:
-    """A graph as an OpenVINO model.
+    """A graph lowered to an OpenVINO model.
 
     Attributes:
         model: the model; its constants may read torch's memory, see keep_alive.
-        input_names: names of the FX placeholders, in the order of the model's inputs. A placeholder
-            that was given as a constant, or is no tensor and has no user, is not among them.
-        output_names: for each of the model's outputs the FX node it stands for.
-        outputs: for each element of the FX graph's (flattened) output the index of the model's
-            output, or None where the graph returns None or a plain number.
-        values: the model's node output for each FX node that the output needs, for those who build
-            on (a cache, a head).
-        keep_alive: tensors whose memory the model's constants read; hold them as long as the model.
-        node_count: FX calls that were lowered.
-        drops_nan: ops that were lowered to forms which may drop NaN, one entry per call.
-        index_checks: what each run is to look at; some of it are outputs of the model behind
-            those of the graph.
+        input_names: names of the FX placeholders, in the order of the model's inputs, without those
+            that are constants, or unused and not tensors.
+        output_names: for each of the model's outputs, the name of its FX node.
+        outputs: for each element of the FX graph's (flattened) output, the index of the model's
+            output, or None if the element is None or a plain number.
+        values: the model's node output for each FX node that the output needs, to extend the model
+            (by a cache or a head).
+        keep_alive: tensors whose memory the model's constants read; keep them as long as the model.
+        node_count: number of lowered FX calls.
+        drops_nan: ops lowered to forms that may drop NaN, one entry per call.
+        index_checks: the checks of each run. Some read additional outputs of the model, after those
+            of the graph.
     """
 
     model: ov.Model
@@ -84,36 +84,36 @@ def lower(
     """Lowers a whole graph of aten calls to one OpenVINO model.
 
     Args:
-        graph_module: from make_fx or AOTAutograd; each node's `meta["val"]` is its fake value.
+        graph_module: from make_fx or AOTAutograd, with a fake value in each node's `meta["val"]`.
             Symbolic integers among the placeholders become rank-0 int64 inputs.
-        constants: placeholder name -> tensor whose content is frozen into the model without a copy.
-            `get_attr` tensors are frozen always.
-        input_shapes: placeholder name -> shape with -1 for a dynamic size, where the fake value's
-            own (a symbolic size is dynamic) does not serve.
-        input_orders: placeholder name -> axis order in which its bytes lie: the model's input is
+        constants: placeholder name -> tensor that is frozen into the model without a copy.
+            `get_attr` tensors are always frozen.
+        input_shapes: placeholder name -> shape with -1 for a dynamic size; by default the fake
+            value's shape, whose symbolic sizes are dynamic.
+        input_orders: placeholder name -> axis order of its memory. The model's input is
             `tensor.permute(order)`, so that a transposed tensor is bound without a copy.
-        output_orders: index of a graph output -> axis order in which to produce its bytes: the
-            model's output is `result.permute(order)`.
+        output_orders: index of a graph output -> axis order of its memory. The model's output is
+            `result.permute(order)`.
         name: friendly name of the model.
-        with_frontend: let OpenVINO's PyTorch frontend convert calls that the table does not know.
-        nan: "propagate" for forms that pass NaN on as torch does, "fast" for the device's own, None
-            for the device's own where the other would break a fusion with a product.
-        check_indices: tell indices that may be out of range, and inputs whose integers may be too
-            large for the device, for npu_runtime to look at; see
+        with_frontend: let OpenVINO's PyTorch frontend convert calls without a converter.
+        nan: "propagate" for forms that propagate NaN as torch does, "fast" for the device's
+            operations, None for the device's operations only if "propagate" would break a fusion
+            with a product.
+        check_indices: record checks for npu_runtime of indices that may be out of range, and of
+            inputs whose integers may be too large for the device; see
             npu_compiler.lowering.index_bounds and npu_compiler.lowering.integer_widths.
-        fixed_sizes: forms whose sizes do not depend on values, as an NPU needs them, where others
-            are faster on a CPU.
-        rounds_casts: round in the program what is cast to half precision and read in a wider type,
-            because the device computes all of it in float32.
-        disabled_passes: names of registered passes over models to leave out; None for all of them.
+        fixed_sizes: use forms whose sizes do not depend on values, as an NPU requires, even if
+            others are faster on a CPU.
+        rounds_casts: round values in the program that are cast to half precision and read in a
+            wider type, because the device computes them in float32.
+        disabled_passes: names of registered passes over models to skip; None skips all of them.
 
     Returns:
-        The model, and how its inputs and outputs answer to the graph's.
+        The model, and the mapping of its inputs and outputs to the graph's.
 
     Raises:
-        LoweringError: [no-converter] for a call that the table does not know, [cannot-lower] for
-            one whose converter or whose OpenVINO node refuses it, [constant-name] for a constant
-            that names no placeholder.
+        LoweringError: [no-converter] for a call without a converter, [cannot-lower] for a call that
+            its converter or OpenVINO rejects, [constant-name] for a constant without a placeholder.
         PassError: [pass-failed], [pass-broke-graph] for a registered pass over models.
     """
     run = _Lowering(
@@ -269,7 +269,7 @@ class _Lowering:
         self._lowered += 1
 
     def _guard_indices(self, node: fx.Node) -> dict[fx.Node, Any]:
-        """Puts safe values in the place of a call's indices; returns the indices themselves."""
+        """Replaces a call's indices by safe values; returns the original indices."""
         if self._checks is None:
             return {}
         safe = self._checks.guard(self.ctx, node)
@@ -279,7 +279,7 @@ class _Lowering:
         return kept
 
     def _name_nodes(self, node: fx.Node, value: Any) -> None:
-        """Gives the nodes of one call the FX node's name, which leads back to the Python line."""
+        """Names the OpenVINO nodes of one call after the FX node, to find the Python line."""
         base = f"{node.name}/{op_name(node.target)}"
         outputs = value if isinstance(value, tuple) else (value,)
         known = {id_of for arg in node.all_input_nodes for id_of in _ids(self.ctx, arg)}
@@ -351,9 +351,10 @@ def _partial_shape(meta: torch.Tensor) -> list[int]:
 
 
 def _copied(parameter: ov.Output) -> ov.Output:
-    """A node between an input and the same output.
+    """Adds a copy between an input and an equal output.
 
-    The CPU plugin joins the two and then writes nothing to a bound output (OpenVINO 2026.4.1).
+    Otherwise the CPU plugin merges the two and writes nothing to a bound output (OpenVINO
+    2026.4.1).
     """
     make = ops.logical_or if parameter.get_element_type() == ov.Type.boolean else ops.maximum
     return make(parameter, parameter).output(0)
@@ -372,7 +373,7 @@ def _ids(ctx: Context, node: fx.Node) -> list[str]:
 
 
 def _is_from_converter(failure: RuntimeError, row: Converter | None) -> bool:
-    """Whether another wheel's converter raised an error, and OpenVINO did not."""
+    """Whether the error is from another wheel's converter, and not from OpenVINO."""
     if row is None or row.function.__module__.startswith("npu_compiler."):
         return False
     if any(mark in str(failure) for mark in ("Exception from src/", "failed at src/")):

@@ -1,8 +1,8 @@
-"""Forms in which NaN and infinities come out as torch gives them.
+"""Forms that propagate NaN and infinities as torch does.
 
-OpenVINO's own Relu, Clamp, Maximum, Exp, ReduceMax, MaxPool, TopK and Softmax drop NaN or let it
-reach only a part of its row (CPU plugin, OpenVINO 2026.4.1). The forms here test for it by
-`x != x`, which every plugin has. Which nodes may go without is decided by the context's `nan`.
+OpenVINO's Relu, Clamp, Maximum, Exp, ReduceMax, MaxPool, TopK and Softmax drop NaN, or spread it
+only to a part of its row (CPU plugin, OpenVINO 2026.4.1). The forms here test for it by `x != x`,
+which works on every plugin. The context's `nan` decides where they are used.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PRODUCTS = frozenset(
         aten.bmm.default, aten.baddbmm.default, aten.matmul.default,
     }
 )  # fmt: skip
-# Their forms that drop NaN give a number or inf; those of clamp depend on its bounds.
+# Ops whose fast forms turn NaN into a number or inf; for clamp this depends on its bounds.
 _FLOORED = frozenset(
     {
         aten.relu.default, aten.relu6.default, torch.ops.npu.linear_relu.default,
         torch.ops.npu.addmm_relu.default, torch.ops.npu.conv_bn_relu.default,
     }
 )  # fmt: skip
-# What plugins compute together with the product before it.
+# Operations that plugins fuse with the product before them.
 _JOINED = frozenset(
     {
         aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.mul.Tensor,
@@ -48,7 +48,7 @@ _JOINED = frozenset(
         aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default,
     }
 )  # fmt: skip
-# What keeps the last axis as it is.
+# Operations that keep the last axis.
 _SAME_ROWS = frozenset(
     {
         aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default,
@@ -64,9 +64,9 @@ _LEFT_OF_PRODUCT: dict[Any, int] = {
 
 
 def is_exact(ctx: Context, *, is_fused: bool = False) -> bool:
-    """Whether the current node must pass NaN on; notes it in the context where it does not.
+    """Whether the current node must propagate NaN; records the node in the context if not.
 
-    `is_fused` says whether the exact form would break a fusion with a product.
+    `is_fused`: whether the exact form would break a fusion with a product.
     """
     if ctx.nan == "propagate" or (ctx.nan is None and not is_fused):
         return True
@@ -75,9 +75,9 @@ def is_exact(ctx: Context, *, is_fused: bool = False) -> bool:
 
 
 def is_behind_product(operand: Any) -> bool:
-    """Whether a plugin would compute an activation of this operand together with a product.
+    """Whether a plugin would fuse an activation of this operand with a product.
 
-    That is a product or convolution, also with sums, factors or a batch norm in between.
+    That includes convolutions, and sums, factors or a batch norm in between.
     """
     if not isinstance(operand, fx.Node):
         return False
@@ -89,17 +89,17 @@ def is_behind_product(operand: Any) -> bool:
 
 
 def is_bounded_below(ctx: Context, operand: Any) -> bool:
-    """Whether an operand holds neither NaN nor -inf, because the form it was lowered to drops them.
+    """Whether an operand has neither NaN nor -inf, because its form drops them.
 
-    Nothing is lost then by an operation that would drop them too.
+    A later operation that drops them loses nothing then.
     """
     return operand in ctx.drops_nan and operand.target in _FLOORED
 
 
 def is_only_multiplied(node: fx.Node, dim: int) -> bool:
-    """Whether each row of a result along dim is summed up in products, and read nowhere else.
+    """Whether rows of a result along dim are only summed up in products.
 
-    One NaN in a row then does what a row of NaN does.
+    One NaN in a row then has the effect of a row of NaN.
     """
     value = node.meta["val"]
     if dim % max(value.dim(), 1) != value.dim() - 1 or not node.users:
@@ -124,26 +124,26 @@ def _keeps_rows(node: fx.Node, user: fx.Node) -> bool:
 
 
 def is_real(value: ov.Output) -> bool:
-    """Whether a value is of a floating type, so that it may hold NaN."""
+    """Whether a value has a floating type, which may hold NaN."""
     return bool(value.get_element_type().is_real())
 
 
 def guarded(source: ov.Output, result: Any) -> ov.Output:
-    """The result, and NaN where the source is NaN; both of one type."""
+    """Returns the result with NaN where the source is NaN; both have one type."""
     return ops.select(ops.not_equal(source, source), source, result).output(0)
 
 
 def exp(ctx: Context, value: ov.Output) -> ov.Output:
-    """The exponential; the CPU plugin's own gives inf for NaN."""
+    """Returns the exponential; Exp of the CPU plugin gives inf for NaN."""
     result = ops.exp(value).output(0)
     return guarded(value, result) if ctx.nan != "fast" else result
 
 
 def poisoned(result: ov.Output, axis: ov.Output) -> ov.Output:
-    """The result with NaN in the whole of each row that has one.
+    """Returns the result with NaN in all of each row that has one.
 
     Args:
-        result: at most 0, or at least 0, so that a sum without NaN is not NaN.
+        result: all values <= 0 or all >= 0, so that a sum without NaN is not NaN.
         axis: of the rows.
     """
     total = ops.reduce_sum(result, axis, True)
@@ -151,20 +151,20 @@ def poisoned(result: ov.Output, axis: ov.Output) -> ov.Output:
 
 
 def wide(ctx: Context, value: ov.Output) -> ov.Output:
-    """The value in float32 where it is bfloat16, whose infinite constants the device loses.
+    """Casts bfloat16 to float32, because the device loses infinite constants of bfloat16.
 
-    On processors without arithmetic in bfloat16 the CPU plugin makes its constants float32, and
-    infinities among them the largest number (OpenVINO 2026.4.1).
+    On processors without bfloat16 arithmetic, the CPU plugin converts its constants to float32, and
+    infinities to the largest number (OpenVINO 2026.4.1).
     """
     is_bfloat16 = value.get_element_type() == ov.Type.bf16
     return ctx.convert(value, torch.float32) if is_bfloat16 else value
 
 
 def infinity(ctx: Context, value: ov.Output) -> ov.Output:
-    """Infinity in the type of wide(value).
+    """Returns infinity in the type of wide(value).
 
-    It stays in float16 where the value is: in a program that is computed in half precision the
-    CPU plugin makes a float32 constant the largest number of float16 (OpenVINO 2026.4.1).
+    It stays in float16 if the value is: in a half-precision program, the CPU plugin turns an
+    infinite float32 constant into the largest float16 (OpenVINO 2026.4.1).
     """
     return _constant(ctx, wide(ctx, value), math.inf)
 
@@ -175,12 +175,12 @@ def is_infinite(ctx: Context, value: ov.Output) -> ov.Output:
 
 
 def is_lost(value: Any, dtype: torch.dtype) -> bool:
-    """Whether a number is one that the device loses in constants of a dtype; see wide."""
+    """Whether the device loses a number in constants of a dtype; see wide."""
     return dtype is torch.bfloat16 and isinstance(value, float) and math.isinf(value)
 
 
 def marks(ctx: Context, value: ov.Output, *, is_max: bool) -> ov.Output:
-    """2 for NaN, 0 for the infinity that loses, 1 for numbers: the greatest says what a row is."""
+    """Returns 2 for NaN, 0 for the infinity that loses, 1 for numbers: a row has its maximum."""
     value = wide(ctx, value)
     two, one, zero = (_constant(ctx, value, mark) for mark in (2, 1, 0))
     end = _constant(ctx, value, -math.inf if is_max else math.inf)
@@ -189,7 +189,7 @@ def marks(ctx: Context, value: ov.Output, *, is_max: bool) -> ov.Output:
 
 
 def restored(ctx: Context, result: ov.Output, mark: Any, *, is_max: bool) -> ov.Output:
-    """Puts NaN and infinities back into greatest or least values, by the rows' greatest marks."""
+    """Restores NaN and infinities in greatest or least values, by the maxima of marks."""
     value = wide(ctx, result)
     end = _constant(ctx, value, -math.inf if is_max else math.inf)
     one = _constant(ctx, value, 1)
@@ -199,11 +199,11 @@ def restored(ctx: Context, result: ov.Output, mark: Any, *, is_max: bool) -> ov.
 
 
 def extreme_keys(ctx: Context, value: ov.Output, *, is_top: bool) -> ov.Output:
-    """Numbers in torch's order of the values: NaN is above inf, or with is_top False below -inf.
+    """Returns numbers in torch's order of the values: NaN is above inf, or last if not is_top.
 
-    Infinity moves to the largest number, and that to the one before it.
+    Infinity maps to the largest number, and that to the one before it.
     """
-    # Of bfloat16 also where it is computed in float32: a device may compute that in bfloat16.
+    # Also for bfloat16 in float32, because a device may compute that in bfloat16.
     limits = torch.finfo(torch_dtype(value.get_element_type()))
     value = wide(ctx, value)
     sign = 1.0 if is_top else -1.0

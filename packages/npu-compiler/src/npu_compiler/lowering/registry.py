@@ -1,4 +1,4 @@
-"""The registry of converters, and the binding of a call's arguments to its schema."""
+"""The converter registry, and the binding of a call's arguments to its schema."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ __all__ = [
 def bind_arguments(node: fx.Node) -> dict[str, Any]:
     """Returns a call's arguments by name.
 
-    For an overload the names and defaults are the schema's; a name that Python itself uses (input,
-    min, from) gets an underscore behind it. For a Python function, such as
-    operator.add, positional arguments are named arg0, arg1, ...
+    For an overload, names and defaults are the schema's; a name that Python uses (input, min, from)
+    gets a trailing underscore. For a Python function, such as operator.add, positional arguments
+    are named arg0, arg1, ...
     """
     if not isinstance(node.target, torch._ops.OpOverload):
         named = {f"arg{index}": value for index, value in enumerate(node.args)}
@@ -60,30 +60,31 @@ def _own_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or hasattr(builtins, name) else name
 
 
-# The converters themselves live in npu_compiler.lowering.converters, one file per family.
-# Converters of other wheels are found by entry point, and loaded at the first lookup.
+# Converters of this package are in npu_compiler.lowering.converters. Converters of other wheels are
+# found by entry point, and loaded at the first lookup.
 
 # An aten (or custom) overload, a Python function on symbolic integers such as operator.add, or the
-# name of an overload whose library may not have been imported yet.
+# name of an overload whose library may not be imported yet.
 OpKey = Any
 Rule = Callable[..., str | None]
 
 
 @dataclass(frozen=True)
 class Converter:
-    """One row of the table.
+    """One registered converter.
 
     Attributes:
-        key: the overload or Python function that the row is for.
-        function: called as `function(ctx, **arguments)`, the arguments under their schema names
-            (input_, min_ and so on where Python has the name itself), defaults filled in; returns
-            an Output, or a tuple of them (None for one that may not be read).
-        rule: called as `rule(node, **arguments)`; returns why this call cannot be lowered, or None.
-        compute: whether the op does work worth a program; views, casts and creation do not.
-        quantized: whether int8 and uint8 tensors stand for stored values here and not for torch's
-            arithmetic, which a program does not share.
-        host_is_better: whether the op's own kernel is better on the host's cores than a program;
-            called as `host_is_better(node)` if that depends on the call.
+        key: the overload or Python function.
+        function: called as `function(ctx, **arguments)` with all arguments by schema name (input_,
+            min_ and so on for names that Python uses); returns an Output, or a tuple of them (None
+            for one that may not be read).
+        rule: called as `rule(node, **arguments)`; returns the reason why this call cannot be
+            lowered, or None.
+        compute: whether the op's work justifies a program; false for views, casts and creation.
+        quantized: whether int8 and uint8 tensors are stored values, without torch's arithmetic,
+            from which a program's differs.
+        host_is_better: whether the op's kernel on the host's cores is faster than a program; called
+            as `host_is_better(node)` if that depends on the call.
         place: file and line of the function, for messages.
     """
 
@@ -112,38 +113,37 @@ def converter(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the converter of one or more ops.
 
-    The function is called as `function(ctx, **arguments)`. The arguments are the call's under their
-    schema names, defaults filled in: a tensor is an FX node, a number itself; a name that Python
-    has itself carries an underscore (`input_`, `min_`). It returns an OpenVINO output, or a tuple
-    of them where the op has several results. `ctx` is a [Context][npu_compiler.lowering.Context]:
-    `ctx.get(x)` is the OpenVINO output of an argument, `ctx.number(2, dtype)` a constant,
-    `ctx.dtype(x)`, `ctx.rank(x)` and `ctx.sizes(x)` are facts, `ctx.out_dtype()` is the dtype that
-    the result must have, `ctx.convert(output, dtype)` casts, and `ctx.refuse(reason)` leaves the
+    The function is called as `function(ctx, **arguments)` with all of the call's arguments by
+    schema name. Tensors are FX nodes, numbers are plain values; a name that Python uses has a
+    trailing underscore (`input_`, `min_`). It returns an OpenVINO output, or a tuple for an op with
+    several results. `ctx` is a [Context][npu_compiler.lowering.Context]: `ctx.get(x)` is the
+    OpenVINO output of an argument, and `ctx.number(2, dtype)` is a constant. `ctx.dtype(x)`,
+    `ctx.rank(x)` and `ctx.sizes(x)` describe an argument, and `ctx.out_dtype()` is the required
+    dtype of the result. `ctx.convert(output, dtype)` casts, and `ctx.refuse(reason)` leaves the
     call to the eager device. Nodes are made with `openvino.opset15`.
 
     For an op that writes to an argument, `Tensor(a!)`, the converter returns the op's results and
-    then the new content of each written argument. Where the device's arithmetic is the host's
-    cores, the op's own kernel writes in place instead, except for `target="openvino"`.
+    then the new content of each written argument. If the device computes on the host's cores, the
+    op's kernel writes in place instead, except for `target="openvino"`.
 
-    In a wheel of its own the module with the decorated functions is named by an entry point of the
-    group `npu_compiler.converters`, and is imported when a graph is first lowered.
+    A separate wheel names the module with the decorated functions in an entry point of the group
+    `npu_compiler.converters`; it is imported when a graph is first lowered.
 
     Args:
         keys: overloads such as `torch.ops.aten.add.Tensor`, functions such as `operator.add`, or
             names such as "transformers.grouped_mm_fallback.default" of overloads that exist only
-            when another library is imported.
-        rule: capability rule, called as `rule(node, **arguments)` before anything is built;
-            returns why this call cannot be lowered, or None.
-        compute: whether the op does work worth a program; views, casts and creation do not.
-        quantized: whether the op takes or gives int8 and uint8 tensors as stored values.
-        host_is_better: whether the op's own kernel is better than a program where the device's
-            arithmetic is the host's cores; it is converted there for `target="openvino"` alone. A
-            function of the node if that depends on the call.
+            after another library is imported.
+        rule: capability rule, called as `rule(node, **arguments)` before lowering; returns the
+            reason why this call cannot be lowered, or None.
+        compute: whether the op's work justifies a program; false for views, casts and creation.
+        quantized: whether the op takes or returns int8 and uint8 tensors as stored values.
+        host_is_better: whether the op's kernel is faster than a program if the device computes on
+            the host's cores; the op is then converted only for `target="openvino"`. A function of
+            the node if that depends on the call.
 
     Raises:
-        RegistryError: [duplicate-converter] when a key has a converter already, naming both places;
-            [bad-converter] when a key is an overload packet or not callable, or when no function
-            is decorated.
+        RegistryError: [duplicate-converter] if a key already has a converter; [bad-converter] if a
+            key is an overload packet or not callable, or if the decorated object is not a function.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,31 +161,31 @@ def converter(
 
 
 def find_converter(key: OpKey) -> Converter | None:
-    """Returns the converter of an op, or None; the first call loads those of other wheels."""
+    """Returns the converter of an op, or None; the first call loads converters of other wheels."""
     _PLUGINS.load()
     return _TABLE.get(key) or _TABLE.get(op_name(key))
 
 
 def is_foreign(key: OpKey) -> bool:
-    """Whether an op's converter is not one of this package."""
+    """Whether an op's converter is from another package."""
     row = find_converter(key)
     return row is not None and not row.function.__module__.startswith("npu_compiler.")
 
 
 def foreign_ops() -> frozenset[str]:
-    """Returns the names of ops whose converters are not of this package."""
+    """Returns the names of ops with converters from other packages."""
     _PLUGINS.load()
     return frozenset(op_name(key) for key in [*_TABLE] if is_foreign(key))
 
 
 def functional_forms() -> dict[OpKey, torch._ops.OpOverload]:
-    """Returns the ops with a converter that write to an argument -> what a program has for them."""
+    """Returns ops with a converter that write to an argument -> their functional forms."""
     _PLUGINS.load()
     return {key: functional_form(key) for key in [*_TABLE] if has_functional_form(key)}
 
 
 def missing_converter(key: OpKey) -> str:
-    """Returns why an op has no converter: none of that name, or its wheel could not be loaded."""
+    """Returns why a converter is missing: an unknown name, or a wheel that failed to load."""
     name = op_name(key)
     notes = [] if name.startswith("aten.") else sorted(_PLUGINS.broken.values())
     if close := near_matches(key):
@@ -194,14 +194,14 @@ def missing_converter(key: OpKey) -> str:
 
 
 def registered_ops() -> tuple[str, ...]:
-    """Returns the names of all ops that have a converter, sorted."""
+    """Returns the sorted names of all ops with a converter."""
     _PLUGINS.load()
     return tuple(sorted(op_name(key) for key in _TABLE))
 
 
 @public_call
 def near_matches(key: OpKey, *, limit: int = 3) -> tuple[str, ...]:
-    """Returns names of registered ops that are spelt like this one, best first; `limit` at most."""
+    """Returns up to `limit` names of registered ops that are similar to this one, best first."""
     if limit < 1:
         return ()
     return tuple(difflib.get_close_matches(op_name(key), registered_ops(), n=limit, cutoff=0.6))

@@ -1,4 +1,4 @@
-"""The converters, one file per family of ops; importing this package fills the table."""
+"""Converters, one file per family of ops; importing this package registers them."""
 
 from npu_compiler.lowering.converters import (  # noqa: F401
     attention,

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, whole, in all the forms that torch traces it to."""
+"""Converters of scaled dot product attention, for every op that torch traces it to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _rule_no_dropout(node: fx.Node, dropout_p: float = 0.0, **_: Any) -> str | N
 def _additive(ctx: Context, mask: fx.Node, dtype: torch.dtype) -> ov.Output:
     value = ctx.get(mask)
     if ctx.dtype(mask) is not torch.bool:
-        # torch itself makes -inf of a mask of flags before it calls a kernel.
+        # torch turns False of a boolean mask into -inf before it calls a kernel.
         is_seen = _is_seen(ctx, value)
         hidden = ctx.number(MASKED, dtype)
         return ops.select(is_seen, ctx.convert(value, dtype), hidden).output(0)
@@ -34,13 +34,13 @@ def _additive(ctx: Context, mask: fx.Node, dtype: torch.dtype) -> ov.Output:
 
 
 def _is_seen(ctx: Context, mask: ov.Output) -> ov.Output:
-    """Where an additive mask is not -inf; NaN in it is seen, and makes its row NaN."""
+    """Returns where an additive mask is not -inf; a NaN counts as seen and makes its row NaN."""
     value = ctx.convert(mask, torch.float32)
     return ops.not_equal(value, ctx.number(-math.inf, torch.float32)).output(0)
 
 
 def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dtype) -> ov.Output:
-    """A query that may see nothing gives 0 in torch, and the mean of all values with MASKED."""
+    """Zeroes rows of queries that see no key, as torch does; MASKED alone gives a mean."""
     if mask is None:
         return output
     seen = ctx.get(mask)
@@ -51,7 +51,7 @@ def _zero_dead_rows(ctx: Context, output: ov.Output, mask: Any, dtype: torch.dty
 
 
 def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
-    """Repeats the heads of a key or value which several heads of the query share."""
+    """Repeats heads of a key or value that several query heads share."""
     value = ctx.get(other)
     if same_size(ctx.meta(query).shape[-3], ctx.meta(other).shape[-3]):
         return value
@@ -66,7 +66,7 @@ def _heads_alike(ctx: Context, query: fx.Node, other: fx.Node) -> ov.Output:
 
 
 def _scale(ctx: Context, query: fx.Node, scale: Any, dtype: torch.dtype) -> ov.Output:
-    """The factor of the scores; by default one by the root of the head size."""
+    """Returns the scale of the scores; by default 1 / sqrt(head size)."""
     if scale is not None:
         return ctx.get(scale, dtype)
     width = ctx.sizes(query)[-1]
@@ -92,7 +92,7 @@ def convert_sdpa(
     **_: Any,
 ) -> ov.Output:
     if attn_mask is not None and is_causal:
-        # OpenVINO does not read the mask then; torch's kernels apply both.
+        # OpenVINO then ignores the mask; torch's kernels apply both.
         ctx.refuse("a mask beside is_causal")
     bias = None if attn_mask is None else _additive(ctx, attn_mask, ctx.dtype(query))
     output = attend(ctx, query, key, value, bias=bias, causal=bool(is_causal), scale=scale)
@@ -109,19 +109,19 @@ def attend(
     causal: bool,
     scale: Any,
 ) -> ov.Output:
-    """Lowers attention as one node.
+    """Lowers attention to one node.
 
     Args:
-        ctx: of the lowering.
+        ctx: context of the lowering.
         query: (batch, heads, length, head size).
-        key: (batch, key heads, keys, head size); heads of the query may share one.
-        value: like key.
-        bias: what is added to the scores, in the dtype of query; MASKED stands for "not seen".
+        key: (batch, key heads, keys, head size); query heads may share a key head.
+        value: shaped like key.
+        bias: added to the scores, in the dtype of query; MASKED hides a key.
         causal: whether query i sees keys 0 to i.
-        scale: factor of the scores, None for one by the root of the head size.
+        scale: factor of the scores; None for 1 / sqrt(head size).
     """
     dtype = ctx.dtype(query)
-    # Without a mask input the scale has no place to stand: an empty mask is a scalar 0.
+    # The scale is the input after the mask, so an absent mask is a scalar 0.
     mask = ctx.number(0.0, dtype) if bias is None else bias
     node = ops.scaled_dot_product_attention(
         ctx.get(query),
@@ -137,7 +137,7 @@ def attend(
 def _log_sum_exp(
     ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
 ) -> Any:
-    """The statistic that the gradient needs; None while it is unused."""
+    """Returns the log-sum-exp that the gradient needs; None if it is unused."""
     if not ctx.is_read(1):
         return None
     scores = _scores(ctx, query, key, mask, causal, scale)
@@ -152,7 +152,7 @@ def _log_sum_exp(
 def _scores(
     ctx: Context, query: fx.Node, key: fx.Node, mask: Any, causal: bool, scale: Any
 ) -> ov.Output:
-    """Query times key, scaled and masked, in float32."""
+    """Returns query times key, scaled and masked, in float32."""
     work = torch.float32
     alike = ctx.convert(_heads_alike(ctx, query, key), work)
     product = ops.matmul(ctx.get(query, work), alike, False, True)
@@ -185,7 +185,7 @@ def convert_flash(
     mask = given.get("attn_mask", given.get("attn_bias"))
     output = convert_sdpa(ctx, query, key, value, mask, is_causal, scale)
     results = output, _log_sum_exp(ctx, query, key, mask, is_causal, scale)
-    # The other op has seven more results, which are not computed.
+    # The other op has seven further results, which are not computed.
     is_for_cpu = ctx.node.target is aten._scaled_dot_product_flash_attention_for_cpu.default
     return results if is_for_cpu else (*results, *[None] * 7)
 
@@ -204,7 +204,7 @@ def convert_flash_for_cpu_backward(
     scale: Any,
     **_: Any,
 ) -> Any:
-    """The gradient of attention (Dao et al., FlashAttention, 2022, appendix B.2)."""
+    """Lowers the gradient of attention (Dao et al., FlashAttention, 2022, appendix B.2)."""
     if ctx.sizes(query)[-3] != ctx.sizes(key)[-3]:
         ctx.refuse("the gradient of grouped heads")
     work = torch.float32

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def spread(values: Any, count: int) -> list[int]:
-    """One number per spatial axis, where one may stand for all."""
+    """Returns one number per spatial axis; a single number is repeated."""
     listed = [values] if isinstance(values, int) else list(values)
     return [int(value) for value in (listed * count if len(listed) == 1 else listed)]
 
@@ -71,9 +71,9 @@ def convert_convolution(
 
 
 def grouped_kernel(ctx: Context, weight: fx.Node, groups: int) -> ov.Output:
-    """OpenVINO wants groups as an axis of their own in front.
+    """Moves groups to a separate leading axis, as OpenVINO requires.
 
-    Its CPU plugin (2026.4.1) compiles no model with a kernel whose sizes vary.
+    Refuses kernels of dynamic size, which OpenVINO's CPU plugin (2026.4.1) cannot compile.
     """
     sizes = ctx.sizes(weight)
     if any(size is None for size in sizes):
@@ -131,14 +131,14 @@ def convert_interpolation(ctx: Context, **given: Any) -> Any:
 
 
 def _named_size(ctx: Context, given: dict[str, Any]) -> ov.Output:
-    """The size that a call names, as a vector; other calls give scales, by which it varies."""
+    """Returns the output size given by a call, as a vector; None if it gives scales."""
     if given.get("output_size") is None or any(scale is not None for scale in _scales(given)):
         ctx.refuse("interpolation by a scale to a symbolic size")
     return ctx.vector(given["output_size"])
 
 
 def _scales(given: dict[str, Any]) -> list[float | None]:
-    """The scales of a call, one for each axis; empty when it names a size alone."""
+    """Returns a call's scales, one per axis; empty if it gives only a size."""
     if given.get("scale_factors") is not None:
         return list(given["scale_factors"])
     names = ("scales_d", "scales_h", "scales_w", "scales")
@@ -148,7 +148,7 @@ def _scales(given: dict[str, Any]) -> list[float | None]:
 def _are_exact(
     scales: Sequence[float | None], before: Sequence[int | None], after: Sequence[int | None]
 ) -> bool:
-    """Whether each scale that is given is the ratio of the sizes; for then either may be used."""
+    """Whether each scale equals the ratio of the sizes, so that either may be used."""
     if not any(scale is not None for scale in scales):
         return True
     return all(
@@ -157,15 +157,15 @@ def _are_exact(
     )
 
 
-# The formulas are in npu_compiler.passes.decompose (Dumoulin and Visin, 2016, section 4).
-# Other weight gradients are the host's by rule: written as a convolution with batch and channels
-# exchanged they took 1.3 to 3.9 times what the host's kernel takes, and for kernels of one place,
-# which are a matrix product, half of it (shapes of ResNet-50, one thread, November 2026).
+# The formulas are in npu_compiler.passes.decompose (Dumoulin and Visin, 2016, section 4). Weight
+# gradients of kernels larger than 1 run on the host: as a convolution with batch and channels
+# exchanged, they took 1.3 to 3.9 times the time of the host's kernel. Those of kernels of size 1
+# are a matrix product, which took half of it (shapes of ResNet-50, one thread, November 2026).
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Where the windows of a convolution lie: one number per spatial axis, and its groups."""
+    """Window geometry of a convolution: one number per spatial axis, and the groups."""
 
     strides: list[int]
     pads: list[int]
@@ -187,7 +187,7 @@ def _rule(node: fx.Node, **given: Any) -> str | None:
 def _is_product(
     kernel: torch.Tensor, padding: Any, transposed: bool, groups: int, **_: Any
 ) -> bool:
-    """Whether the weight's gradient is one matrix product of the gradient and the input."""
+    """Whether the weight gradient is one matrix product of the gradient and the input."""
     is_place = all(size == 1 for size in tuple(kernel.shape)[2:])
     return is_place and not any(padding) and not transposed and groups == 1
 
@@ -226,7 +226,7 @@ def convert_convolution_backward(
 def _of_input(
     ctx: Context, grad_output: fx.Node, input_: fx.Node, weight: fx.Node, windows: _Windows
 ) -> ov.Output:
-    """The transposed convolution; places that no window reached make up its rest."""
+    """Returns the input gradient, a transposed convolution; positions outside all windows get 0."""
     rests = [
         size - ((out - 1) * step - 2 * pad + gap * (window - 1) + 1)
         for size, out, step, pad, gap, window in zip(
@@ -266,7 +266,7 @@ def _of_transposed_input(
         windows.pads,
         windows.dilations,
     ).output(0)
-    # A large output padding makes room for windows that no input has.
+    # A large output padding adds windows without an input position.
     sizes = _known(ctx, input_)
     if list(result.get_shape()) == sizes:
         return result
@@ -276,7 +276,7 @@ def _of_transposed_input(
 def _of_weight(
     ctx: Context, grad_output: fx.Node, input_: fx.Node, weight: fx.Node, strides: list[int]
 ) -> ov.Output:
-    """Of a kernel of one place: gradient times input, summed over batch and places."""
+    """Returns the gradient of a kernel of size 1: gradient times input, summed."""
     batch, channels, *sizes = _known(ctx, input_)
     filters, places = _known(ctx, grad_output)[1], _known(ctx, grad_output)[2:]
     value = ctx.get(input_)
@@ -286,7 +286,7 @@ def _of_weight(
     left = ctx.reshape(ctx.get(grad_output), [batch, filters, count])
     right = ctx.reshape(value, [batch, channels, count])
     if filters * channels > 2 * (filters + channels) * count:
-        # A product per image would write more than exchanging batch and channels does.
+        # A product per image would write more than exchanging batch and channels.
         left = ctx.reshape(ctx.transpose(left, [1, 0, 2]), [filters, batch * count])
         right = ctx.reshape(ctx.transpose(right, [1, 0, 2]), [channels, batch * count])
         total = ops.matmul(left, right, False, True).output(0)
@@ -297,7 +297,7 @@ def _of_weight(
 
 
 def _cut(ctx: Context, value: ov.Output, ends: list[int], steps: list[int]) -> ov.Output:
-    """Every so many places of the spatial axes, from the first to before an end."""
+    """Slices the spatial axes with steps, from 0 to exclusive ends."""
     count = len(ends)
     return ops.slice(
         value,
@@ -309,5 +309,5 @@ def _cut(ctx: Context, value: ov.Output, ends: list[int], steps: list[int]) -> o
 
 
 def _known(ctx: Context, node: fx.Node) -> list[int]:
-    """Sizes, which the rule has shown to be numbers."""
+    """Returns sizes as integers; the rule has checked that they are static."""
     return [size for size in ctx.sizes(node) if size is not None]

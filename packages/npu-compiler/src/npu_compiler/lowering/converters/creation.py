@@ -16,7 +16,7 @@ from npu_compiler.lowering import half_values
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
 
-# Constants given to a graph are bound in npu_compiler.lowering.lower, views are in views.py.
+# npu_compiler.lowering.lower binds a graph's constants.
 
 __all__: list[str] = []
 
@@ -28,7 +28,7 @@ def _filled(ctx: Context, value: Operand, shape: ov.Output) -> Any:
 
 
 def _as_result(ctx: Context, value: Operand) -> Any:
-    """Fills the shape of the current node's result, whose sizes come from another tensor."""
+    """Fills the shape of the current node's result; its sizes come from another tensor."""
     sizes = ctx.sizes(ctx.node)
     if any(size is None for size in sizes):
         return _filled(ctx, value, ctx.shape(ctx.node.args[0]))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def convert_arange(
     ctx: Context, end: Operand, start: Operand = 0, step: Operand = 1, **_: Any
 ) -> Any:
     dtype = ctx.out_dtype()
-    # A half type cannot hold the counter, so count in float32 and cast.
+    # Half types cannot represent every count, so count in float32 and cast.
     work = torch.float32 if dtype.is_floating_point else torch.int64
     bounds = (ctx.get(value, work) for value in (start, end, step))
     values = ops.range(*bounds, output_type="f32" if work is torch.float32 else "i64")
@@ -104,7 +104,7 @@ def convert_to_copy(ctx: Context, **arguments: Any) -> Any:
         value = ctx.wide(operand)
     is_to_integer = not dtype.is_floating_point and dtype is not torch.bool
     if ctx.dtype(operand).is_floating_point and is_to_integer:
-        # torch truncates; the CPU plugin's convert rounds on some paths.
+        # torch truncates; Convert of the CPU plugin rounds in some cases.
         value = ops.multiply(ops.sign(value), ops.floor(ops.abs(value))).output(0)
     return ctx.convert(value, dtype)
 
@@ -146,7 +146,7 @@ def convert_triangle(ctx: Context, self: fx.Node, diagonal: Any) -> Any:
     return ops.select(keep, ctx.get(self), ctx.number(0, ctx.out_dtype()))
 
 
-# A system of n rows becomes some seven operations a row.
+# A system of n rows becomes about 7 n operations.
 _MOST_ROWS = 128
 
 
@@ -181,7 +181,7 @@ def _transposed(ctx: Context, value: ov.Output) -> ov.Output:
 
 
 class _System:
-    """A X = B; rows are solved from the first, or from the last of an upper triangle."""
+    """The system A X = B, solved from the first row, or from the last for an upper triangle."""
 
     def __init__(
         self, ctx: Context, matrix: ov.Output, right: ov.Output, is_upper: bool, has_ones: bool
@@ -190,7 +190,7 @@ class _System:
         self._is_upper, self._has_ones = is_upper, has_ones
 
     def solve(self, begin: int, end: int, right: ov.Output | None = None) -> ov.Output:
-        """Solves a block of the diagonal; right is what its rows of B are by now."""
+        """Solves a diagonal block; `right` has its rows of B, less the solved part."""
         if right is None:
             right = self._cut(self._right, (-2, begin, end))
         if end - begin == 1:
@@ -214,13 +214,13 @@ class _System:
         return self._cut(self._matrix, (-2, top, bottom), (-1, left, right))
 
     def _cut(self, value: ov.Output, *ranges: tuple[int, int, int]) -> ov.Output:
-        """Takes ranges (axis, begin, end)."""
+        """Slices by ranges (axis, begin, end)."""
         axes, begins, ends = map(self._ctx.integers, zip(*ranges, strict=True))
         steps = self._ctx.integers([1] * len(ranges))
         return ops.slice(value, begins, ends, steps, axes).output(0)
 
 
-# Shapes that views need are assembled by Context.vector; see npu_compiler.lowering.context.
+# Context.vector assembles the shapes of views.
 
 
 @converter(operator.getitem, compute=False)
@@ -244,7 +244,7 @@ def convert_sym_numel(ctx: Context, self: fx.Node) -> Any:
     return ops.reduce_prod(ctx.shape(self), ctx.integers([0]), False)
 
 
-# Arithmetic on sizes -> the counterpart, and the dtype of operands, by default the result's.
+# Arithmetic on sizes -> OpenVINO node and operand dtype (None: the result's).
 _SYMBOLIC: dict[Any, tuple[Callable[..., Any], torch.dtype | None]] = {
     operator.add: (ops.add, None),
     operator.sub: (ops.subtract, None),

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _elementwise(*keys: Any, dtype: torch.dtype | None = None) -> Callable[[Any], Any]:
-    """Registers `form(ctx, *operands)` of operands in the result's dtype, or in another."""
+    """Registers `form(ctx, *operands)`; operands are cast to the result's dtype, or to another."""
 
     def register(form: Callable[..., Any]) -> Callable[..., Any]:
         def convert(ctx: Context, **operands: Operand) -> Any:
@@ -59,7 +59,7 @@ def _nan_of_either(ctx: Context, a: ov.Output, b: ov.Output, result: ov.Output) 
     return nan.guarded(a, nan.guarded(b, result)) if is_exact else result
 
 
-# Ops -> their forms of operands in the result's dtype.
+# Ops -> forms with operands in the result's dtype.
 _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.abs.default: ops.abs,
     aten.log.default: ops.log,
@@ -88,11 +88,11 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.trunc.default: lambda x: ops.multiply(ops.sign(x), ops.floor(ops.abs(x))),
     aten.square.default: lambda x: ops.multiply(x, x),
     aten.log_sigmoid.default: lambda x: ops.negative(ops.softplus(ops.negative(x))),
-    # torch defines it when it first traces an optimizer's step, so that it has its name alone. The
-    # device rounds the product and the sum apart.
+    # torch defines this op when it first traces an optimizer's step, so it is registered by name.
+    # The device rounds the product and the sum separately.
     "prims.fma.default": lambda a, b, c: ops.add(ops.multiply(a, b), c),
 }
-# The same, of forms that take the context as well.
+# The same for forms with the context as argument.
 _WITH_CONTEXT: dict[Any, Callable[..., Any]] = {
     aten.maximum.default: _larger,
     aten.max.other: _larger,
@@ -108,7 +108,7 @@ _WITH_CONTEXT: dict[Any, Callable[..., Any]] = {
     aten.reciprocal.default: lambda ctx, x: ops.divide(_number(ctx, 1), x),
     aten.log2.default: lambda ctx, x: ops.multiply(ops.log(x), _number(ctx, 1 / math.log(2))),
     aten.log10.default: lambda ctx, x: ops.multiply(ops.log(x), _number(ctx, 1 / math.log(10))),
-    # The default factor of ops.swish is float32 whatever the operand's type.
+    # The default factor of ops.swish is float32 for every operand type.
     aten.silu.default: lambda ctx, x: ops.swish(x, _number(ctx, 1.0)),
     aten.hardsigmoid.default: lambda ctx, x: _nan_where(ctx, x, ops.hsigmoid(x).output(0)),
     aten.sigmoid_backward.default: lambda ctx, grad, y: ops.multiply(
@@ -170,13 +170,13 @@ def convert_mul(ctx: Context, self: Operand, other: Operand) -> Any:
 
 @converter(aten.lerp.Scalar)
 def convert_lerp(ctx: Context, self: Operand, end: Operand, weight: Any) -> Any:
-    """The way from one value to another, computed from the nearer end as in torch.
+    """Interpolates linearly, from the nearer end as in torch.
 
-    With infinities the two differ: from 0 to inf with weight 1 is NaN, as inf times 0.
+    The end matters for infinities: from 0 to inf with weight 1 is NaN, since inf times 0 is NaN.
     """
     if not isinstance(weight, (bool, int, float)):
         ctx.refuse("its weight varies from call to call")
-    work = torch.float32  # torch's own, of half precision too
+    work = torch.float32  # torch computes half precision in float32 too
     first, last = ctx.get(self, work), ctx.get(end, work)
     way = ops.subtract(last, first)
     if abs(weight) < 0.5:
@@ -196,7 +196,7 @@ def convert_div_mode(ctx: Context, self: Operand, other: Operand, rounding_mode:
     if not dtype.is_floating_point:
         ctx.refuse("truncating division of integers has no counterpart")
     _check_quotient(ctx, other)
-    work = torch.float32  # as in convert_floor_divide
+    work = torch.float32  # see convert_floor_divide
     quotient = ops.divide(ctx.get(self, work), ctx.get(other, work))
     whole = ops.floor(ops.abs(quotient))
     return ctx.convert(ops.multiply(ops.sign(quotient), whole).output(0), dtype)
@@ -207,34 +207,34 @@ def convert_floor_divide(ctx: Context, self: Operand, other: Operand) -> Any:
     dtype = ctx.out_dtype()
     if dtype.is_floating_point:
         _check_quotient(ctx, other)
-        # In float32, because a quotient that is rounded up to a whole number gives another floor.
+        # In float32, because a quotient rounded up to an integer changes the floor.
         work = torch.float32
         quotient = ops.floor(ops.divide(ctx.get(self, work), ctx.get(other, work))).output(0)
         if nan.is_exact(ctx):
-            # torch goes by way of a remainder, which an infinity does not have.
+            # torch computes this through a remainder, which is NaN for infinities.
             is_lost = nan.is_infinite(ctx, ctx.get(self, dtype))
-            # As nan.infinity, a NaN that is a constant stays in float16 where the result is.
+            # Like nan.infinity, a constant NaN stays in float16 if the result is.
             kept = torch.float16 if dtype is torch.float16 else work
             nothing = ctx.number(math.nan, kept)
             quotient = ops.select(is_lost, nothing, ctx.convert(quotient, kept)).output(0)
         return ctx.convert(quotient, dtype)
     a, b = ctx.get(self, dtype), ctx.get(other, dtype)
-    # The CPU plugin's integer division truncates; subtracting the floored remainder first makes
-    # the division exact.
+    # Integer division of the CPU plugin truncates; subtracting the floored remainder first makes it
+    # exact.
     return ops.divide(ops.subtract(a, ops.floor_mod(a, b)), b)
 
 
 def _check_quotient(ctx: Context, other: Operand) -> None:
-    """Refuses a float's whole quotient where the device's is rounded before it is cut.
+    """Refuses integral float quotients that the device rounds before truncation.
 
-    1.0 // 0.1 is 9 in torch, since 0.1 is more than a tenth. Powers of two divide without rounding.
+    1.0 // 0.1 is 9 in torch, since 0.1 is more than a tenth. Powers of two divide exactly.
     """
     if not _is_power_of_two(other):
         ctx.refuse("a float's whole quotient is exact for powers of two alone")
 
 
 def _is_power_of_two(number: Operand) -> bool:
-    """Whether an operand is one with a reciprocal that is a normal number, or its negative."""
+    """Whether an operand is plus or minus a power of two with a normal reciprocal."""
     if not isinstance(number, (bool, int, float)) or not 2.0**-100 <= abs(number) <= 2.0**100:
         return False
     return math.frexp(number)[0] in (0.5, -0.5)
@@ -255,10 +255,10 @@ def convert_fmod(ctx: Context, self: Operand, other: Operand) -> Any:
 
 
 def _check_divisor(ctx: Context, other: Operand, dtype: torch.dtype) -> None:
-    """Refuses a float's rest where the device's `a - trunc(a / b) * b` loses it to rounding.
+    """Refuses float remainders that the device's `a - trunc(a / b) * b` loses to rounding.
 
-    With a power of two from 1 on, no step rounds; with other divisors, the error grows with the
-    quotient, which a comparison of other values would not show.
+    With powers of two from 1 up, no step rounds. With other divisors the error grows with the
+    quotient, so verification with small values would not find it.
     """
     if not dtype.is_floating_point:
         return
@@ -285,7 +285,7 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
 
 @_elementwise(aten.logaddexp.default)
 def _logaddexp(ctx: Context, a: ov.Output, b: ov.Output) -> Any:
-    # Equal infinities have no difference.
+    # The difference of equal infinities is NaN.
     apart = ops.negative(ops.abs(ops.subtract(a, b)))
     apart = ops.select(ops.equal(a, b), _number(ctx, 0), apart)
     return ops.add(_larger(ctx, a, b), ops.softplus(apart))
@@ -300,7 +300,7 @@ def convert_atan2(ctx: Context, self: Operand, other: Operand) -> Any:
 def _negated(ctx: Context, value: ov.Output) -> Any:
     if not nan.is_real(value):
         return ops.negative(value)
-    # As a product, the CPU plugin finds rotary embeddings (OpenVINO 2026.4.1).
+    # The CPU plugin recognizes rotary embeddings only with a product (OpenVINO 2026.4.1).
     return ops.multiply(value, _number(ctx, -1.0))
 
 
@@ -314,7 +314,7 @@ def convert_relu(ctx: Context, self: Operand) -> Any:
 
 @_elementwise(aten.sign.default)
 def _sign(ctx: Context, value: ov.Output) -> Any:
-    """The sign, and 0 of NaN as in torch."""
+    """Returns the sign, and 0 for NaN as in torch."""
     result = ops.sign(value)
     if not nan.is_real(value):
         return result
@@ -324,7 +324,7 @@ def _sign(ctx: Context, value: ov.Output) -> Any:
 @_elementwise(aten.log1p.default)
 def _log1p(ctx: Context, value: ov.Output) -> Any:
     one, two = _number(ctx, 1), _number(ctx, 2)
-    # 2 atanh(x / (2 + x)) keeps the digits of a small x, log(1 + x) those of a large one.
+    # 2 atanh(x / (2 + x)) is accurate for small x, log(1 + x) for large x.
     near = ops.multiply(two, ops.atanh(ops.divide(value, ops.add(two, value))))
     is_near = ops.less(ops.abs(value), _number(ctx, 0.5))
     return ops.select(is_near, near, ops.log(ops.add(one, value)))
@@ -332,7 +332,7 @@ def _log1p(ctx: Context, value: ov.Output) -> Any:
 
 @_elementwise(aten.expm1.default)
 def _expm1(ctx: Context, value: ov.Output) -> Any:
-    # exp(x) - 1 = (exp(x) + 1) tanh(x / 2), which keeps the digits of a small x.
+    # exp(x) - 1 = (exp(x) + 1) tanh(x / 2), which is accurate for small x.
     half = ops.tanh(ops.multiply(value, _number(ctx, 0.5)))
     return ops.multiply(ops.add(ops.exp(value), _number(ctx, 1)), half)
 
@@ -385,7 +385,7 @@ def convert_clamp(ctx: Context, self: Operand, **bounds: Any) -> Any:
     source = value = ctx.get(self, dtype)
     given = [bound for bound in (low, high) if bound is not None]
     if any(isinstance(bound, float) and math.isnan(bound) for bound in given):
-        return ops.add(value, ctx.number(math.nan, dtype))  # as in torch, whatever the value
+        return ops.add(value, ctx.number(math.nan, dtype))  # as in torch, for every value
     if low is not None:
         value = ops.maximum(value, ctx.get(low, dtype)).output(0)
     if high is not None:
@@ -430,7 +430,7 @@ def convert_addcmul(ctx: Context, self: Operand, tensor1: Any, tensor2: Any, val
 def _threshold_backward(
     ctx: Context, grad_output: ov.Output, value: ov.Output, threshold: ov.Output
 ) -> Any:
-    # What is no number is not closed: its gradient passes, as in torch.
+    # NaN counts as open: its gradient passes, as in torch.
     is_closed = ops.less_equal(value, threshold)
     return ops.select(is_closed, _number(ctx, 0), grad_output)
 
@@ -461,7 +461,7 @@ def _register_comparison(name: str, make: Callable[..., Any]) -> None:
 
 
 def _as_half(ctx: Context, operand: Operand) -> ov.Output:
-    """A value of float16, infinite where it overflowed."""
+    """Returns a value in float16, infinite on overflow."""
     if isinstance(operand, torch.fx.Node) and ctx.dtype(operand) is torch.float16:
         return ctx.convert(ctx.wide(operand), torch.float16)
     return ctx.get(operand, torch.float16)
@@ -471,7 +471,7 @@ for _name, _make in _COMPARISONS.items():
     _register_comparison(_name, _make)
 
 
-# Names -> their forms of bools and of integers.
+# Names -> forms for bools and for integers.
 _BITWISE = {
     "bitwise_and": (ops.logical_and, ops.bitwise_and),
     "__and__": (ops.logical_and, ops.bitwise_and),

@@ -1,4 +1,4 @@
-"""The ops of torch.ops.npu, each whole, in the form that plugins recognize as one operation."""
+"""Converters of torch.ops.npu, in forms that plugins recognize as one operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__: list[str] = []
 
 npu = torch.ops.npu
 
-# The last position of a slice that goes to the end.
+# The end of a slice without an end.
 _END = np.iinfo(np.int64).max
 
 
@@ -116,8 +116,8 @@ def _last(ctx: Context, value: ov.Output, first: int, end: int) -> ov.Output:
 
 
 def _turn_halves(ctx: Context, x: ov.Output, c: ov.Output, s: ov.Output, half: int) -> ov.Output:
-    # With slices, a product by -1 and doubled tables the CPU plugin makes it one RoPE node
-    # (OpenVINO 2026.4.1); with a split it does not.
+    # From slices, a product by -1 and doubled tables the CPU plugin fuses one RoPE node (OpenVINO
+    # 2026.4.1); not from a split.
     first, second = _last(ctx, x, 0, half), _last(ctx, x, half, _END)
     turned = ops.concat([ops.multiply(second, ctx.number(-1.0, torch.float32)), first], -1)
     both = (ops.concat([table, table], -1) for table in (c, s))
@@ -149,7 +149,7 @@ def convert_fused_attention(
     scale: Any,
 ) -> Any:
     queries, keys = ctx.meta(query).shape[2], ctx.meta(key).shape[2]
-    # One query sees all keys, but for a window. The node's own causality is that of as many
+    # A single query sees all keys, except with a window. The node's causal flag requires as many
     # queries as keys.
     is_last = window is None and isinstance(queries, int) and queries == 1
     is_plain = not is_causal or is_last
@@ -161,7 +161,7 @@ def convert_fused_attention(
 
 
 def _causal_bias(ctx: Context, query: fx.Node, key: fx.Node, window: int | None) -> ov.Output:
-    """(1, 1, queries, keys); the queries are the last of the keys' positions."""
+    """Returns a (1, 1, queries, keys) bias; the queries have the last positions of the keys."""
     queries, keys = (ctx.reshape(ctx.size(part, 2), []) for part in (query, key))
     zero, one = ctx.number(0, torch.int64), ctx.number(1, torch.int64)
     at = ops.range(ops.subtract(keys, queries), keys, one, "i64").output(0)
@@ -186,7 +186,7 @@ def convert_quantized_linear(
     bias: Any,
     bits: int,
 ) -> Any:
-    # The form that npu_compiler.quantize makes: plugins keep such constants as they are.
+    # The form that npu_compiler.quantize produces: plugins keep such constants compressed.
     sizes = [ctx.sizes(part) for part in (weight, scale)]
     outputs, columns = sizes[0]
     groups = sizes[1][1]
@@ -217,7 +217,7 @@ def _integers(
     grouped: list[int],
     per_group: list[int],
 ) -> tuple[ov.Output, ov.Output | None]:
-    """The stored weight and its zero points, None where these are 0."""
+    """Returns the stored weight and its zero points, None if these are 0."""
     if bits == 4:
         packed = _bytes_of(ctx, weight)
         integers = _halves(ctx, weight, grouped) if packed is None else _nibbles(packed, grouped)
@@ -237,7 +237,7 @@ def _integers(
 
 
 def _bytes_of(ctx: Context, operand: fx.Node) -> np.ndarray[Any, Any] | None:
-    """The bytes of a constant, in a row; None for what the program is given."""
+    """Returns the flat bytes of a constant; None for an input of the program."""
     node = ctx.get(operand).get_node()
     if node.get_type_name() != "Constant":
         return None
@@ -246,7 +246,7 @@ def _bytes_of(ctx: Context, operand: fx.Node) -> np.ndarray[Any, Any] | None:
 
 
 def _halves(ctx: Context, packed: fx.Node, shape: list[int]) -> ov.Output:
-    """The low and the high half of each byte, as float32: arithmetic that every device has."""
+    """Returns the low and the high half of each byte as float32, by arithmetic of every device."""
     both = ctx.unsqueeze(ctx.convert(ctx.get(packed), torch.float32), [2])
     sixteen = ctx.number(16.0, torch.float32)
     high = ops.floor(ops.divide(both, sixteen)).output(0)

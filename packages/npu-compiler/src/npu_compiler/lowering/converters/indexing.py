@@ -74,9 +74,9 @@ def convert_index(ctx: Context, self: fx.Node, indices: Any) -> Any:
 
 
 def _outer_starts(ctx: Context, indices: Any, given: list[int]) -> list[int] | None:
-    """Where the dimensions of each index begin, if none shares one with another, in their order.
+    """Returns the first dimension of each index, if no two share one and they are in order.
 
-    Such are the rows and columns of masks: (batch, 1, 1, 1) and (1, 1, 1, keys).
+    Masks index rows and columns so: (batch, 1, 1, 1) and (1, 1, 1, keys).
     """
     if given != list(range(given[0], given[0] + len(given))):
         return None
@@ -97,7 +97,7 @@ def _outer_starts(ctx: Context, indices: Any, given: list[int]) -> list[int] | N
 def _index_outer(
     ctx: Context, self: fx.Node, indices: Any, given: list[int], starts: list[int]
 ) -> ov.Output:
-    """Gathers along one axis after the other: no table of positions, and no pair of them."""
+    """Gathers along one axis after the other, without a table of positions."""
     width = max(ctx.rank(indices[axis]) for axis in given)
     value = ctx.get(self)
     for axis, start, end in zip(given, starts, [*starts[1:], width], strict=True):
@@ -111,7 +111,7 @@ def _index_outer(
 
 
 def _index_many(ctx: Context, self: fx.Node, indices: Any, given: list[int]) -> Any:
-    """Several index tensors broadcast against each other and index their axes together."""
+    """Gathers by several index tensors, which are broadcast and index their axes together."""
     rank = ctx.rank(self)
     others = [axis for axis in range(rank) if axis not in given]
     value = ctx.transpose(ctx.get(self), [*given, *others])
@@ -121,7 +121,7 @@ def _index_many(ctx: Context, self: fx.Node, indices: Any, given: list[int]) -> 
     is_together = given == list(range(given[0], given[0] + len(given)))
     if not is_together or given[0] == 0:
         return gathered
-    # Adjacent index tensors leave their result where they stood.
+    # The result of adjacent index tensors takes the place of their axes.
     front = given[0]
     order = [width + axis for axis in range(front)]
     order += list(range(width))
@@ -130,7 +130,7 @@ def _index_many(ctx: Context, self: fx.Node, indices: Any, given: list[int]) -> 
 
 
 def _index_table(ctx: Context, self: fx.Node, indices: Any, given: list[int]) -> ov.Output:
-    """Positions as (..., number of index tensors), negative ones counted from the end."""
+    """Returns positions, (..., number of index tensors); negative ones count from the end."""
     parts = []
     for axis in given:
         index = ctx.get(indices[axis], torch.int64)
@@ -172,7 +172,7 @@ def convert_index_copy(
 
 
 def _is_fill(node: fx.Node, indices: Any, values: Any, accumulate: bool = False) -> bool:
-    """Whether one mask over the first axes says where one number goes, as in x[mask] = 0."""
+    """Whether one mask over the first axes selects where to write one number, as in x[mask] = 0."""
     if accumulate or len(indices) != 1 or indices[0] is None:
         return False
     mask, value = indices[0].meta["val"], values.meta["val"]

@@ -1,4 +1,4 @@
-"""Converters of matrix products, grouped ones and Fourier transforms."""
+"""Converters of matrix products, grouped matrix products and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npu_compiler.graph.complex_numbers import pairs_of_complex, pairs_of_real, 
 from npu_compiler.lowering.context import Context, Operand
 from npu_compiler.lowering.registry import converter
 
-# Attention, which is two products and a softmax, is in attention.py.
+# Attention is in attention.py.
 
 __all__: list[str] = []
 
@@ -24,10 +24,10 @@ aten = torch.ops.aten
 
 
 def _untransposed(ctx: Context, operand: fx.Node) -> tuple[ov.Output, bool]:
-    """Returns an operand, or what it is the transpose of, and whether it is one.
+    """Returns the operand, or the tensor that it transposes, and whether it is a transpose.
 
-    A transpose of the last two axes folds into MatMul's own flag. Without this a weight reaches the
-    product behind a Transpose node, and weight compression does not recognize it as a weight.
+    A transpose of the last two axes becomes MatMul's flag. Weight compression does not recognize a
+    weight behind a Transpose node.
     """
     target = operand.target
     rank = ctx.rank(operand)
@@ -145,11 +145,11 @@ def convert_grouped_mm(
 
 
 def _grouped(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.Output:
-    """Row r times weight[g], where ends[g - 1] <= r < ends[g]; a row behind the last end gives 0.
+    """Multiplies row r by weight[g] if ends[g - 1] <= r < ends[g]; later rows give 0.
 
-    rows: (rows, depth); weight: (groups, depth, columns); ends: (groups,), rising integers. One
-    product per group, over as many rows as the group has: a CPU takes a tenth to a fifth of the
-    time that one product of all rows with all matrices takes (measured 2026-11-20).
+    rows: (rows, depth); weight: (groups, depth, columns); ends: (groups,), ascending integers. Each
+    group is one product over its rows: a CPU takes a tenth to a fifth of the time of one product of
+    all rows with all matrices (measured 2026-11-20).
     """
     if ctx.fixed_sizes:
         return _chosen(ctx, rows, weight, ends)
@@ -176,7 +176,7 @@ def _grouped(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.
 
 
 def _chosen(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.Output:
-    """The same without a size that depends on the ends: all rows times each matrix, then chosen."""
+    """Computes `_grouped` with fixed sizes: all rows times each matrix, then a selection."""
     table, value, bounds = ctx.get(weight), ctx.get(rows), ctx.get(ends, torch.int64)
     count, width = (int(ctx.meta(weight).shape[dim]) for dim in (0, 2))
     length = ctx.meta(rows).shape[0]
@@ -184,7 +184,7 @@ def _chosen(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.O
         ctx.refuse("a number of rows that varies")
     places = ops.constant(np.arange(length, dtype=np.int64).reshape(length, 1))
     chosen = ops.constant(np.zeros((length, width)), value.get_element_type()).output(0)
-    # From the last group to the first: a row belongs to the first whose end is behind it.
+    # From the last group to the first: a row belongs to the first group that ends after it.
     for group in reversed(range(count)):
         index, axis = ctx.number(group, torch.int64), ctx.number(0, torch.int64)
         product = ops.matmul(value, ops.gather(table, index, axis), False, False)
@@ -207,7 +207,7 @@ def convert_pairs_of_complex(
     axes = ctx.integers(dim)
     if not inverse:
         return _scaled(ctx, ops.dft(ctx.get(self), axes).output(0), scale)
-    # OpenVINO's inverse divides by the count of numbers.
+    # OpenVINO's inverse divides by the number of elements.
     count = math.prod(int(ctx.meta(self).shape[axis]) for axis in dim)
     return _scaled(ctx, ops.idft(ctx.get(self), axes).output(0), scale * count)
 

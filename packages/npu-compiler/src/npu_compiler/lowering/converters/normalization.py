@@ -1,4 +1,4 @@
-"""Layer, group, batch and RMS norms, and dropout where it is the identity."""
+"""Converters of layer, group, batch and RMS norms, and of dropout that is the identity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def convert_layer_norm(
 
 
 def _refuse_one_element(ctx: Context, normalized_shape: Any) -> None:
-    """Its mean must be the element to the bit: the root of eps divides the difference."""
+    """Refuses norms of one element: sqrt(eps) would divide the rounding error of its mean."""
     if all(size == 1 for size in normalized_shape):
         ctx.refuse("the statistics of a norm over one element")
 
@@ -83,7 +83,7 @@ def convert_layer_norm_backward(
     bias: Any,
     output_mask: Any,
 ) -> Any:
-    """Gradients of layer norm (Ba, Kiros, Hinton, 2016), in float32."""
+    """Lowers the gradients of layer norm (Ba, Kiros, Hinton, 2016), in float32."""
     _refuse_one_element(ctx, normalized_shape)
     work = torch.float32
     rank = ctx.rank(input_)
@@ -112,7 +112,7 @@ def convert_layer_norm_backward(
 
 @converter(aten._fused_rms_norm.default)
 def rms(ctx: Context, input_: fx.Node, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    """Lowers an RMS norm, in float32; returns it and the inverse root."""
+    """Lowers an RMS norm in float32; returns it and the reciprocal root."""
     dtype = ctx.dtype(input_)
     work = torch.float32
     if eps is None:
@@ -148,7 +148,7 @@ def convert_native_group_norm(
 def _group_statistics(
     ctx: Context, input_: fx.Node, groups: int, eps: float
 ) -> tuple[ov.Output, ov.Output]:
-    """Mean, and one by the root of the variance, of each group: (batch, groups)."""
+    """Returns the mean and 1 / sqrt(variance) of each group: (batch, groups)."""
     work = torch.float32
     rows = ops.reshape(ctx.get(input_, work), ctx.integers([0, groups, -1]), True)
     axis = ctx.integers([2])
@@ -178,8 +178,8 @@ def _group_norm(
     if channels is None:
         ctx.refuse("a symbolic number of channels")
     value = ctx.get(input_)
-    # Not OpenVINO's own GroupNormalization: beside a comparison the CPU plugin's compiler ends the
-    # process on it (OpenVINO 2026.4.1), and this form is as fast.
+    # Not OpenVINO's GroupNormalization: next to a comparison, the CPU plugin crashes the process
+    # when it compiles one (OpenVINO 2026.4.1). This form is as fast.
     rows = ops.reshape(value, ctx.integers([0, groups, -1]), True)
     normal = ops.mvn(rows, ctx.integers([2]), True, float(eps), "inside_sqrt")
     result = ops.reshape(normal, ops.shape_of(value), False).output(0)
@@ -200,7 +200,7 @@ def batch_norm(
     parts: tuple[Any, Any, Any, Any],
     eps: float,
 ) -> ov.Output:
-    """Lowers a batch norm; the parts are weight and bias, which may be None, mean and variance."""
+    """Lowers a batch norm; `parts` are weight and bias (or None), mean and variance."""
     if channels is None:
         ctx.refuse("a symbolic number of channels")
     given = (
@@ -233,7 +233,7 @@ def convert_batch_norm(
 ) -> Any:
     parts = (weight, bias, running_mean, running_var)
     value, channels = ctx.get(input_), ctx.sizes(input_)[1]
-    # The names of two ops.
+    # Two ops.
     output = batch_norm(ctx, value, channels, ctx.dtype(input_), parts, eps or epsilon)
     return output if ctx.node.target is aten.batch_norm.default else (output, None, None)
 
@@ -249,7 +249,7 @@ def convert_dropout(ctx: Context, input_: fx.Node, **_: Any) -> Any:
 
 @converter(aten._weight_norm_interface.default)
 def convert_weight_norm(ctx: Context, v: fx.Node, g: fx.Node, dim: int) -> Any:
-    """The direction of v with the length g, per slice along dim, and the lengths that v has."""
+    """Returns v scaled to length g per slice along dim, and the lengths of v."""
     own = ctx.axis(v, dim)
     others = [axis for axis in range(ctx.rank(v)) if axis != own]
     value = ctx.get(v)

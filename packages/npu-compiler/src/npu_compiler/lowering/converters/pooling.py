@@ -21,7 +21,7 @@ from npu_compiler.lowering.converters.convolution import spread
 from npu_compiler.lowering.host_forms import LEAST_CHANNELS
 from npu_compiler.lowering.registry import converter
 
-# Views, slices and concatenation are in views.py.
+# Views are in views.py.
 
 __all__: list[str] = []
 
@@ -44,7 +44,7 @@ def convert_pad(ctx: Context, self: fx.Node, pad: Any, **arguments: Any) -> Any:
 
 
 def _pads(ctx: Context, self: fx.Node, pad: Sequence[Any]) -> tuple[ov.Output, ov.Output]:
-    """Torch pads in pairs from the last axis, OpenVINO in two vectors from the first."""
+    """Converts torch's pairs from the last axis to OpenVINO's vectors from the first."""
     pairs = [(pad[index], pad[index + 1]) for index in range(0, len(pad), 2)]
     rest = ctx.rank(self) - len(pairs)
     begins = [0] * rest + [begin for begin, _ in reversed(pairs)]
@@ -115,7 +115,7 @@ def convert_col2im(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> ov.Output:
-    """Each element of the blocks is a plane: spread by the stride, moved, and added."""
+    """Adds one plane per element of the blocks, dilated by the stride and shifted."""
     sizes = [int(size) for size in ctx.meta(self).shape]
     lead, (rows, columns) = sizes[:-2], kernel_size
     counts = [
@@ -143,7 +143,7 @@ def convert_col2im(
 def _spread(
     ctx: Context, plane: ov.Output, axis: int, stride: int, begin: int, size: int
 ) -> ov.Output:
-    """Puts zeros between the elements along an axis, and the first at a place of `size` places."""
+    """Puts zeros between the elements along an axis of a new size, and the first at a position."""
     shape = [int(one) for one in plane.get_shape()]
     rank, at = len(shape), len(shape) + axis
     zero = ctx.number(0, ctx.out_dtype())
@@ -160,8 +160,8 @@ def _spread(
 
 # Convolutions are in convolution.py.
 
-_PLACES = 25  # of a window, above which the positions of maxima are the device's own matter
-_OUTSIDE = -1  # stands for a position in the padding
+_PLACES = 25  # size of a window, above which the device computes the positions of maxima
+_OUTSIDE = -1  # marks a position in the padding
 
 
 def _spatial(ctx: Context) -> int:
@@ -174,11 +174,11 @@ def _rounding(ceil_mode: bool) -> str:
 
 
 def _has_positions(node: fx.Node) -> bool:
-    """Whether the positions of maxima are read, in many channels or in sizes that vary.
+    """Whether positions of maxima are used, for many channels or dynamic shapes.
 
-    A program takes 6.3 ms for those of (64, 64, 24, 24), and the host's form 2.4. For sizes that
-    vary the CPU plugin has only its reference code: 65 ms instead of 7 for 12 images of
-    16 x 64 x 64 (two Sapphire Rapids cores that other work shared, 2026-11-28).
+    For (64, 64, 24, 24) a program takes 6.3 ms, the host 2.4 ms. For dynamic shapes the CPU plugin
+    has only reference code: 65 ms instead of 7 ms for 12 images of 16 x 64 x 64 (two shared
+    Sapphire Rapids cores, 2026-11-28).
     """
     is_read = any(user.target is operator.getitem and user.args[1] == 1 for user in node.users)
     source = node.args[0]
@@ -203,7 +203,8 @@ def convert_max_pool_with_indices(
     if positions is not None:
         return maxima, positions
     if self.meta["val"].dtype is torch.bfloat16:
-        # Refused here, where only this call leaves the program: the CPU plugin refuses the whole.
+        # Refused here, so that only this call leaves the program: the CPU plugin would refuse all
+        # of it.
         ctx.refuse("the device has no maxima of bfloat16 with their positions")
     value = ctx.get(self)
     if nan.is_real(value) and nan.is_exact(ctx):
@@ -221,11 +222,10 @@ def _positions(
     padding: Any,
     dilation: Any,
 ) -> Any:
-    """Where in its plane each maximum of a 2d pooling stands, from one slice per place in a window.
+    """Returns the position of each maximum of a 2d pooling in its plane, from slices.
 
-    The CPU plugin has the node's own second output as reference code alone: 95 ms for windows of
-    2 x 2 over (64, 64, 24, 24) on one core, where this takes 6. None for windows of many places and
-    for sizes that vary.
+    The CPU plugin computes the node's second output by reference code: 95 ms for windows of 2 x 2
+    over (64, 64, 24, 24) on one core; this takes 6 ms. None for large windows and dynamic shapes.
     """
     kernel, sizes = spread(kernel_size, 2), ctx.sizes(self)[2:]
     if _spatial(ctx) != 2 or not 1 < kernel[0] * kernel[1] <= _PLACES or None in sizes:
@@ -264,8 +264,8 @@ def _positions(
         if best is None:
             best, chosen = here, number
             continue
-        # Only what is larger takes the place of an earlier one: the first of equals stays, but the
-        # last of NaN, and no place in the padding.
+        # Only a larger value replaces an earlier one: of equal values the first stays, of NaNs the
+        # last, and the padding is never chosen.
         is_better = ops.logical_or(ops.greater(here, best), ops.not_equal(here, here))
         if is_padded:
             is_better = ops.logical_or(is_better, ops.equal(chosen, outside))
@@ -276,7 +276,7 @@ def _positions(
 
 @converter(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> Any:
-    """Windows of one size; shorter ones repeat their last entry, which changes no maximum."""
+    """Lowers to windows of one size; shorter ones repeat their last entry."""
     spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
@@ -304,7 +304,7 @@ def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> 
 
 
 def _entries_of_windows(size: int, count: int) -> Any:
-    """Entries of torch's adaptive windows, (count, longest); shorter ones repeat their last."""
+    """Returns the positions of torch's adaptive windows, (count, longest)."""
     order = np.arange(count)
     first, last = order * size // count, -(-(order + 1) * size // count) - 1
     longest = int((last - first).max()) + 1
@@ -315,7 +315,7 @@ def _entries_of_windows(size: int, count: int) -> Any:
 def convert_max_pool(
     ctx: Context, self: fx.Node, *, value: ov.Output | None = None, **windows: Any
 ) -> ov.Output:
-    """The maxima of windows of self, or of a value made of it; NaN and infinities among them."""
+    """Returns window maxima, including NaN and infinities, of self or of `value`."""
     value = ctx.get(self) if value is None else value
     result = _max_pool(ctx, self, value, **windows).output(0)
     if not nan.is_real(value) or nan.is_bounded_below(ctx, self) or not nan.is_exact(ctx):
@@ -335,7 +335,7 @@ def _max_pool(
     dilation: Any,
     ceil_mode: bool,
 ) -> Any:
-    """The node: maxima, and their positions as torch counts them, within a channel."""
+    """Adds the node: maxima, and their positions within a channel as in torch."""
     spatial = _spatial(ctx)
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
@@ -384,7 +384,7 @@ def convert_avg_pool(
         strides,
         pads,
         pads,
-        # torch cuts a window that is larger than the padded input, which it takes with ceil_mode.
+        # With ceil_mode, torch accepts a window larger than the padded input, and crops it.
         [
             k if n is None else min(k, n + 2 * pad)
             for n, k, pad in zip(ctx.sizes(self)[2:], kernel, pads, strict=True)

@@ -1,4 +1,4 @@
-"""Reductions over axes, cumulative sums, sorting, and softmax with its gradients."""
+"""Converters of reductions, cumulative sums, sorting, and softmax with its gradients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _reduce(
         return value
     axes = ctx.axes(self, dim)
     if not keepdim and ctx.rank(self) - len(axes) == 2 and make in _SUMS:
-        # The CPU plugin adds a vector that follows along the wrong axis, where it takes that axis
-        # for the one of channels, if the sum itself drops dimensions (OpenVINO 2026.4.1).
+        # If the sum drops dimensions, the CPU plugin adds a later vector along the wrong axis,
+        # which it mistakes for the channels (OpenVINO 2026.4.1).
         return ctx.squeeze(make(value, ctx.integers(axes), True).output(0), axes)
     return make(value, ctx.integers(axes), keepdim)
 
@@ -36,7 +36,7 @@ def _reduce(
 _SUMS = (ops.reduce_sum, ops.reduce_mean)
 
 
-# Overloads -> the counterpart, and the dtype in which it reduces, by default the result's.
+# Overloads -> OpenVINO node and the dtype in which it reduces (None: the result's).
 _REDUCTIONS = {
     (aten.sum.default, aten.sum.dim_IntList): (ops.reduce_sum, None),
     (aten.mean.default, aten.mean.dim): (ops.reduce_mean, None),
@@ -69,9 +69,9 @@ def convert_amin(ctx: Context, self: fx.Node, dim: Any = None, keepdim: bool = F
 
 
 def _peak(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, *, is_max: bool) -> Any:
-    """The greatest or least value.
+    """Returns the greatest or least value.
 
-    OpenVINO starts from the largest finite number, so that all values being infinite is lost.
+    OpenVINO starts from the largest finite number, which is wrong if all values are infinite.
     """
     value = ctx.get(self)
     result = _reduce(ctx, ops.reduce_max if is_max else ops.reduce_min, value, self, dim, keepdim)
@@ -124,7 +124,7 @@ def _variance(
     aten.var_mean.correction,
 )
 def convert_variance(ctx: Context, self: fx.Node, dim: Any, keepdim: bool, **degrees: Any) -> Any:
-    (correction,) = degrees.values()  # or unbiased, where True is 1
+    (correction,) = degrees.values()  # or `unbiased`: True is 1
     spread, mean = _variance(ctx, self, dim, correction, keepdim)
     if ctx.node.target is aten.var_mean.correction:
         return spread, mean
@@ -149,7 +149,7 @@ def convert_logsumexp(ctx: Context, self: fx.Node, dim: Any, keepdim: bool) -> A
     indices = ctx.integers(axes)
     value = ctx.get(self)
     peak = ops.reduce_max(value, indices, True).output(0)
-    # An infinity would leave NaN where it is taken from itself.
+    # An infinity minus itself would be NaN.
     is_endless = nan.is_infinite(ctx, peak)
     peak = ops.select(is_endless, ctx.number(0, ctx.out_dtype()), peak)
     powers = nan.exp(ctx, ops.subtract(value, peak).output(0))
@@ -167,7 +167,7 @@ def convert_cumsum(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
 
 
 def _extreme(ctx: Context, self: fx.Node, dim: int, mode: str) -> tuple[ov.Output, ov.Output]:
-    """The best value along an axis and its first position, both with the axis kept."""
+    """Returns the best value along an axis and its first position; keeps the axis."""
     axis = ctx.axis(self, dim)
     value = ctx.get(self)
     if ctx.dtype(self) is torch.bool:
@@ -181,7 +181,7 @@ def _extreme(ctx: Context, self: fx.Node, dim: int, mode: str) -> tuple[ov.Outpu
 def _topk(
     ctx: Context, value: ov.Output, count: ov.Output, axis: int, mode: str, *, is_top: bool
 ) -> tuple[ov.Output, ov.Output]:
-    """The best values along an axis and their positions, NaN above inf or (not is_top) last."""
+    """Returns the best values and their positions; NaN is above inf, or last if not is_top."""
     is_exact = nan.is_real(value) and nan.is_exact(ctx)
     keys = nan.extreme_keys(ctx, value, is_top=is_top) if is_exact else value
     best = ops.topk(keys, count, axis, mode, "value", index_element_type="i64", stable=True)
@@ -237,13 +237,13 @@ def convert_sort(ctx: Context, self: fx.Node, dim: int, descending: bool, **_: A
 def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
     value = ctx.get(self, ctx.out_dtype())
     if ctx.rank(self) == 0:
-        # 1 of a number, NaN of NaN and infinities.
+        # 1 for numbers, NaN for NaN and infinities.
         return ops.add(ops.subtract(value, value), ctx.number(1, ctx.out_dtype()))
     axis = ctx.integers([ctx.axis(self, dim)])
     if ctx.node.target is not aten._safe_softmax.default:
         soft = ops.softmax(value, ctx.axis(self, dim)).output(0)
         return _whole_rows(ctx, soft, axis, dim)
-    # A row of -inf alone is 0 in _safe_softmax.
+    # _safe_softmax gives 0 for a row of -inf.
     low = ops.negative(nan.infinity(ctx, value))
     is_seen = ops.not_equal(nan.wide(ctx, value), low)
     is_live = ops.reduce_logical_or(is_seen, axis, True)
@@ -254,7 +254,7 @@ def convert_softmax(ctx: Context, self: fx.Node, dim: int, **_: Any) -> Any:
 
 
 def _whole_rows(ctx: Context, soft: ov.Output, axis: ov.Output, dim: int) -> ov.Output:
-    """Lets NaN, which the device leaves at its place, fill its row, unless products do so."""
+    """Spreads NaN over its row, unless later products do so; the device leaves it in place."""
     if nan.is_only_multiplied(ctx.node, dim) or not nan.is_exact(ctx):
         return soft
     return nan.poisoned(soft, axis)
@@ -304,7 +304,7 @@ def convert_histc(ctx: Context, self: fx.Node, bins: int, min_: float, max_: flo
     low, high = ctx.number(min_, work), ctx.number(max_, work)
     scaled = ops.multiply(ops.subtract(value, low), ctx.number(bins, work))
     place = ops.floor(ops.divide(scaled, ctx.number(max_ - min_, work)))
-    # The right end belongs to the last bin; what is outside, or no number, to none.
+    # The right end belongs to the last bin; values outside and NaN belong to none.
     place = ops.minimum(place, ctx.number(bins - 1, work))
     is_inside = ops.logical_and(ops.greater_equal(value, low), ops.less_equal(value, high))
     zero, one = ctx.number(0, torch.int64), ctx.number(1, torch.int64)

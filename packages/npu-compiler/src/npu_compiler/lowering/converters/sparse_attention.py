@@ -1,8 +1,7 @@
-"""The indexer and the attention of torch.ops.npu over selected positions, of static sizes.
+"""Converters of torch.ops.npu's indexer and attention over selected positions, of static sizes.
 
-What the ops compute is said by npu_ops.sparse_attention. A program scores whole caches, as an NPU
-does in one product, and picks with TopK; rows are fetched with Gather. Indices that the ops refuse
-are masked here.
+npu_ops.sparse_attention defines the ops. A program scores whole caches in one product, selects with
+TopK and fetches rows with Gather. It masks the indices that the ops refuse.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ _MOST_ROWS = 1 << 24
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the rows of a query stand, and what they see; all int32."""
+    """Positions of query rows, and the cache rows they see; all int32."""
 
     count: int  # of the rows
     capacity: int  # most positions that a sequence may have
     sequence: ov.Output  # (rows,), clamped for padding
-    visible: ov.Output  # (rows,), how many positions each row sees; 0 for padding
-    # (sequences,), where the keys of each begin among the flat rows of the cache.
+    visible: ov.Output  # (rows,), number of positions each row sees; 0 for padding
+    # (sequences,), first flat cache row of each sequence's keys.
     key_starts: ov.Output
-    table: ov.Output | None  # (sequences * pages,), or None where caches have no pages
+    table: ov.Output | None  # (sequences * pages,), or None without pages
     # page_size, pages: of a paged cache; pages of one sequence
     page_size: int
     pages: int
     cache_rows: int  # flat rows of the cache
 
     def flat(self, ctx: Context, positions: ov.Output) -> ov.Output:
-        """Flat rows of the cache for (rows, n) logical positions; any row where there is none."""
+        """Returns flat cache rows of (rows, n) positions, an arbitrary row for a missing one."""
         owner = ctx.unsqueeze(self.sequence, [1])
         if self.table is None:
             starts = ctx.unsqueeze(_take(ctx, self.key_starts, self.sequence), [1])
@@ -145,7 +144,7 @@ def _address(
 
 
 def _before(ctx: Context, ends: ov.Output, batch: int) -> ov.Output:
-    """Where each sequence begins, of the running sums of lengths."""
+    """Returns the start of each sequence, from cumulative lengths."""
     zero = _vector(ctx, [0])
     if batch == 1:
         return zero
@@ -185,8 +184,8 @@ def convert_lightning_indexer(
     if nan.is_exact(ctx):
         found = nan.extreme_keys(ctx, found, is_top=True)
     count = min(sparse_count, rows.capacity)
-    # Unseen positions are the last ones, and of equal scores the first position is taken: they come
-    # after every position that is seen, whatever its score is.
+    # Unseen positions are last, and TopK prefers the first of equal scores: they come after every
+    # seen position with any score.
     best = ops.topk(
         found, ctx.number(count, torch.int64), 1, "max", "value", index_element_type="i32",
         stable=True,
@@ -202,14 +201,14 @@ def convert_lightning_indexer(
 
 
 def _rising(ctx: Context, picked: ov.Output, count: int) -> ov.Output:
-    """Positions in rising order: float32 holds each of them exactly, as long as caches are."""
+    """Sorts positions in ascending order; float32 represents every position of a cache exactly."""
     negative = ops.negative(ops.convert(picked, ov.Type.f32))
     best = ops.topk(negative, ctx.number(count, torch.int64), 1, "max", "value")
     return ops.convert(ops.negative(best.output(0)), ov.Type.i32).output(0)
 
 
 def _every(ctx: Context, rows: _Rows, positions: ov.Output) -> ov.Output:
-    """Flat rows of the cache for every position of each row's sequence: (rows, capacity)."""
+    """Returns flat cache rows of all positions of each row's sequence: (rows, capacity)."""
     shape = ctx.integers([rows.count, rows.capacity])
     return rows.flat(ctx, ops.broadcast(positions, shape).output(0))
 
@@ -223,7 +222,7 @@ def _scores(
     heads: int,
     width: int,
 ) -> ov.Output:
-    """(rows, positions of the sequence), or (rows, flat rows of the cache) where layouts differ."""
+    """Returns (rows, positions) scores, or (rows, flat cache rows) if layouts differ."""
     is_shared = rows.table is not None or ctx.rank(query) == 3
     batch = 1 if is_shared else int(ctx.sizes(query)[0] or 0)
     q = ctx.reshape(ctx.get(query, _FLOAT), [batch, -1, width])

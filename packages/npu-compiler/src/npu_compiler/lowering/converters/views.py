@@ -1,4 +1,4 @@
-"""Shapes: views, permutations, slices, splits, concatenation."""
+"""Converters of views, permutations, slices, splits and concatenation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 aten = torch.ops.aten
 
-# torch's own "until the end" in slices.
+# torch's "until the end" in slices.
 _END = 2**63 - 1
 
 
@@ -48,7 +48,7 @@ def convert_unflatten(ctx: Context, self: fx.Node, dim: int, sizes: Any) -> Any:
 
 
 def _reshaped(ctx: Context, self: fx.Node, sizes: Sequence[Any]) -> Any:
-    """Reshapes with constants wherever they can say it: plugins fuse around constant shapes."""
+    """Reshapes by constants if possible, because plugins fuse around constant shapes."""
     before, after = ctx.meta(self).shape, ctx.meta(ctx.node).shape
     if len(before) == len(after) and all(map(same_size, before, after)):
         return ctx.get(self)
@@ -100,7 +100,7 @@ def convert_expand(ctx: Context, self: fx.Node, size: Sequence[Any], **_: Any) -
     for index, wanted in enumerate(size):
         is_kept = isinstance(wanted, int) and wanted == -1
         if index >= added and not is_kept:
-            # A symbolic size that stays as it is needs no node in the target: 1 broadcasts.
+            # An unchanged symbolic size needs no node in the target: 1 broadcasts.
             is_kept = same_size(before[index - added], ctx.meta(wanted))
         target.append(1 if is_kept else wanted)
     if added == 0 and all(isinstance(wanted, int) and wanted == 1 for wanted in target):
@@ -214,13 +214,13 @@ def convert_unbind(ctx: Context, self: fx.Node, dim: int) -> Any:
 @converter(aten.cat.default, aten.concat.default, aten.concatenate.default, compute=False)
 def convert_cat(ctx: Context, tensors: Sequence[fx.Node], dim: int) -> Any:
     dtype = ctx.out_dtype()
-    # torch lets an empty vector stand among tensors of any rank.
+    # torch accepts an empty vector among tensors of any rank.
     real = [part for part in tensors if ctx.sizes(part) != (0,) or ctx.out_rank() == 1]
     if len(real) == 1:
         return ctx.get(real[0], dtype)
     axis = ctx.axis(real[0], dim)
     if axis == ctx.out_rank() - 1:
-        axis = -1  # said so, the CPU plugin finds rotary embeddings (OpenVINO 2026.4.1)
+        axis = -1  # with -1 the CPU plugin recognizes rotary embeddings (OpenVINO 2026.4.1)
     return ops.concat([ctx.get(part, dtype) for part in real], axis)
 
 
@@ -300,7 +300,7 @@ def convert_slice_scatter(
     axis = ctx.axis(self, dim)
     size, ends = ctx.sizes(self)[axis], (start, end, step)
     if size is not None and all(value is None or type(value) is int for value in ends):
-        # An NPU's compiler takes no SliceScatter, and this one for places that are constants.
+        # An NPU's compiler has no SliceScatter, and accepts ScatterUpdate with constant indices.
         places = list(range(size))[slice(start, end, step)]
         if places:
             return _written(ctx, self, ctx.get(src), places, axis)
@@ -325,7 +325,7 @@ def convert_select_scatter(ctx: Context, self: Any, src: Any, dim: int, index: A
 
 
 def _written(ctx: Context, self: Any, values: Any, places: Sequence[int], axis: int) -> Any:
-    """A tensor with other values at these places of an axis."""
+    """Returns a tensor with other values at these positions of an axis."""
     at = ctx.number(axis, torch.int64)
     return ops.scatter_update(ctx.get(self), ctx.integers(places), values, at)
 
