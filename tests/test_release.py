@@ -67,7 +67,7 @@ def test_changelog_that_calls_the_version_unreleased(packages, remark):
 
 def test_changelog_of_another_version(packages):
     assert problems(changed(packages, version="0.2.1")) == [
-        "CHANGELOG.md must begin with 0.2.1; got 0.2.0"
+        "CHANGELOG.md must begin with 0.2.1, got 0.2.0"
     ]
 
 
@@ -161,7 +161,7 @@ def test_lowest_end_pins_a_sibling_whose_floor_is_not_the_trees(packages):
 
 
 def test_range_without_a_floor_has_no_lowest_end(packages):
-    with pytest.raises(ValueError, match=r"npu-ops: numpy must have a lower end; got numpy<3"):
+    with pytest.raises(ValueError, match=r"npu-ops: numpy must have a lower end, got numpy<3"):
         declared.pins(changed(packages, dependencies=["numpy<3"]), "npu-ops", "lowest")
 
 

@@ -100,7 +100,7 @@ def pins(packages: dict[str, Package], name: str, end: str) -> list[str]:
     for wanted, specifier in sorted(ranges.items()):
         lowest = floor(specifier)
         if lowest is None:
-            raise ValueError(f"{name}: {wanted} must have a lower end; got {wanted}{specifier}.")
+            raise ValueError(f"{name}: {wanted} must have a lower end, got {wanted}{specifier}.")
         if wanted not in packages:
             found.append(f"{wanted}=={lowest}" if end == "lowest" else f"{wanted}{specifier}")
         elif end == "lowest" and lowest != packages[wanted].version:

@@ -139,7 +139,7 @@ def _first_difference(expected: Any, got: Any) -> str | None:
         return None
     row, token = (int(place) for place in (expected != got).nonzero()[0])
     wanted, received = int(expected[row, token]), int(got[row, token])
-    return f"token {token} of row {row} must be {wanted}; got {received}"
+    return f"token {token} of row {row} must be {wanted}, got {received}"
 
 
 def first_line(failure: BaseException) -> str:

@@ -99,7 +99,7 @@ def _changelog_problems(package: Package) -> list[str]:
         return ["CHANGELOG.md has no section; the first must be the version's"]
     version, remark, body = sections[0]
     if version != str(package.version):
-        return [f"CHANGELOG.md must begin with {package.version}; got {version}"]
+        return [f"CHANGELOG.md must begin with {package.version}, got {version}"]
     found = []
     if "unreleased" in remark:
         found.append(f"CHANGELOG.md still calls {version} unreleased")
@@ -134,7 +134,7 @@ def _url_problems(package: Package) -> list[str]:
         return ["[project.urls] is missing"]
     hosts = sorted({urlsplit(url).hostname or "" for url in urls.values()})
     return [
-        f"[project.urls] must name the project's own address; got the reserved {host}"
+        f"[project.urls] must name the project's own address, got the reserved {host}"
         for host in hosts
         if host.endswith(tuple(f".{name}" for name in _RESERVED)) or host in _RESERVED
     ]

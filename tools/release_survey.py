@@ -143,7 +143,7 @@ def _here(version: str) -> dict[str, str]:
     from decoder_survey import survey as decoders
 
     if transformers.__version__ != version:
-        raise SystemExit(f"transformers must be {version}; got {transformers.__version__}")
+        raise SystemExit(f"transformers must be {version}, got {transformers.__version__}")
     found = {}
     known = []
     for name in NAMES:

@@ -80,7 +80,7 @@ def _install_wine() -> None:
             if "Failed to fetch" in done.stdout or "Unable to locate" in done.stdout:
                 raise LeftOut("Debian's mirror cannot be reached: see the output of apt-get.")
             raise TargetError(
-                f"wine64: must be installed; apt-get ended with {done.returncode}. Run "
+                f"`wine64` must be installed; apt-get ended with {done.returncode}. Run "
                 f"`{_INSTALL}`.",
                 code="target-wine",
             )

@@ -189,7 +189,7 @@ def _compare_tokens(reference: Any, model: Any) -> str | None:
     got = model.generate(**given, **asked)
     if expected.tolist() == got.tolist():
         return None
-    return f"tokens: {expected.tolist()[0][:6]} must be first; got {got.tolist()[0][:6]}"
+    return f"tokens: {expected.tolist()[0][:6]} must be first, got {got.tolist()[0][:6]}"
 
 
 def page(findings: Sequence[Finding]) -> str:

@@ -17,13 +17,13 @@ namespace {
 
 // --8<-- [start:checks]
 void check(const at::Tensor& x, const at::Tensor& y) {
-  TORCH_CHECK_VALUE(x.is_floating_point(), "add_custom: x must be of a float dtype; got ",
+  TORCH_CHECK_VALUE(x.is_floating_point(), "add_custom: x must be of a float dtype, got ",
                     x.scalar_type(), ". Convert it with x.float().");
   TORCH_CHECK_VALUE(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type(),
                     "add_custom: y must have the shape and dtype of x, ", x.scalar_type(),
-                    x.sizes(), "; got ", y.scalar_type(), y.sizes(), ". Expand or convert it.");
+                    x.sizes(), ", got ", y.scalar_type(), y.sizes(), ". Expand or convert it.");
   TORCH_CHECK_VALUE(x.device() == y.device(), "add_custom: y must be on the device of x, ",
-                    x.device(), "; got ", y.device(), ". Move it with y.to(x.device).");
+                    x.device(), ", got ", y.device(), ". Move it with y.to(x.device).");
   if (!x.is_privateuseone()) return;
   npu::check_process();  // a fork of a process that used the device has its memory alone
   // Host code runs once; a replay of the graph would leave it out.

@@ -17,21 +17,21 @@ namespace {
 
 void check(const at::Tensor& cache, const at::Tensor& rows, const at::Tensor& start) {
   TORCH_CHECK_VALUE(cache.dim() == 2 && cache.is_contiguous() && cache.size(0) > 0,
-                    "write_ring: cache must be (slots, width) with a slot, and contiguous; got ",
+                    "write_ring: cache must be (slots, width) with a slot, and contiguous, got ",
                     cache.sizes(), ". Pass such a tensor, not a view of it.");
   TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == cache.size(1) &&
                         rows.size(0) <= cache.size(0) && rows.scalar_type() == cache.scalar_type(),
                     "write_ring: rows must be (count, width) of the cache's dtype, ",
-                    cache.scalar_type(), cache.sizes(), ", and fit into it; got ",
+                    cache.scalar_type(), cache.sizes(), ", and fit into it, got ",
                     rows.scalar_type(), rows.sizes(), ". Pass fewer rows, or convert them.");
   TORCH_CHECK_VALUE(start.dim() == 0 && start.scalar_type() == at::kLong,
-                    "write_ring: start must be one int64 number; got ", start.scalar_type(),
+                    "write_ring: start must be one int64 number, got ", start.scalar_type(),
                     start.sizes(), ". Pass torch.tensor(position).");
   TORCH_CHECK_VALUE(rows.device() == cache.device() && start.device() == cache.device(),
                     "write_ring: rows and start must be on the device of cache, ", cache.device(),
-                    "; got ", rows.device(), " and ", start.device(), ". Move them there.");
+                    ", got ", rows.device(), " and ", start.device(), ". Move them there.");
   TORCH_CHECK_VALUE(!rows.is_alias_of(cache),
-                    "write_ring: rows must not share memory with cache; got two views of one "
+                    "write_ring: rows must not share memory with cache, got two views of one "
                     "tensor. Pass rows.clone().");
   if (!cache.is_privateuseone()) return;
   npu::check_process();

@@ -50,17 +50,17 @@ def test_the_kernel_runs_on_npu_memory_and_is_no_fallback():
 
 
 def test_integers_are_refused():
-    with pytest.raises(ValueError, match="must be of a float dtype; got Long"):
+    with pytest.raises(ValueError, match="must be of a float dtype, got Long"):
         add_custom(*[torch.arange(4, device="npu")] * 2)
 
 
 def test_tensors_that_do_not_fit_are_refused():
     x = torch.randn(4, device="npu")
-    with pytest.raises(ValueError, match=r"the shape and dtype of x, Float\[4\]; got Float\[3\]"):
+    with pytest.raises(ValueError, match=r"the shape and dtype of x, Float\[4\], got Float\[3\]"):
         add_custom(x, x[1:])
     with pytest.raises(ValueError, match="the shape and dtype of x"):
         add_custom(x, x.half())
-    with pytest.raises(ValueError, match="the device of x, npu:0; got cpu"):
+    with pytest.raises(ValueError, match="the device of x, npu:0, got cpu"):
         add_custom(x, x.cpu())
 
 

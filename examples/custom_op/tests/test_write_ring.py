@@ -109,5 +109,5 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written():
 
 def test_more_rows_than_slots_are_refused_in_python_too():
     cache, rows = given("cpu")
-    with pytest.raises(ValueError, match="must fit into cache, 2 slots; got 3 rows"):
+    with pytest.raises(ValueError, match="must fit into cache, 2 slots, got 3 rows"):
         python_alone.write_ring(cache[:2], rows, torch.tensor(0))

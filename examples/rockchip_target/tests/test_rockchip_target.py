@@ -81,7 +81,7 @@ def test_a_program_is_accepted_runs_and_is_kept(monkeypatch):
     [
         ("refuse", "build: build: Unsupported CPU op: Foo in this NPU!"),
         ("crash", "rknn-toolkit2: the process ended with signal 6"),
-        ("lose", "inference: the results must have [6] elements; got shapes []"),
+        ("lose", "inference: the results must have [6] elements, got shapes []"),
     ],
 )
 def test_a_refusal_and_a_crash_are_reports(does, reason, monkeypatch):

@@ -31,7 +31,7 @@ def test_size_must_be_a_whole_number(value):
     "name", ["NPU_COMPILE_CACHE_DIR", "NPU_COMPILE_DEBUG", "NPU_COMPILE_TMPDIR"]
 )
 def test_a_folder_cannot_be_a_file(name):
-    with pytest.raises(OptionError, match=f"{name} must be a folder; got '{__file__}'") as error:
+    with pytest.raises(OptionError, match=f"{name} must be a folder, got '{__file__}'") as error:
         read_settings({name: __file__})
     assert error.value.code == "bad-setting"
 

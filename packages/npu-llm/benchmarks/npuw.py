@@ -122,7 +122,7 @@ def print_sums(compiler: TargetCompiler, programs: list[Program], target: str, l
         called = [p for p in programs if re.search(f"{mark}|{_HEAD}", p.name)]
         repeated = [p for p in called if _REPEATED in p.name]
         if len(repeated) != 1:
-            sys.exit(f"{stage} must have one program of equal layers; got {len(repeated)}")
+            sys.exit(f"{stage} must have one program of equal layers, got {len(repeated)}")
         repeats = layers - sum(p.has_attention for p in called) + 1
         total, calls, parts, refused = 0.0, 0, [], {}
         for program in called:

@@ -92,7 +92,7 @@ def test_perplexity_is_measured_through_it(small, llama, encode_by):
 
 @pytest.mark.parametrize("unknown", ["u4", "uint8", 8])
 def test_another_name_is_an_error_that_lists_the_choices(unknown):
-    with pytest.raises(OptionError, match=r"u8; got") as caught:
+    with pytest.raises(OptionError, match=r"u8, got") as caught:
         parse_kv_cache(unknown)
     assert caught.value.code == "unknown-kv-cache"
     assert parse_kv_cache("auto") is None

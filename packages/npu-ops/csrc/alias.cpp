@@ -246,7 +246,7 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
     alias = alias_of_quantized(tensor, access, keys);
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        false, "npu: host kernels need memory they can address; got a tensor with keys ",
+        false, "npu: host kernels need memory they can address, got a tensor with keys ",
         source_keys, ". Convert it to a strided tensor first. [alias-layout]");
   }
   if (C10_UNLIKELY(shows_grad)) alias.unsafeGetTensorImpl()->set_requires_grad(true);

@@ -145,10 +145,10 @@ def test_the_environment_forces_ops_from_the_start() -> None:
     )
     assert done.stdout == "{'aten::add.Tensor': 1}\n"
     # A module that is imported later may define it.
-    assert "RuntimeWarning: NPU_FALLBACK_OPS: must name operators; got 'added'" in done.stderr
+    assert "RuntimeWarning: `NPU_FALLBACK_OPS` must name operators, got 'added'" in done.stderr
 
 
 def test_patterns_that_are_no_texts_are_refused():
-    with pytest.raises(TypeError, match=r"patterns of names; got \(1, 2\)") as caught:
+    with pytest.raises(TypeError, match=r"patterns of names, got \(1, 2\)") as caught:
         npu_ops.set_fallback_policy(host_ops=iter([1, 2]))
     assert caught.value.code == "argument-kind"

@@ -84,7 +84,7 @@ def test_rm_of_an_unknown_name_removes_nothing(capsys, entries):
 def test_an_age_has_a_number_and_a_unit(capsys, entries, age):
     with pytest.raises(SystemExit):
         said(capsys, entries, "prune", f"--older-than={age}")
-    assert f"such as 30d; got '{age}'" in capsys.readouterr().err
+    assert f"such as 30d, got '{age}'" in capsys.readouterr().err
     assert len(left(entries)) == 3
 
 

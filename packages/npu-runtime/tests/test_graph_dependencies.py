@@ -185,7 +185,7 @@ def test_outside_of_a_capture_there_is_nothing_to_leave():
 
 
 def test_another_word_for_weights_is_refused():
-    with pytest.raises(InputError, match='"refuse" or "follow"; got \'keep\'') as caught:
+    with pytest.raises(InputError, match='"refuse" or "follow", got \'keep\'') as caught:
         torch.npu.NPUGraph(weights="keep")
     assert caught.value.code == "capture-weights"
     with pytest.raises(InputError, match="make_graphed_callables") as caught:

@@ -107,7 +107,7 @@ def test_dynamic_outputs_take_the_runs_shape(save_model, dynamic_model, rows):
 @pytest.mark.parametrize(
     "bad, said",
     [
-        (torch.zeros(2, 4), r"needs Float \(2, 3\); got Float \(2, 4\)"),
+        (torch.zeros(2, 4), r"needs Float \(2, 3\), got Float \(2, 4\)"),
         (torch.zeros(2, 3, dtype=torch.float64), r"got Double \(2, 3\)"),
         (torch.zeros(3, 2).t(), "contiguous"),
         (torch.zeros(2, 3, device="meta"), "got one on meta"),
@@ -124,7 +124,7 @@ def test_an_input_that_does_not_fit_is_named(scale, bad, said):
 
 
 def test_the_number_of_inputs_is_checked(scale):
-    with pytest.raises(InputError, match="takes 2 inputs; got 1"):
+    with pytest.raises(InputError, match="takes 2 inputs, got 1"):
         scale.run([torch.zeros(2, 3)])
 
 

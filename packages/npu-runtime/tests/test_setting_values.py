@@ -64,7 +64,7 @@ def test_a_path_through_a_file_is_no_folder(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(InputError, match=r"X must be a file; got .* which is a folder") as caught:
+    with pytest.raises(InputError, match=r"X must be a file, got .* which is a folder") as caught:
         read_file({"X": str(tmp_path)}, "X")
     assert caught.value.code == "bad-setting"
 
@@ -79,7 +79,7 @@ def test_a_file_lies_in_a_folder(tmp_path):
 
 @pytest.mark.parametrize("text", ["a" * 300, "~nobody_of_this_name/x"])
 def test_a_path_that_no_system_has_is_an_error(text):
-    with pytest.raises(InputError, match="X must be a path; got") as caught:
+    with pytest.raises(InputError, match="X must be a path, got") as caught:
         read_folder({"X": text}, "X")
     assert caught.value.code == "bad-setting"
 
@@ -88,7 +88,7 @@ def test_links_in_a_circle_are_no_folder(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "link")
     with pytest.raises(InputError, match="X must be a folder"):
         read_folder({"X": str(tmp_path / "link")}, "X")
-    with pytest.raises(InputError, match=r"X must be a path; got .*symbolic links"):
+    with pytest.raises(InputError, match=r"X must be a path, got .*symbolic links"):
         read_folder({"X": str(tmp_path / "link" / "below")}, "X")
 
 

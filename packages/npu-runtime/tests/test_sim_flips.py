@@ -159,7 +159,7 @@ def test_replays_of_a_captured_graph_are_runs_too(run_sim):
 @pytest.mark.parametrize("probability", [-0.1, 1.5, float("nan")])
 def test_what_is_no_probability_is_refused(probability):
     with (
-        pytest.raises(InputError, match=f"from 0 to 1; got {probability}") as caught,
+        pytest.raises(InputError, match=f"from 0 to 1, got {probability}") as caught,
         sim.flips(probability),
     ):
         raise AssertionError("it was taken")

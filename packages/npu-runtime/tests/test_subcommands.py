@@ -25,7 +25,7 @@ def refusal():
 
 def check(options):
     if options.words == ["unmet"]:
-        raise InputError("words: a rule; got unmet. Do that.", "unmet")
+        raise InputError("words: a rule, got unmet. Do that.", "unmet")
 
 def main(arguments):
     parser = CommandParser(prog="npu-runtime part", check=check)
@@ -33,7 +33,7 @@ def main(arguments):
     parser.parse_args(arguments)
     kind = arguments[0] if arguments else ""
     if kind == "error":
-        raise InputError("subject: a rule; got this. Do that.", "a-code")
+        raise InputError("subject: a rule, got this. Do that.", "a-code")
     if kind == "interrupt":
         raise KeyboardInterrupt
     if kind == "rich":  # as rich.console does
@@ -82,7 +82,7 @@ def test_an_error_of_the_platform_is_a_sentence(part, capsys):
     assert run_command(TOOL, ["part", "error"]) == 2
     assert (
         capsys.readouterr().err
-        == "npu-runtime part: subject: a rule; got this. Do that. [a-code]\n"
+        == "npu-runtime part: subject: a rule, got this. Do that. [a-code]\n"
     )
 
 
@@ -142,7 +142,7 @@ def test_what_keeps_all_subcommands_from_running_is_told_once_arguments_are_read
     with pytest.raises(SystemExit):
         run_command(refused, ["part", "--help"])
     assert run_command(refused, ["part", "unmet"]) == 2
-    assert "words: a rule; got unmet. Do that. [unmet]" in capsys.readouterr().err
+    assert "words: a rule, got unmet. Do that. [unmet]" in capsys.readouterr().err
 
 
 # A package that shows its start, and a subcommand in it.

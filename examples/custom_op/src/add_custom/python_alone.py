@@ -27,7 +27,7 @@ def write_ring(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> 
     """
     if len(rows) > len(cache):
         raise ValueError(
-            f"write_ring: rows must fit into cache, {len(cache)} slots; got {len(rows)} rows. "
+            f"write_ring: rows must fit into cache, {len(cache)} slots, got {len(rows)} rows. "
             "Pass fewer."
         )
     at = start % len(cache) + torch.arange(len(rows), device=rows.device)

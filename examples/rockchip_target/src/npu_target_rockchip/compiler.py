@@ -134,7 +134,7 @@ def _check_size(program: GraphProgram, target: Target) -> None:
     size = sum(2 * tensor.numel() for tensor in program.constants.values())
     if size >= _ADDRESSED_BYTES:
         raise TargetError(
-            f"{program.name}: weights for {target} must fit 32-bit addresses, 4.3 GB; got "
+            f"{program.name}: weights for {target} must fit 32-bit addresses, 4.3 GB, got "
             f"{size / 1e9:.1f} GB in float16. Compile parts of the model, or a smaller one.",
             code="target-size",
         )
@@ -237,7 +237,7 @@ class _Build:
                 found = {"reason": str(failure)}
             if "reason" in found:
                 raise ProgramError(
-                    f"{self._name}: the simulator of {self._target} must compute it; got: "
+                    f"{self._name}: the simulator of {self._target} must compute it, got: "
                     f"{found['reason']}. List its ops in fallback_ops.",
                     code="target-run",
                 )

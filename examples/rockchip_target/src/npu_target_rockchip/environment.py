@@ -48,7 +48,7 @@ def install(release: str | None, *, wheel: Path | None, shows_progress: bool) ->
     if sys.version_info[:2] > _NEWEST_PYTHON or sys.platform != "linux":
         raise TargetError(
             f"rockchip: rknn-toolkit2 {chosen} must run on Linux with Python up to "
-            f"{'.'.join(map(str, _NEWEST_PYTHON))}; got {sys.platform}, {sys.version.split()[0]}. "
+            f"{'.'.join(map(str, _NEWEST_PYTHON))}, got {sys.platform}, {sys.version.split()[0]}. "
             "Use such a Python.",
             code="target-python",
         )
@@ -67,7 +67,7 @@ def install(release: str | None, *, wheel: Path | None, shows_progress: bool) ->
             draft.rename(folder)
     except OSError as failure:
         raise TargetError(
-            f"target: {str(home())!r} must be a folder that can be written, with 2 GB of room; got "
+            f"target: {str(home())!r} must be a folder that can be written, with 2 GB of room, got "
             f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
             code="target-cache",
         ) from failure
@@ -95,7 +95,7 @@ def _make(draft: Path, release: str, wheel: Path | None, *, shows_progress: bool
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise TargetError(
-                f"rockchip: pip must fetch {toolkit} and what it needs, 1.6 GB installed; got: "
+                f"rockchip: pip must fetch {toolkit} and what it needs, 1.6 GB installed, got: "
                 f"{said} Run it where PyPI can be reached, or pass --wheel with the toolkit's "
                 "wheel.",
                 code="target-download",
@@ -111,7 +111,7 @@ def _make(draft: Path, release: str, wheel: Path | None, *, shows_progress: bool
 def broken(environment: Path, said: str) -> TargetError:
     """Returns the error of an environment whose toolkit does not start."""
     return TargetError(
-        f"rockchip: the toolkit in {str(environment)!r} must start; got: {said.rstrip('.')}. Run "
+        f"rockchip: the toolkit in {str(environment)!r} must start, got: {said.rstrip('.')}. Run "
         "`npu-compiler target install rockchip` again.",
         code="target-compiler",
     )
@@ -142,7 +142,7 @@ def remove(release: str) -> None:
     found = {name: folder for folder, name in _installed()}
     if release not in found:
         raise TargetError(
-            f"release: must be an installed one ({', '.join(found) or 'none'}); got {release!r}. "
+            f"`release` must be an installed one ({', '.join(found) or 'none'}), got {release!r}. "
             "`npu-compiler target list` shows them.",
             code="target-absent",
         )

@@ -63,7 +63,7 @@ class Toolkit:
         found = made.inference([np.zeros(shape, np.float32) for shape in inputs], _formats(inputs))
         if found is None or [array.size for array in found] != sizes:
             got = None if found is None else [array.shape for array in found]
-            print(f"E the results must have {sizes} elements; got shapes {got}", flush=True)
+            print(f"E the results must have {sizes} elements, got shapes {got}", flush=True)
             made.release()
             return {"refused": "inference", "code": -1}
         self._models[number] = made

@@ -555,7 +555,7 @@ def _check_dtypes(model: str, values: Mapping[str, Any]) -> None:
         if is_float and value.dtype is not torch.float32:
             raise ExportError(
                 f"{model}: half precision is compared with float32, so weights and inputs must be "
-                f"float32; got {value.dtype} for {name}. Use model.float() and float inputs.",
+                f"float32, got {value.dtype} for {name}. Use model.float() and float inputs.",
                 code="half-dtype",
             )
 
@@ -566,7 +566,7 @@ def _check_names(patterns: Sequence[str], graph: fx.Graph) -> None:
         if not any(fnmatchcase(name, pattern) for name in names):
             close = difflib.get_close_matches(pattern, names, n=3) or names[:3]
             raise OptionError(
-                f"keep_float32: each name is that of a module with calls of its own; got "
+                f"keep_float32: each name is that of a module with calls of its own, got "
                 f"{pattern!r}. Names of this model are like {', '.join(close)}.",
                 code="option-value",
             )

@@ -115,7 +115,7 @@ class _NotWritten(wrapper.PythonWrapperCodegen):
     def create(cls, *_args: Any, **_named: Any) -> wrapper.PythonWrapperCodegen:
         """Raises [inductor-wrapper], which names the alternatives."""
         raise CompilerError(
-            f"torch._inductor: graphs on npu are called from Python; got {cls.setting}. Leave it "
+            f"torch._inductor: graphs on npu are called from Python, got {cls.setting}. Leave it "
             "off, or write the graph to a folder with npu_compiler.export.",
             code="inductor-wrapper",
         )

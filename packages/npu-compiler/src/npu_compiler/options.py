@@ -282,19 +282,19 @@ def resolve_config(
         config, options = parse_options(options), {}
     if not isinstance(config, CompilerConfig):
         raise OptionError(
-            f"{subject}: config must be a CompilerConfig; got {type(config).__name__}. "
+            f"{subject}: config must be a CompilerConfig, got {type(config).__name__}. "
             "Write CompilerConfig(...), or the options by name.",
             code="option-value",
         )
     if options:
         raise OptionError(
-            f"{subject}: options stand in config or by name; got both, by name "
+            f"{subject}: options stand in config or by name, got both, by name "
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
         )
     if config.sparse_attention is not None:
         raise OptionError(
-            f"{subject}: {_SPARSE}; got sparse_attention {config.sparse_attention}. Use "
+            f"{subject}: {_SPARSE}, got sparse_attention {config.sparse_attention}. Use "
             "npu_llm.load(..., sparse_attention=...), or omit it.",
             code="option-place",
         )
@@ -303,7 +303,7 @@ def resolve_config(
     if asked and not is_calibrated:
         raise OptionError(
             f"{subject}: activations are quantized, and weights rounded, by calibration data, "
-            f"which only an exported model has; got {', '.join(asked)}. Use "
+            f"which only an exported model has, got {', '.join(asked)}. Use "
             "npu_compiler.export(calibration=...) and npu_compiler.load.",
             code="option-place",
         )
@@ -319,7 +319,7 @@ def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
     for name, way in _NOT_FOR_BACKENDS.items():
         if getattr(config, name):
             raise OptionError(
-                f'torch.compile(backend="npu"): {name} is no option of a backend; got '
+                f'torch.compile(backend="npu"): {name} is no option of a backend, got '
                 f"{getattr(config, name)!r}: {way}.",
                 code="option-place",
             )
@@ -352,7 +352,7 @@ def _float_precision(dtype: Any) -> str:
     if name in MODES:
         floats = ", ".join(name for name in PRECISIONS if name not in MODES)
         raise OptionError(
-            f"precision: programs compute in one of {floats}; got {dtype!r}. Give it as dtype to "
+            f"precision: programs compute in one of {floats}, got {dtype!r}. Give it as dtype to "
             "compress weights.",
             code="unknown-dtype",
         )
@@ -402,11 +402,11 @@ def _buckets(value: Any) -> tuple[int, ...] | str | None:
 
 def _bad_value(name: str, rule: str, received: Any, hint: str = "") -> OptionError:
     return OptionError(
-        f"option {name}: {rule}; got {received!r} ({type(received).__name__}). "
+        f"option {name}: {rule}, got {received!r} ({type(received).__name__}). "
         f"{hint}Pass such a value.",
         code="option-value",
     )
 
 
 def _conflict(rule: str, received: str, step: str) -> OptionError:
-    return OptionError(f"{rule}; got {received}. {step}.", code="option-conflict")
+    return OptionError(f"{rule}, got {received}. {step}.", code="option-conflict")

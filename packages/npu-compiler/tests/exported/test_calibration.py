@@ -126,7 +126,7 @@ def test_calls_that_do_not_fit_are_an_error(tmp_path, call, received):
     [
         ({"calibration": [torch.ones(4, 8)]}, "calibration is for dtype 'int4'"),
         ({"calibration": [torch.ones(4, 8)], "dtype": "int8"}, "calibration is for dtype 'int4'"),
-        ({"dtype": "int8", "activations": "int8"}, "needs calibration; got none"),
+        ({"dtype": "int8", "activations": "int8"}, "needs calibration, got none"),
         ({"dtype": "int4", "activations": "int8"}, "the weights must be so too"),
         ({"dtype": "int4", "rounding": "awq"}, "and no calibration"),
         ({"dtype": "int8", "rounding": "gptq"}, "is for dtype 'int4'"),
@@ -192,7 +192,7 @@ def test_rounding_is_the_one_that_was_chosen(tmp_path):
 
 
 def test_unknown_rounding_is_an_error():
-    with pytest.raises(OptionError, match="one of 'gptq', 'awq', None; got 'nearest'") as error:
+    with pytest.raises(OptionError, match="one of 'gptq', 'awq', None, got 'nearest'") as error:
         npu_compiler.CompilerConfig(dtype="int4", rounding="nearest")
     assert error.value.code == "option-value"
 

@@ -295,11 +295,11 @@ class Fixed(nn.Module):
     [
         (Writes(), {}, ExportError, "export-writes", "writes to count"),
         (Branches(), {}, ExportError, "export-capture", "npu_compiler.compile"),
-        (ReturnsSet(), {}, ExportError, "export-output", "dicts with names; got dict"),
+        (ReturnsSet(), {}, ExportError, "export-output", "dicts with names, got dict"),
         (Qr(), {}, LoweringError, "no-converter", "aten.linalg_qr"),
         (Fixed(), {"dynamic": {"x": (0,)}}, ExportError, "export-dynamic", "x"),
         (Fixed(), {"dynamic": {"y": (0,)}}, ExportError, "export-dynamic", "got 'y'"),
-        (Fixed(), {"dynamic": {"x": (2,)}}, ExportError, "export-dynamic", "below 2; got 2"),
+        (Fixed(), {"dynamic": {"x": (2,)}}, ExportError, "export-dynamic", "below 2, got 2"),
         (Fixed(), {"dtyp": "int8"}, OptionError, "unknown-option", "'dtype'"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
@@ -335,8 +335,8 @@ def loaded_linear(linear):
 @pytest.mark.parametrize(
     "args, kwargs, text",
     [
-        ((torch.ones(2, 5),), {}, "must have shape (2, 4); got (2, 5)"),
-        ((torch.ones(2, 4).double(),), {}, "must have dtype float32; got float64"),
+        ((torch.ones(2, 5),), {}, "must have shape (2, 4), got (2, 5)"),
+        ((torch.ones(2, 4).double(),), {}, "must have dtype float32, got float64"),
         ((), {}, "got none"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {}, "got #0, #1"),
         ((torch.ones(2, 4),), {"input": torch.ones(2, 4)}, "each once"),

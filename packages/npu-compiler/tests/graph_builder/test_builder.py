@@ -268,7 +268,7 @@ def test_graphs_of_two_classes_do_not_mix():
 
 @pytest.mark.parametrize("wrong", [torch.Tensor, 3, None])
 def test_another_class_of_tensors_is_refused(wrong):
-    with pytest.raises(GraphError, match="must be a subclass of GraphTensor; got") as error:
+    with pytest.raises(GraphError, match="must be a subclass of GraphTensor, got") as error:
         GraphBuilder(tensor_class=wrong)
     assert error.value.code == "graph-parameter"
     assert repr(wrong) in str(error.value)
@@ -433,19 +433,19 @@ def build(step):
         (lambda g, x: g.parameter((2,), "complex64"), "graph-parameter", "got torch.complex64"),
         (lambda g, x: g.parameter((2,), "float64"), "graph-parameter", "got torch.float64"),
         (lambda g, x: g.constant(np.ones(2, np.uint16)), "graph-parameter", "got torch.uint16"),
-        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes are from -2 to 1 here; got 2"),
-        (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2 here; got -4"),
+        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes are from -2 to 1 here, got 2"),
+        (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2 here, got -4"),
         (lambda g, x: g.unsqueeze(x, (0, -4)), "graph-op", "got (0, -4)"),
         (
             lambda g, x: g.reduce_mean(x, torch.zeros(1, dtype=torch.int64).expand(2**40)),
             "graph-op",
-            "at most 2 here; got 1099511627776",
+            "at most 2 here, got 1099511627776",
         ),
-        (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1 here; got 2"),
+        (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1 here, got 2"),
         (lambda g, x: g.reduce_prod(x, (0, -2)), "graph-op", "got (0, -2)"),
         (lambda g, x: g.compile(), "graph-output", "got none"),
         (lambda g, x: g.compile(torch.ones(2)), "graph-output", "got Tensor"),
-        (lambda g, x: (x + 1) is None or g.run(), "graph-input", "which are 1; got 0"),
+        (lambda g, x: (x + 1) is None or g.run(), "graph-input", "which are 1, got 0"),
     ],
 )
 def test_what_does_not_fit_is_an_error(step, code, text):

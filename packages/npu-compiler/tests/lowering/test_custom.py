@@ -111,7 +111,7 @@ def nothing(x: torch.Tensor) -> None:
     "options, text",
     [
         ({"name": "leaky", "mutates_args": ()}, "'leaky': the name must be"),
-        ({"name": "a::b", "mutates_args": ("y",)}, "arguments of the function, x; got 'y'"),
+        ({"name": "a::b", "mutates_args": ("y",)}, "arguments of the function, x, got 'y'"),
         ({"name": "a::b", "mutates_args": ("x",), "backward": nothing}, "has no gradient"),
         ({"name": "a::b", "mutates_args": (), "setup_context": nothing}, "goes with backward"),
         ({"name": "a::b", "mutates_args": (), "rule": nothing}, "goes with convert"),
@@ -131,7 +131,7 @@ def test_function_without_annotations_is_refused():
 
 
 def test_second_definition_is_refused(leaky):
-    with pytest.raises(RegistryError, match="an op is defined once; got a second") as error:
+    with pytest.raises(RegistryError, match="an op is defined once, got a second") as error:
         npu_compiler.define_op(f"{NAMESPACE}::leaky", mutates_args=())(nothing)
     assert error.value.code == "duplicate-op"
 

@@ -39,7 +39,7 @@ def test_a_second_key_that_is_taken_registers_none():
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(RegistryError, match="decorates a function; got 7") as error:
+    with pytest.raises(RegistryError, match="decorates a function, got 7") as error:
         register_fx_node_converter(torch.ops.aten.special_airy_ai.default)(7)
     assert error.value.code == "bad-converter"
 

@@ -101,7 +101,7 @@ def test_the_error_names_program_op_line_and_range(compiled):
     text = str(failure.value)
     assert "an index of aten.embedding.default (" in text
     assert "test_index_checks.py:" in text
-    assert "must be from 0 to 4; got 7." in text
+    assert "must be from 0 to 4, got 7." in text
     assert failure.value.code == "index-range"
 
 

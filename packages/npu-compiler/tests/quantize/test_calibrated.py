@@ -139,14 +139,14 @@ def test_convolutions_and_products_run_in_int8():
 @pytest.mark.parametrize("function", [compress_weights_by_data, quantize_activations])
 def test_no_samples_are_an_error(function):
     module, x = Gated().eval(), torch.randn(8, 64)
-    with pytest.raises(OptionError, match="at least one example call; got none") as error:
+    with pytest.raises(OptionError, match="at least one example call, got none") as error:
         function(lowered(module, x), [])
     assert error.value.code == "quantize-data"
 
 
 def test_weights_of_another_dtype_are_an_error():
     module, x = nn.Linear(64, 64).bfloat16(), torch.randn(8, 64).bfloat16()
-    with pytest.raises(OptionError, match="must be float32; got bf16") as error:
+    with pytest.raises(OptionError, match="must be float32, got bf16") as error:
         compress_weights_by_data(lowered(module, x), samples(8, 64))
     assert error.value.code == "quantize-data"
 
@@ -158,7 +158,7 @@ def test_unknown_group_is_an_error():
 
 
 def test_unknown_rounding_is_an_error():
-    with pytest.raises(OptionError, match="gptq, awq; got 'nearest'") as error:
+    with pytest.raises(OptionError, match="gptq, awq, got 'nearest'") as error:
         compress_weights_by_data(lowered(nn.Linear(4, 4), torch.ones(1, 4)), [], rounding="nearest")
     assert error.value.code == "option-value"
 

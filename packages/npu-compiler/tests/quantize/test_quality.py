@@ -116,7 +116,7 @@ def test_text_and_windows_that_do_not_fit_are_an_error(tokens, arguments):
 
 
 def test_logits_of_another_shape_are_an_error():
-    with pytest.raises(OptionError, match=r"\(1, 4, vocabulary\); got \(1, 4\)") as error:
+    with pytest.raises(OptionError, match=r"\(1, 4, vocabulary\), got \(1, 4\)") as error:
         perplexity(lambda tokens: tokens.float(), torch.zeros(8, dtype=torch.int64), window=4)
     assert error.value.code == "quality-input"
 
@@ -159,6 +159,6 @@ def test_gate_lets_through_what_is_within_the_limit():
 @pytest.mark.parametrize("relative", [0.25, math.nan, math.inf])
 def test_gate_stops_what_is_above_the_limit(relative):
     report = QualityReport("output error", 0.0, relative, relative, 0.2)
-    with pytest.raises(QualityError, match=r"at most 20\.00%; got") as error:
+    with pytest.raises(QualityError, match=r"at most 20\.00%, got") as error:
         report.check()
     assert error.value.code == "quality-gate"

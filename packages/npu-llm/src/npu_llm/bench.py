@@ -121,7 +121,7 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
     for record in records:
         if not isinstance(record, BenchRecord):  # of an iterator, which no check of the call reads
             raise KindError(
-                f"records must be BenchRecord objects; got {record!r}. Pass the result of "
+                f"records must be BenchRecord objects, got {record!r}. Pass the result of "
                 "benchmark.",
                 code="argument-kind",
             )
@@ -140,13 +140,13 @@ def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm
         if min(batch, new, prompt, repeats) < 1 or warm_up < 0:
             raise OptionError(
                 "benchmark: lengths, batch sizes and repeats must be at least 1, and warm_up at "
-                f"least 0; got prompt {prompt}, new tokens {new}, batch {batch}, "
+                f"least 0, got prompt {prompt}, new tokens {new}, batch {batch}, "
                 f"repeats {repeats}, warm_up {warm_up}. Raise those that are smaller.",
                 code="bench-size",
             )
         if bound is not None and prompt + new > bound:
             raise OptionError(
-                f"benchmark: prompt and answer must fit into the context of {bound:,} tokens; got "
+                f"benchmark: prompt and answer must fit into the context of {bound:,} tokens, got "
                 f"{prompt:,} + {new:,}. Measure shorter ones.",
                 code="bench-size",
             )

@@ -34,7 +34,7 @@ def one_cache(cache: Any, past_key_values: Any) -> Any:
     if cache is None or past_key_values is None or cache is past_key_values:
         return past_key_values if cache is None else cache
     raise OptionError(
-        "cache: must not differ from past_key_values, its former name; got both. Pass one.",
+        "`cache` must not differ from past_key_values, its former name, got both. Pass one.",
         code="two-caches",
     )
 

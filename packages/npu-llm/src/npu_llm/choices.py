@@ -75,8 +75,8 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
     is_npu = device.startswith("NPU")
     if asked == "dynamic" and is_npu:
         raise OptionError(
-            "pipeline: must be one that an NPU can run, whose programs have fixed sizes and no "
-            'state; got "dynamic". Omit it, or export the folder again here, for the static '
+            "`pipeline` must be one that an NPU can run, whose programs have fixed sizes and no "
+            'state, got "dynamic". Omit it, or export the folder again here, for the static '
             "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
             code="npu-dynamic",
         )
@@ -91,8 +91,8 @@ def check_group_size(size: object) -> None:
     """Raises OptionError [group-size] for a number of weights that cannot share a scale."""
     if size is not None and size not in GROUP_SIZES:
         raise OptionError(
-            f"group_size: must be one of {', '.join(map(str, GROUP_SIZES))}; got {size!r}. Omit it "
-            "for what suits the pipeline.",
+            f"`group_size` must be one of {', '.join(map(str, GROUP_SIZES))}, got {size!r}. Omit "
+            "it to use the pipeline's default.",
             code="group-size",
         )
 
@@ -111,7 +111,7 @@ def parse_dtype(dtype: object) -> PrecisionName | None:
     return _chosen(
         dtype,
         PRECISION_NAMES,
-        rule=f"dtype: must be one of {', '.join(PRECISION_NAMES)}",
+        rule=f"`dtype` must be one of {', '.join(PRECISION_NAMES)}",
         step="Pass one of these names, or torch.float32, torch.bfloat16, torch.float16 or "
         "torch.int8.",
         code="unknown-dtype",
@@ -132,7 +132,7 @@ def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
     return _chosen(
         kv_cache,
         KV_CACHES,
-        rule=f'kv_cache: must be "auto" or one of {", ".join(KV_CACHES)}',
+        rule=f'`kv_cache` must be "auto" or one of {", ".join(KV_CACHES)}',
         step="Omit it to keep keys and values in the precision of the arithmetic.",
         code="unknown-kv-cache",
     )
@@ -152,7 +152,7 @@ def parse_pipeline(name: str | None) -> PipelineName | None:
     return _chosen(
         name,
         PIPELINES,
-        rule='pipeline: must be "auto", "kernels", "dynamic" or "static"',
+        rule='`pipeline` must be "auto", "kernels", "dynamic" or "static"',
         step="Choose one of these.",
         code="unknown-pipeline",
     )
@@ -170,7 +170,7 @@ def parse_verify(verify: str) -> Verify:
     return _chosen(
         verify,
         VERIFY,
-        rule=f"verify: must be one of {', '.join(VERIFY)}",
+        rule=f"`verify` must be one of {', '.join(VERIFY)}",
         step="Omit it to compare programs with torch when they are built.",
         code="unknown-verify",
     )
@@ -181,4 +181,4 @@ def _chosen(value: object, names: tuple[_Name, ...], *, rule: str, step: str, co
     for name in names:
         if isinstance(value, str) and value == name:
             return name
-    raise OptionError(f"{rule}; got {value!r}. {step}", code=code)
+    raise OptionError(f"{rule}, got {value!r}. {step}", code=code)

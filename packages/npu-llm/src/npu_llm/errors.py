@@ -76,7 +76,7 @@ class ServerError(LlmError):
 def stopping() -> ServerError:
     """Returns the error of a request to what is closed."""
     return ServerError(
-        "server: must be running to take a request; got one while it stops. Ask again when it has "
+        "`server` must be running to take a request, got one while it stops. Ask again when it has "
         "started.",
         code="server-stopping",
     )
@@ -85,7 +85,7 @@ def stopping() -> ServerError:
 def too_busy(limit: int) -> ServerError:
     """Returns the error of a request to a model that has as many as it takes."""
     return ServerError(
-        f"server: takes {limit} requests for this model at once; got one more. Ask again later.",
+        f"server: takes {limit} requests for this model at once, got one more. Ask again later.",
         code="server-busy",
     )
 
@@ -97,7 +97,7 @@ def missing_tokenizer(subject: object) -> ModelError:
         subject: the model, by name or path.
     """
     return ModelError(
-        f"{subject}: must have its tokenizer beside the weights, to read and write text; got none. "
+        f"`{subject}` must have a tokenizer next to the weights to read and write text, got none. "
         "Put tokenizer.json and tokenizer_config.json there.",
         code="missing-tokenizer",
     )
@@ -106,7 +106,7 @@ def missing_tokenizer(subject: object) -> ModelError:
 def truncated_file(path: Path, size: int, needed: int, *, code: str) -> ModelError:
     """Returns the error for a file that ends before the bytes that its header asks for."""
     return ModelError(
-        f"{path}: must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
+        f"`{path}` must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
         "Download it again.",
         code=code,
     )
@@ -115,7 +115,7 @@ def truncated_file(path: Path, size: int, needed: int, *, code: str) -> ModelErr
 def invalid_file(path: Path, form: str, reason: str, *, code: str) -> ModelError:
     """Returns the error for a file that is not one of its format."""
     return ModelError(
-        f"{path}: must be a valid {form} file; {reason}. Download it again.", code=code
+        f"`{path}` must be a valid {form} file; {reason}. Download it again.", code=code
     )
 
 
@@ -130,7 +130,7 @@ def check_token_range(name: str, low: int, high: int, vocabulary: int) -> None:
     """
     if low < 0 or high >= vocabulary:
         raise OptionError(
-            f"{name}: must lie between 0 and {vocabulary - 1}; got {low if low < 0 else high}. "
+            f"`{name}` must lie between 0 and {vocabulary - 1}, got {low if low < 0 else high}. "
             "Encode the text with the model's own tokenizer.",
             code="token-range",
         )
@@ -163,6 +163,6 @@ def read_text(subject: str, read: Callable[[], str]) -> str:
 
 def _not_unicode(subject: str, received: str) -> OptionError:
     return OptionError(
-        f"{subject}: must be text in UTF-8; got {received}. Convert it, for example with iconv.",
+        f"`{subject}` must be text in UTF-8, got {received}. Convert it, for example with iconv.",
         code="text-encoding",
     )

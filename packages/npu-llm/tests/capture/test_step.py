@@ -105,7 +105,7 @@ class Untraceable(transformers.LlamaForCausalLM):
     "kind, rule, code",
     [
         (FixedLength, "FixedLength: the tokens must be free to vary", "fixed-size"),
-        (Untraceable, "Untraceable: must be traceable.*data-dependent", "capture-failed"),
+        (Untraceable, "`Untraceable` must be traceable.*data-dependent", "capture-failed"),
     ],
     ids=["fixed", "untraceable"],
 )

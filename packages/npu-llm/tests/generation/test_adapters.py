@@ -213,7 +213,7 @@ def test_names_must_be_known_and_used_once(model, save_adapter):
     with pytest.raises(OptionError, match="again") as caught:
         model.load_adapter(path)
     assert caught.value.code == "adapter-name"
-    with pytest.raises(OptionError, match="which are: one; got 'other'") as caught:
+    with pytest.raises(OptionError, match="which are: one, got 'other'") as caught:
         model.set_adapter(["one", "other"])
     assert caught.value.code == "adapter-name"
 

@@ -87,5 +87,5 @@ def test_warming_up_compiles_what_a_generation_needs(llama, ids, length):
 @pytest.mark.parametrize("kind", ["one row without a batch", "float"])
 def test_tokens_that_do_not_fit_are_refused_at_the_call(llama, ids, kind):
     given = ids.float() if kind == "float" else ids[0]
-    with pytest.raises(OptionError, match=r"input_ids: must .* \[step-(shape|dtype)\]"):
+    with pytest.raises(OptionError, match=r"`input_ids` must .* \[step-(shape|dtype)\]"):
         generate_with_static_shape(llama.ours(), given, 20)

@@ -191,7 +191,7 @@ def test_exported_folder_starts_in_its_pipeline_only(llama, exported_llama, tmp_
     ids = random_ids(1, 10)
     expected = llama.reference(ids).logits
     torch.testing.assert_close(again(ids).logits, expected, rtol=1e-4, atol=1e-4)
-    with pytest.raises(OptionError, match="static; got dynamic") as caught:
+    with pytest.raises(OptionError, match="static, got dynamic") as caught:
         NPUModelForCausalLM.from_pretrained(folder, pipeline="dynamic")
     assert caught.value.code == "exported-pipeline"
 

@@ -115,7 +115,7 @@ def test_refusals_and_streams_come_through(deployed):
 def test_arguments_are_checked():
     from npu_llm.serving.ray_app import app
 
-    with pytest.raises(OptionError, match=r"best: must be an argument.*\[ray-argument\]"):
+    with pytest.raises(OptionError, match=r"`best` must be an argument.*\[ray-argument\]"):
         app({"best": "3"})
     with pytest.raises(OptionError, match=r"replicas: .*\[ray-argument\]"):
         app({"replicas": "many"})

@@ -18,7 +18,7 @@ def test_grammars_of_llama_cpp_are_read():
     "text", ["root ::= (", "root ::= missing", 'other ::= "a"', "root ::= [", 'root ::= "\\q"']
 )
 def test_what_is_not_a_grammar_of_llama_cpp_is_refused(text):
-    with pytest.raises(OptionError, match=r"grammar: must describe.*answer-form"):
+    with pytest.raises(OptionError, match=r"`grammar` must describe.*answer-form"):
         Form.of_grammar(text)
 
 

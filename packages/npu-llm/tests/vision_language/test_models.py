@@ -333,7 +333,7 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
         ({"pixel_values": pictures(2)}, "image-tokens", r"got 12 for pixel_values \(2,"),
         ({"pixel_values": pictures(3) / 0}, "input-not-finite", "NaN or infinity"),
         ({"pixel_values": pictures(3).long()}, "step-dtype", "int64"),
-        ({"input_ids": torch.full((2, 12), 99)}, "token-range", "between 0 and 98; got 99"),
+        ({"input_ids": torch.full((2, 12), 99)}, "token-range", "between 0 and 98, got 99"),
         ({"labels": torch.zeros(2, 12)}, "no-inner-states", "labels"),
         ({"past_key_values": transformers.DynamicCache()}, "foreign-cache", "DynamicCache"),
         ({"vision_feature_layer": -1}, "input-name", "output_hidden_states=-1"),
@@ -357,7 +357,7 @@ def test_context_holds_pictures_too(looker):
     _, ours, _ = looker
     assert ours.context_length == 80
     given = {"input_ids": torch.tensor([[1, *[4] * 80]]), "pixel_values": pictures(20)}
-    with pytest.raises(ContextError, match="80 tokens, images included; got 81") as caught:
+    with pytest.raises(ContextError, match="80 tokens, images included, got 81") as caught:
         ours.generate(**given)
     assert caught.value.code == "context-overflow"
     with pytest.raises(ContextError, match="got 81"):

@@ -29,7 +29,7 @@ def test_a_model_without_such_parts_is_refused():
     config = transformers.BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    with pytest.raises(CaptureError, match="BertModel: must have a language model") as caught:
+    with pytest.raises(CaptureError, match="`BertModel` must have a language model") as caught:
         find_parts(transformers.BertModel(config))
     assert caught.value.code == "unknown-encoder"
 

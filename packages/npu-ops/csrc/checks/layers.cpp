@@ -13,7 +13,7 @@ void require_per_channel(const Given& given, std::size_t index, const char* name
   const at::Tensor tensor = given.tensor(index);
   if (!tensor.defined()) return;
   NPU_REQUIRE(given, tensor.numel() == channels && has_room(tensor), name,
-              " must hold one element per channel of the input (", channels, "); got ",
+              " must hold one element per channel of the input (", channels, "), got ",
               tensor.sizes(), ". Pass a vector of length ", channels, ".");
 }
 
@@ -25,7 +25,7 @@ bool has_channels(const at::Tensor& input) {
 void require_statistics(const Given& given, const char* rule, std::size_t mean,
                         std::size_t variance) {
   NPU_REQUIRE(given, given.tensor(mean).defined() && given.tensor(variance).defined(), rule,
-              "; got None. Pass both.");
+              ", got None. Pass both.");
 }
 
 constexpr const char* kInferenceRule =
@@ -42,7 +42,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   require_per_channel(given, 2, "bias", channels);
   if (!has_statistics) {
     NPU_REQUIRE(given, is_training,
-                "it must train where no running statistics are; got training False. Pass True.");
+                "it must train where no running statistics are, got training False. Pass True.");
     return;
   }
   require_per_channel(given, 3, "running_mean", channels);
@@ -55,11 +55,11 @@ void check_weight_norm(const Given& given, const at::Tensor& v, const at::Tensor
                        std::int64_t dim) {
   const std::int64_t rank = v.dim();
   if (!is_computed(v) || rank == 0 || (dim != 0 && dim != rank - 1)) return;
-  NPU_REQUIRE(given, v.size(dim) != 0, "v must have a slice along dim ", dim, "; got ", v.sizes(),
+  NPU_REQUIRE(given, v.size(dim) != 0, "v must have a slice along dim ", dim, ", got ", v.sizes(),
               ". Leave empty weights as they are.");
   NPU_REQUIRE(given, g.numel() == v.size(dim) && has_room(g) && has_room(v),
               "g must hold one element per slice of v along dim ", dim, " (", v.size(dim),
-              ") and both must be contiguous; got v ", v.sizes(), ", g ", g.sizes(), ".",
+              ") and both must be contiguous, got v ", v.sizes(), ", g ", g.sizes(), ".",
               " Call torch._weight_norm, which prepares both.");
 }
 
@@ -87,10 +87,10 @@ void batch_norm_backward(const Given& given) {
   const at::Tensor input = given.tensor(1);
   if (!has_channels(input)) return;
   NPU_REQUIRE(given, gradient.sizes() == input.sizes(),
-              "the gradient must have the shape of the input ", input.sizes(), "; got ",
+              "the gradient must have the shape of the input ", input.sizes(), ", got ",
               gradient.sizes(), ". Pass the gradient of the result.");
   const std::int64_t channels = input.size(1);
-  NPU_REQUIRE(given, channels != 0, "the input must have a channel; got ", input.sizes(),
+  NPU_REQUIRE(given, channels != 0, "the input must have a channel, got ", input.sizes(),
               ". Leave empty batches out.");
   require_per_channel(given, 2, "weight", channels);
   // Only those that are read: the others may be empty, as the forward gives them.
@@ -118,7 +118,7 @@ void weight_norm_backward(const Given& given) {
   check_weight_norm(given, v, given.tensor(3), given.integer(4));
   if (!is_computed(v)) return;
   NPU_REQUIRE(given, gradient.numel() == v.numel() && has_room(gradient),
-              "grad_w must be contiguous and of the shape of saved_v ", v.sizes(), "; got ",
+              "grad_w must be contiguous and of the shape of saved_v ", v.sizes(), ", got ",
               gradient.sizes(), ". Call .contiguous() on the gradient of the weight.");
 }
 
@@ -149,7 +149,7 @@ void require_gates(const Given& given, std::initializer_list<std::size_t> summan
   // As torch.chunk counts them.
   const std::int64_t columns = (shape[1] + gates - 1) / gates;
   NPU_REQUIRE(given, (shape[1] + columns - 1) / columns == gates, "the gates must have ", gates,
-              " columns per element of the state; got ", c10::IntArrayRef(shape),
+              " columns per element of the state, got ", c10::IntArrayRef(shape),
               ". Pass those of the cell's forward.");
 }
 
@@ -170,7 +170,7 @@ void gru_cell_backward(const Given& given) {
 // input, hx, ...
 void quantized_lstm_cell(const Given& given) {
   const std::size_t states = given.tensors(1).size();
-  NPU_REQUIRE(given, states == 2, "hx must hold two tensors, the hidden and the cell state; got ",
+  NPU_REQUIRE(given, states == 2, "hx must hold two tensors, the hidden and the cell state, got ",
               states, ". Pass [h, c].");
 }
 
@@ -180,13 +180,13 @@ void attention_projection(const Given& given) {
   const at::Tensor bias = given.tensor(1);
   const std::int64_t heads = given.integer(2);
   if (!qkv.is_nested() && qkv.dim() < 3) return;  // torch refuses
-  NPU_REQUIRE(given, heads > 0, "num_heads must be positive; got ", heads, ". Pass 1 or more.");
+  NPU_REQUIRE(given, heads > 0, "num_heads must be positive, got ", heads, ". Pass 1 or more.");
   if (!is_computed(qkv)) return;
   NPU_REQUIRE(given, qkv.dim() == 3 && qkv.size(2) > 0,
-              "qkv must be (batch, sequence, 3 * width) and have a width; got ", qkv.sizes(),
+              "qkv must be (batch, sequence, 3 * width) and have a width, got ", qkv.sizes(),
               ". Flatten the batch.");
   NPU_REQUIRE(given, bias.numel() == qkv.size(2), "qkv_bias must hold one element per column (",
-              qkv.size(2), "); got ", bias.sizes(), ". Pass a vector of that length.");
+              qkv.size(2), "), got ", bias.sizes(), ". Pass a vector of that length.");
 }
 
 namespace {
@@ -196,7 +196,7 @@ void require_groups(const Given& given, std::int64_t block_size, std::int64_t in
   NPU_REQUIRE(given,
               block_size > 0 && in_features > 0 && out_features > 0 && in_features % 2 == 0 &&
                   in_features % block_size == 0,
-              "block_size must divide in_features, which are even, and all must be positive; got ",
+              "block_size must divide in_features, which are even, and all must be positive, got ",
               block_size, ", in_features ", in_features, ", out_features ", out_features,
               ". Pass in_features for one group per row.");
 }
@@ -210,12 +210,12 @@ void dynamic_int4_product(const Given& given) {
   const std::int64_t in_features = given.integer(3);
   require_groups(given, given.integer(2), in_features, given.integer(4));
   NPU_REQUIRE(given, input.dim() == 2 && input.size(1) == in_features && has_room(input),
-              "inp must be contiguous and of shape (rows, ", in_features, "); got ", input.sizes(),
+              "inp must be contiguous and of shape (rows, ", in_features, "), got ", input.sizes(),
               ". Flatten the batch and call .contiguous().");
   // What follows the weights are scales, of which torch's kernel counts none.
   const std::int64_t row = in_features / 2 + in_features / given.integer(2);
   NPU_REQUIRE(given, given.tensor(1).numel() / given.integer(4) >= row,
-              "packed_weights must hold weights and scales of each output (", row, "); got ",
+              "packed_weights must hold weights and scales of each output (", row, "), got ",
               given.tensor(1).sizes(), ". Pass what _dyn_quant_pack_4bit_weight gives.");
 }
 
@@ -229,7 +229,7 @@ void saturated_weight(const Given& given) {
   const at::Tensor weight = given.tensor(0);
   if (weight.layout() != at::kStrided || weight.dim() < 2) return;
   NPU_REQUIRE(given, weight.numel() >= weight.size(0) * weight.size(1),
-              "weight must hold rows * columns elements; got ", weight.sizes(), ". Pass a matrix.");
+              "weight must hold rows * columns elements, got ", weight.sizes(), ". Pass a matrix.");
 }
 
 }  // namespace npu::ops::checks

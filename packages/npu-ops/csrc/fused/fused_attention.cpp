@@ -27,10 +27,10 @@ constexpr const char* kAxes = "(batch, heads, length, head size)";
 using Window = std::optional<std::int64_t>;
 
 void check_window(Window window, bool is_causal) {
-  TORCH_CHECK_VALUE(!window || *window >= 1, "npu.fused_attention: window must be at least 1; got ",
+  TORCH_CHECK_VALUE(!window || *window >= 1, "npu.fused_attention: window must be at least 1, got ",
                     *window, ". Pass None to see all former keys. [op-value]");
   TORCH_CHECK_VALUE(!window || is_causal,
-                    "npu.fused_attention: a window needs is_causal=True; got window ", *window,
+                    "npu.fused_attention: a window needs is_causal=True, got window ", *window,
                     ", is_causal=False. Pass both, or neither. [op-value]");
 }
 
@@ -38,7 +38,7 @@ void check_heads(const at::Tensor& query, const char* name, const at::Tensor& ot
   check_rank(kFusedAttention, name, other, 4, kAxes);
   check_same_dtype(kFusedAttention, name, other, "query", query);
   TORCH_CHECK_VALUE(other.sym_size(0) == query.sym_size(0), "npu.fused_attention: ", name,
-                    " must have the batch size of query; got ", name, " ", shape_of(other),
+                    " must have the batch size of query, got ", name, " ", shape_of(other),
                     ", query ", shape_of(query), ". Expand one of them. [op-shape]");
 }
 
@@ -49,16 +49,16 @@ void check_attention(const at::Tensor& query, const at::Tensor& key, const at::T
   check_heads(query, "key", key);
   check_heads(query, "value", value);
   TORCH_CHECK_VALUE(key.sym_size(1) >= 1 && query.sym_size(1) % key.sym_size(1) == 0,
-                    "npu.fused_attention: the heads of key must divide those of query; got key ",
+                    "npu.fused_attention: the heads of key must divide those of query, got key ",
                     shape_of(key), ", query ", shape_of(query),
                     ". Each key head serves the same number of query heads. [op-shape]");
   TORCH_CHECK_VALUE(key.sym_sizes() == value.sym_sizes() && key.sym_size(3) == query.sym_size(3),
                     "npu.fused_attention: key and value must have the same shape and the head size "
-                    "of query; got key ",
+                    "of query, got key ",
                     shape_of(key), ", value ", shape_of(value), ", query ", shape_of(query),
                     ". Project both to one head size. [op-shape]");
   TORCH_CHECK_VALUE(!is_causal || query.sym_size(2) <= key.sym_size(2),
-                    "npu.fused_attention: causal queries are the last of the keys' positions; got ",
+                    "npu.fused_attention: causal queries are the last of the keys' positions, got ",
                     query.sym_size(2), " queries, ", key.sym_size(2),
                     " keys. Pass the keys of all queries. [op-shape]");
   check_window(window, is_causal);
@@ -70,7 +70,7 @@ void check_cache(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   check_attention(query, key, value, /*is_causal=*/true, window);
   TORCH_CHECK_VALUE(
       query.sym_size(2) == key.sym_size(2),
-      "npu.fused_attention: with a cache, key and value are those of the queries; got ",
+      "npu.fused_attention: with a cache, key and value are those of the queries, got ",
       query.sym_size(2), " queries, ", key.sym_size(2),
       " keys. Pass the new tokens' keys alone. [op-shape]");
   check_heads(query, "key_cache", key_cache);
@@ -79,11 +79,11 @@ void check_cache(const at::Tensor& query, const at::Tensor& key, const at::Tenso
                         key_cache.sym_size(1) == key.sym_size(1) &&
                         key_cache.sym_size(3) == key.sym_size(3),
                     "npu.fused_attention: key_cache and value_cache must be (batch, key heads, "
-                    "capacity, head size); got key_cache ",
+                    "capacity, head size), got key_cache ",
                     shape_of(key_cache), ", value_cache ", shape_of(value_cache), ", key ",
                     shape_of(key), ". Allocate both with the heads of key. [op-shape]");
   TORCH_CHECK_VALUE(position >= 0 && position + key.sym_size(2) <= key_cache.sym_size(2),
-                    "npu.fused_attention: position and the new tokens must fit into the cache; got "
+                    "npu.fused_attention: position and the new tokens must fit into the cache, got "
                     "position ",
                     position, ", ", key.sym_size(2), " tokens, capacity ", key_cache.sym_size(2),
                     ". Allocate a larger cache, or start at 0. [op-value]");
@@ -163,7 +163,7 @@ void check_no_gradient(const at::Tensor& query, const at::Tensor& key, const at:
                          key_cache.requires_grad() || value_cache.requires_grad();
   TORCH_CHECK(!is_needed,
               "npu.fused_attention: with a cache it has no gradient, since the cache is written in "
-              "place; got an argument that requires one. Call it under torch.no_grad(), or without "
+              "place, got an argument that requires one. Call it under torch.no_grad(), or without "
               "the cache. [op-gradient]");
 }
 

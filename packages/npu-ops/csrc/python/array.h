@@ -134,8 +134,8 @@ inline std::string elements_in_words(Element element) {
 inline void require_array(const Array& array, const std::string& name, Element element,
                           std::int64_t count) {
   if (is_plain(array, element) && count_of(array) == count) return;
-  throw py::value_error(name + ": must be a contiguous cpu tensor of " + std::to_string(count) +
-                        " " + elements_in_words(element) + "; got " +
+  throw py::value_error("`" + name + "` must be a contiguous cpu tensor of " +
+                        std::to_string(count) + " " + elements_in_words(element) + ", got " +
                         std::to_string(count_of(array)) + " " + elements_in_words(array));
 }
 

@@ -22,7 +22,7 @@ void check_rows(const std::optional<at::Tensor>& rows, std::int64_t below) {
   const auto* row = rows->const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < rows->numel(); ++i) {
     if (row[i] < 0 || row[i] >= below)
-      throw py::value_error("rows: must be below " + std::to_string(below) + "; got " +
+      throw py::value_error("`rows` must be below " + std::to_string(below) + ", got " +
                             std::to_string(row[i]));
   }
 }
@@ -40,7 +40,7 @@ at::Tensor pack_blocks(const std::string& name, const at::Tensor& blocks, std::i
   made.inputs = static_cast<int>(inputs);
   const std::int64_t outputs = rows ? rows->numel() : blocks.numel() / of_row;
   if (outputs <= 0 || outputs >= (std::int64_t{1} << 31))
-    throw py::value_error("blocks: must be some rows; got " + std::to_string(outputs));
+    throw py::value_error("`blocks` must be some rows, got " + std::to_string(outputs));
   made.outputs = static_cast<int>(outputs);
   at::Tensor data =
       at::empty({static_cast<std::int64_t>(made.blocks() * made.block_bytes())}, at::kByte);

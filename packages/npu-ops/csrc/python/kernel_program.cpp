@@ -85,7 +85,7 @@ class Reader {
                 found.start + found.width <= widths_[found.buffer],
             where_ + ": columns must lie in their buffer");
     require(width < 0 || found.width == width, where_ + ": columns must be " +
-                                                   std::to_string(width) + " wide; got " +
+                                                   std::to_string(width) + " wide, got " +
                                                    std::to_string(found.width));
     return found;
   }
@@ -297,7 +297,7 @@ KernelProgram::KernelProgram(const py::list& instructions, std::vector<int> widt
                              const std::optional<std::string>& set, int chosen_blocks,
                              std::int64_t after) {
   require(chosen_blocks == 0 || (chosen_blocks >= kFewestBlocks && chosen_blocks < (1 << 24)),
-          "chosen_blocks: must be at least " + std::to_string(kFewestBlocks) + ", or 0 for all");
+          "`chosen_blocks` must be at least " + std::to_string(kFewestBlocks) + ", or 0 for all");
   const auto kind = chosen<CacheKind>(
       cache,
       {{"float32", CacheKind::float32}, {"bfloat16", CacheKind::bfloat16}, {"u8", CacheKind::u8}});
@@ -345,8 +345,8 @@ Array KernelProgram::step(const Array& tokens, const Array& positions, const Arr
   rows.kept_count = static_cast<int>(count_of(kept));
   require(logits_.buffer >= 0, "step: this program has no logits");
   require(count_of(tokens) > 0 && count_of(tokens) < (1 << 24),
-          "tokens: must be some; got none or too many");
-  require(dims_of(tables) == 2, "block_tables: must be (sequences, blocks)");
+          "`tokens` must be some, got none or too many");
+  require(dims_of(tables) == 2, "`block_tables` must be (sequences, blocks)");
   rows.tokens = data_of<std::int64_t>(tokens, "tokens", rows.count);
   rows.positions = data_of<std::int64_t>(positions, "positions", rows.count);
   rows.sequences = data_of<std::int32_t>(sequences, "sequences", rows.count);
@@ -362,7 +362,7 @@ Array KernelProgram::step(const Array& tokens, const Array& positions, const Arr
     const auto stages = static_cast<std::int64_t>(program_->stages().size());
     require(
         is_plain(*times, Element::int64) && count_of(*times) == (1 + std::max(workers, 1)) * stages,
-        "times: must be int64, of (1 + workers, stages)");
+        "`times` must be int64, of (1 + workers, stages)");
     durations.stages = static_cast<std::int64_t*>(write(*times));
     durations.workers = durations.stages + stages;
   }
@@ -393,7 +393,7 @@ void KernelProgram::run_rows(int rows, const float* const* arguments, float* con
 }
 
 void KernelProgram::reserve(std::int64_t count) {
-  require(count >= 0 && count < (std::int64_t{1} << 31), "blocks: must be 0 to 2^31 - 1");
+  require(count >= 0 && count < (std::int64_t{1} << 31), "`blocks` must be 0 to 2^31 - 1");
   if (static_cast<std::int64_t>(blocks_->size()) >= count) return;
   std::vector<unsigned char*> blocks = *blocks_;  // a step may be reading the old ones
   auto slabs = slabs_;
@@ -432,7 +432,7 @@ void KernelProgram::write_blocks(const std::vector<std::int64_t>& ids, const Arr
 unsigned char* KernelProgram::block(std::int64_t id) {
   require(
       id >= 0 && id < static_cast<std::int64_t>(blocks_->size()),
-      "block: must be below " + std::to_string(blocks_->size()) + "; got " + std::to_string(id));
+      "`block` must be below " + std::to_string(blocks_->size()) + ", got " + std::to_string(id));
   return (*blocks_)[id];
 }
 
@@ -449,36 +449,36 @@ void KernelProgram::check_logits(const std::vector<Instruction>& list, const Vie
         instruction);
     is_early = is_early || (!has_keep_ && logits.buffer >= 0 && written == logits.buffer);
   }
-  require(!has_keep_ || !is_early, "logits: must not be written before rows are kept");
+  require(!has_keep_ || !is_early, "`logits` must not be written before rows are kept");
 }
 
 void KernelProgram::check(const Rows& rows, int sequences) const {
   for (int i = 0; i < rows.count; ++i) {
     require(rows.tokens[i] >= 0 && rows.tokens[i] < entries_,
-            "tokens: must be 0 to " + std::to_string(entries_ - 1) + "; got " +
+            "`tokens` must be 0 to " + std::to_string(entries_ - 1) + ", got " +
                 std::to_string(rows.tokens[i]));
     require(rows.positions[i] >= 0 && (positions_ < 0 || rows.positions[i] < positions_),
-            "positions: must be 0 to " + std::to_string(positions_ - 1) + "; got " +
+            "`positions` must be 0 to " + std::to_string(positions_ - 1) + ", got " +
                 std::to_string(rows.positions[i]));
     require(rows.sequences[i] >= 0 && rows.sequences[i] < sequences,
-            "sequences: must be 0 to " + std::to_string(sequences - 1) + "; got " +
+            "`sequences` must be 0 to " + std::to_string(sequences - 1) + ", got " +
                 std::to_string(rows.sequences[i]));
     require(rows.slots[i] >= 0 && rows.slots[i] / kBlockSlots < rows.table_width,
-            "slots: must be 0 to " + std::to_string(rows.table_width * kBlockSlots - 1) + "; got " +
-                std::to_string(rows.slots[i]));
+            "`slots` must be 0 to " + std::to_string(rows.table_width * kBlockSlots - 1) +
+                ", got " + std::to_string(rows.slots[i]));
   }
   for (int i = 0; i < rows.kept_count; ++i) {
     require(has_keep_ || rows.kept[i] == i,
             "kept: this program chooses no rows, so all must be kept, in their order");
     require(rows.kept[i] >= 0 && rows.kept[i] < rows.count,
-            "kept: must be 0 to " + std::to_string(rows.count - 1) + "; got " +
+            "`kept` must be 0 to " + std::to_string(rows.count - 1) + ", got " +
                 std::to_string(rows.kept[i]));
   }
   // Every block up to a row's own may be read.
   std::vector<int> used(sequences, 0);
   for (int i = 0; i < rows.count; ++i) {
     require(!rows.is_decode || used[rows.sequences[i]] == 0,
-            "sequences: must have one row each in a step that decodes");
+            "`sequences` must have one row each in a step that decodes");
     used[rows.sequences[i]] = std::max(used[rows.sequences[i]], rows.slots[i] / kBlockSlots + 1);
   }
   for (int sequence = 0; sequence < sequences; ++sequence) {
@@ -486,8 +486,8 @@ void KernelProgram::check(const Rows& rows, int sequences) const {
         rows.block_tables + static_cast<std::size_t>(sequence) * rows.table_width;
     for (int i = 0; i < used[sequence]; ++i) {
       require(table[i] >= 0 && table[i] < static_cast<std::int64_t>(blocks_->size()),
-              "block_tables: must name blocks below " + std::to_string(blocks_->size()) + "; got " +
-                  std::to_string(table[i]));
+              "`block_tables` must name blocks below " + std::to_string(blocks_->size()) +
+                  ", got " + std::to_string(table[i]));
     }
   }
 }

@@ -30,9 +30,9 @@ Kind kind_named(const std::string& text, const std::string& name) {
 Kind block_kind(const std::string& text, std::int64_t inputs) {
   const Kind kind = kind_named(text, "kind");
   if (!kernel_programs::is_of_blocks(kind) || kind == Kind::mixed)
-    throw py::value_error("kind: must be one of blocks; got " + text);
+    throw py::value_error("`kind` must be one of blocks, got " + text);
   if (inputs <= 0 || inputs >= (1 << 24) || inputs % kernel_programs::form_of(kind).file_inputs)
-    throw py::value_error("inputs: must be whole blocks of " + text + "; got " +
+    throw py::value_error("`inputs` must be whole blocks of " + text + ", got " +
                           std::to_string(inputs));
   return kind;
 }
@@ -67,15 +67,16 @@ void read_parts(const py::object& weight, const std::string& name, std::vector<A
 PackedLinear packed_linear(const py::object& weight, const std::string& name,
                            std::vector<Array>& held) {
   if (!py::hasattr(weight, "kind"))
-    throw py::value_error(name + ": must be a packed linear weight");
+    throw py::value_error("`" + name + "` must be a packed linear weight");
   PackedLinear made;
   made.kind = kind_named(py::cast<std::string>(weight.attr("kind")), name);
   made.outputs = py::cast<int>(weight.attr("outputs"));
   made.inputs = py::cast<int>(weight.attr("inputs"));
   made.group = py::cast<int>(weight.attr("group"));
-  if (made.outputs <= 0 || made.inputs <= 0) throw py::value_error(name + ": must not be empty");
+  if (made.outputs <= 0 || made.inputs <= 0)
+    throw py::value_error("`" + name + "` must not be empty");
   if (made.kind == Kind::int4 && made.group != 32 && made.group != 64 && made.group != 128) {
-    throw py::value_error(name + ": groups must have 32, 64 or 128 inputs; got " +
+    throw py::value_error(name + ": groups must have 32, 64 or 128 inputs, got " +
                           std::to_string(made.group));
   }
   if (made.kind == Kind::mixed) {

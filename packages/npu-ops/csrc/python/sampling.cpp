@@ -17,7 +17,7 @@ namespace {
 
 void require_logits(const Array& logits) {
   if (dims_of(logits) == 2 && size_of(logits, 1) > 0 && is_plain(logits, Element::float32)) return;
-  throw py::value_error("logits: must be contiguous (rows, at least 1) float32 on cpu");
+  throw py::value_error("`logits` must be contiguous (rows, at least 1) float32 on cpu");
 }
 
 // (rows,) int64.
@@ -43,7 +43,7 @@ std::vector<std::int64_t> sample_rows(const Array& logits, const std::vector<dou
   const auto rows = static_cast<std::size_t>(size_of(logits, 0));
   if (temperatures.size() != rows || top_k.size() != rows || top_p.size() != rows ||
       min_p.size() != rows || points.size() != rows) {
-    throw py::value_error("logits: must have as many rows as there are draws; got " +
+    throw py::value_error("`logits` must have as many rows as there are draws, got " +
                           std::to_string(rows));
   }
   const kernel_programs::RowKernels& kernels = *kernel_programs::row_kernels(nullptr);

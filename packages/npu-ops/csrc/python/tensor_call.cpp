@@ -44,9 +44,9 @@ class TensorCall {
         results_(std::move(results)),
         device_(device),
         is_alone_(is_alone) {
-    require(!program_->has_tokens(), "program: must load and store its rows");
-    require(rows > 0 && rows < (1 << 24), "rows: must be some; got none or too many");
-    require(positions_.size() == arguments_.size(), "positions: must be one for each argument");
+    require(!program_->has_tokens(), "`program` must load and store its rows");
+    require(rows > 0 && rows < (1 << 24), "`rows` must be some, got none or too many");
+    require(positions_.size() == arguments_.size(), "`positions` must be one for each argument");
     check(arguments_, program_->arguments(), "arguments");
     check(results_, program_->results(), "results");
   }
@@ -106,13 +106,13 @@ class TensorCall {
     const auto name = [&] { return "input " + std::to_string(positions_[i]); };
     require(positions_[i] < inputs.size(), name() + ": is missing");
     const py::object item = inputs[positions_[i]];
-    require(THPVariable_Check(item.ptr()), name() + ": must be a tensor");
+    require(THPVariable_Check(item.ptr()), name() + " must be a tensor");
     const at::Tensor& given = THPVariable_Unpack(item.ptr());
     require(
         given.layout() == at::kStrided && given.scalar_type() == at::kFloat &&
             given.sizes() == at::IntArrayRef(arguments_[i]) &&
             (given.is_cpu() || given.device().type() == at::kPrivateUse1),
-        name() + ": must be float32 of the shape that the graph was compiled for, on npu or cpu");
+        name() + " must be float32 of the shape that the graph was compiled for, on npu or cpu");
     if (given.is_contiguous() && !given.is_neg()) return given;
     const at::NoGradGuard no_grad;
     return given.resolve_neg().contiguous();
@@ -121,10 +121,10 @@ class TensorCall {
   void check(const std::vector<std::vector<std::int64_t>>& shapes, const std::vector<int>& widths,
              const std::string& name) const {
     require(shapes.size() == widths.size(),
-            name + ": must be " + std::to_string(widths.size()) + ", as the program has them");
+            name + " must be " + std::to_string(widths.size()) + ", as the program has them");
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       require(c10::multiply_integers(shapes[i]) == rows_ * widths[i],
-              name + ": must have the program's rows; got another size at " + std::to_string(i));
+              name + " must have the program's rows, got another size at " + std::to_string(i));
     }
   }
 

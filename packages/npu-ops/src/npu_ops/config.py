@@ -93,7 +93,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     variants = values.get("NPU_OPS_VARIANT", "").strip() or "measured"
     if variants not in VARIANT_MODES:
         raise OperatorInputError(
-            f"NPU_OPS_VARIANT must be one of {', '.join(VARIANT_MODES)}; got {variants!r}. "
+            f"NPU_OPS_VARIANT must be one of {', '.join(VARIANT_MODES)}, got {variants!r}. "
             "Set one of them, or unset the variable.",
             code="bad-setting",
         )

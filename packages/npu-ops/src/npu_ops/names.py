@@ -56,7 +56,7 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
     for pattern in patterns:
         if not isinstance(pattern, str):  # of an iterator, whose elements no check of the call saw
             raise OperatorInputError(
-                f"{option} must be names or patterns of operators; got {pattern!r}. Pass text.",
+                f"{option} must be names or patterns of operators, got {pattern!r}. Pass text.",
                 code="tool-option",
             )
         if any(first_match(name, [pattern]) for name in known):
@@ -67,7 +67,7 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
         close = get_close_matches(full, sorted(names), n=1, cutoff=0.6)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise OperatorInputError(
-            f"{option}: must name operators; got {pattern!r}, which fits none. {hint}Import the "
+            f"`{option}` must name operators, got {pattern!r}, which fits none. {hint}Import the "
             "module that defines a custom operator first.",
             code="unknown-op",
         )

@@ -74,7 +74,7 @@ def check_file(document: Mapping[str, Any], file: Path, data: bytes) -> None:
 def damaged(file: Path, problem: str) -> DamagedFileError:
     """The error for a file that is not as it was written."""
     return DamagedFileError(
-        f"{file}: must be as it was written; the file is damaged: {problem}. Copy it again from "
+        f"`{file}` must be as it was written; the file is damaged: {problem}. Copy it again from "
         "where it was made, or make it again.",
         code="file-damaged",
     )

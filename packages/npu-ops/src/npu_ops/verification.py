@@ -126,7 +126,7 @@ def verify_correctness(
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
             raise OperatorInputError(
-                f"verify_correctness: {name} must be 0 or more; got {value}. "
+                f"verify_correctness: {name} must be 0 or more, got {value}. "
                 "Leave it out for the dtype's own.",
                 code="verification-input",
             )
@@ -189,7 +189,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_meta:
             raise OperatorInputError(
-                f"verify_correctness: each part must have values; got a meta tensor"
+                f"verify_correctness: each part must have values, got a meta tensor"
                 f"{f' at {path}' if path else ''}. Compare its shape and dtype on their own.",
                 code="verification-input",
             )
@@ -199,7 +199,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError) as failure:
         raise OperatorInputError(
-            f"verify_correctness: each part is a tensor, a numpy array or a number; got "
+            f"verify_correctness: each part is a tensor, a numpy array or a number, got "
             f"{type(value).__name__}{f' at {path}' if path else ''}. Compare it on its own.",
             code="verification-input",
         ) from failure

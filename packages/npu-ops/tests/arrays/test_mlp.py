@@ -79,7 +79,7 @@ def test_what_cannot_be_is_an_exception():
         (((BATCH,), MIDDLE), "input_shape must be a shape of 2 sizes"),
         (((BATCH, HIDDEN), 0), "intermediate_size must be an integer"),
         (((BATCH, HIDDEN), MIDDLE, "rlu"), "activation must be one of ceiling, clamp, elu"),
-        (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp takes min, max; got none"),
+        (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp takes min, max, got none"),
     ):
         with pytest.raises(OperatorInputError, match=said) as error:
             npu_ops.MLP(*arguments)
@@ -92,5 +92,5 @@ def test_what_cannot_be_is_an_exception():
 
 
 def test_a_missing_weight_is_an_exception():
-    with pytest.raises(OperatorInputError, match="weights must be W1, V, W2; got 2"):
+    with pytest.raises(OperatorInputError, match="weights must be W1, V, W2, got 2"):
         npu_ops.MLP((BATCH, HIDDEN), MIDDLE).run(draw(BATCH, HIDDEN), *weights())

@@ -100,7 +100,7 @@ def test_strides_of_inputs_may_be_any(generator):
 )
 def test_inputs_of_another_kind_are_refused(bad, generator):
     execution = an_execution(*a_program(generator), 4)
-    with pytest.raises(OperatorInputError, match="input 2: must be") as caught:
+    with pytest.raises(OperatorInputError, match="input 2 must be") as caught:
         execution.run((torch.zeros(1, 4, WIDTH), None, bad))
     assert caught.value.code == "kernel-program"
 

@@ -64,7 +64,7 @@ def test_a_network_by_name_selects_the_calls_that_it_makes(capsys):
     "arguments, sentence",
     [
         (["--suite", "nonsense"], "invalid choice: 'nonsense'"),
-        (["--dtype", "float33"], "expected names such as float32; got 'float33'"),
+        (["--dtype", "float33"], "expected names such as float32, got 'float33'"),
         (["--layout", "sideways"], "expected one of contiguous"),
         (["--suite", "torch", "--device", "cpu"], "expected a suite of cases"),
         (["-o", "file"], "expected --report"),

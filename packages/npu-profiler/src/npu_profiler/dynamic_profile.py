@@ -77,7 +77,7 @@ def init(path: str | os.PathLike[str]) -> None:
     if _watch is not None:
         if _watch.folder != folder:
             raise TraceError(
-                f"dynamic_profile.init: must be called with one directory, got {folder} after "
+                f"`dynamic_profile.init` must be called with one directory, got {folder} after "
                 f"{_watch.folder}. Call it once.",
                 code="dynamic-profile",
             )
@@ -236,7 +236,7 @@ _watch: _Watch | None = None
 def _watched(name: str) -> _Watch:
     if _watch is None:
         raise TraceError(
-            f"dynamic_profile.{name}: must be called after init, got no directory. Call "
+            f"`dynamic_profile.{name}` must be called after init, got no directory. Call "
             "dynamic_profile.init(directory) first.",
             code="dynamic-profile",
         )

@@ -17,7 +17,7 @@ def check_writable(name: str | Path, what: str) -> Path:
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name too long
         raise TraceError(
-            f"{what}: must be a file; got the directory {path}. Name a file in it.",
+            f"`{what}` must be a file, got the directory {path}. Name a file in it.",
             code="output-unwritable",
         )
     try:
@@ -26,7 +26,7 @@ def check_writable(name: str | Path, what: str) -> Path:
     except (OSError, ValueError) as error:  # ValueError: an invalid file name
         reason = getattr(error, "strerror", None) or error
         raise TraceError(
-            f"{what}: its directory must exist and be writable; got {str(path)!a} ({reason}). "
+            f"{what}: its directory must exist and be writable, got {str(path)!a} ({reason}). "
             "Name another.",
             code="output-unwritable",
         ) from None
@@ -44,7 +44,7 @@ def write_bytes(path: Path, content: bytes, what: str) -> None:
 def unwritable(path: Path, what: str, error: OSError) -> TraceError:
     """Returns the error of a failed write."""
     return TraceError(
-        f"{what}: must be a place that can be written; got {path} ({error.strerror or error}). "
+        f"`{what}` must be a place that can be written, got {path} ({error.strerror or error}). "
         "Name another.",
         code="output-unwritable",
     )

@@ -107,7 +107,7 @@ at::Generator cpu_generator_of(const at::Generator& generator) {
   const auto* ours = dynamic_cast<const NpuGenerator*>(generator.unsafeGetGeneratorImpl());
   if (ours == nullptr) {
     throw Error(ErrorKind::kInput, "generator-device",
-                "npu: expected a generator on npu; got one on " + generator.device().str() +
+                "npu: expected a generator on npu, got one on " + generator.device().str() +
                     ". Make it with torch.Generator(device=\"npu\").");
   }
   return ours->cpu();

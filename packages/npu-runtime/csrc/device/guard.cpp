@@ -73,7 +73,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(device_index == -1 || device_index == stream.device_index(),
                 "npu.Event.record: the stream must be on the event's device, npu:",
                 static_cast<int>(device_index),
-                "; got one on npu:", static_cast<int>(stream.device_index()),
+                ", got one on npu:", static_cast<int>(stream.device_index()),
                 ". Record the event there. [event-device]");
     npu_event* native = event_of(*event);
     record_event(&native, stream);

@@ -32,7 +32,7 @@ void check(const at::Tensor& tensor) {
     throw Error(
         ErrorKind::kInput, "collective-layout",
         "torch.distributed: a collective on npu takes strided tensors, neither quantized nor "
-        "lazily conjugated or negated; got layout " +
+        "lazily conjugated or negated, got layout " +
             std::string(c10::str(tensor.layout())) + ", dtype " +
             c10::toString(tensor.scalar_type()) +
             ". Pass tensor.to_dense(), tensor.dequantize() or tensor.resolve_conj().");
@@ -67,7 +67,7 @@ at::Tensor OutputCopies::contiguous(const at::Tensor& view) {
   if (at::has_internal_overlap(view) == at::MemOverlap::Yes) {
     throw Error(ErrorKind::kInput, "collective-layout",
                 "torch.distributed: a collective on npu writes to tensors whose elements have "
-                "addresses of their own; got strides " +
+                "addresses of their own, got strides " +
                     c10::str(view.strides()) + " for shape " + c10::str(view.sizes()) +
                     ". Pass tensor.contiguous().");
   }

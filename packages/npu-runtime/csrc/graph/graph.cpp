@@ -165,7 +165,7 @@ void Graph::check_dependencies() const {
   }
   if (first == nullptr) return;
   const std::string others = count == 1 ? "" : " and " + std::to_string(count - 1) + " more";
-  raise_stale("its programs hold weights as they were at the capture; got a change of " +
+  raise_stale("its programs hold weights as they were at the capture, got a change of " +
               first->name() + others +
               ". Capture again, or with torch.npu.NPUGraph(weights=\"follow\").");
 }
@@ -190,7 +190,7 @@ void Graph::raise_moved(const Node& node) {
   while (tensors[i].const_data_ptr() == bound[i])
     ++i;
   const std::vector<Port>& ports = is_input ? node.program->inputs() : node.program->outputs();
-  raise_stale("its programs use the memory of the capture; got other memory for " +
+  raise_stale("its programs use the memory of the capture, got other memory for " +
               std::string(is_input ? "input " : "output ") + ports[i].name + " of program " +
               node.program->name() +
               ". Copy new values into the tensor, capture again, or capture with "

@@ -63,11 +63,11 @@ std::string mismatch(const Port& port, const at::Tensor& tensor) {
   if (!tensor.defined()) return "got no tensor";
   if (tensor.scalar_type() != port.dtype || !shape_fits(port, tensor.sizes())) {
     return "needs " + std::string(c10::toString(port.dtype)) + " " + shape_text(port.shape) +
-           "; got " + std::string(c10::toString(tensor.scalar_type())) + " " +
+           ", got " + std::string(c10::toString(tensor.scalar_type())) + " " +
            shape_text(tensor.sizes());
   }
   if (!tensor.is_cpu() && !tensor.is_privateuseone()) {
-    return "needs a tensor on npu or cpu; got one on " + tensor.device().str();
+    return "needs a tensor on npu or cpu, got one on " + tensor.device().str();
   }
   if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
     return "needs a contiguous tensor; call .contiguous() first";
@@ -112,7 +112,7 @@ void check_inputs(const std::string& program, const std::vector<Port>& ports,
                   const std::vector<at::Tensor>& inputs) {
   if (inputs.size() != ports.size()) {
     throw Error(ErrorKind::kInput, "program-input",
-                "program " + program + ": takes " + std::to_string(ports.size()) + " inputs; got " +
+                "program " + program + ": takes " + std::to_string(ports.size()) + " inputs, got " +
                     std::to_string(inputs.size()) + ".");
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -59,20 +59,20 @@ class FrozenTensors {
       : positions_(std::move(positions)), names_(std::move(names)) {
     if (positions_.size() != tensors.size()) {
       throw Error(ErrorKind::kInput, "frozen-positions",
-                  "npu_runtime.FrozenTensors: there must be one position per tensor; got " +
+                  "npu_runtime.FrozenTensors: there must be one position per tensor, got " +
                       std::to_string(positions_.size()) + " positions and " +
                       std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
     }
     if (!names_.empty() && names_.size() != positions_.size()) {
       throw Error(ErrorKind::kInput, "frozen-positions",
-                  "npu_runtime.FrozenTensors: there must be one name per tensor, or none; got " +
+                  "npu_runtime.FrozenTensors: there must be one name per tensor, or none, got " +
                       std::to_string(names_.size()) + " names and " +
                       std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
     }
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined() || tensor.is_inference()) {
         throw Error(ErrorKind::kInput, "frozen-tensor",
-                    "npu_runtime.FrozenTensors: a tensor must count its versions; got one made in "
+                    "npu_runtime.FrozenTensors: a tensor must count its versions, got one made in "
                     "inference mode, or none. Clone it outside of inference mode.");
       }
       states_.emplace_back(tensor);

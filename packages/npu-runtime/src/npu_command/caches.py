@@ -57,7 +57,7 @@ def age_s(text: str) -> int:
     found = re.fullmatch(r"(\d{1,6})([hdw])", text)
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"must be a number and h, d or w, such as 30d; got {text!r}"
+            f"must be a number and h, d or w, such as 30d, got {text!r}"
         )
     return int(found[1]) * _UNITS_S[found[2]]
 
@@ -89,7 +89,7 @@ def _named(word: str, entries: Sequence[KeptEntry]) -> list[KeptEntry]:
     near = difflib.get_close_matches(word, known, n=1)
     advice = f"Did you mean {near[0]!r}?" if near else "Without a word, the command lists them."
     raise InputError(
-        f"cache: must be the id or name of an entry; got {word!r}. {advice}",
+        f"`cache` must be the id or name of an entry, got {word!r}. {advice}",
         code="kept-entry",
     )
 

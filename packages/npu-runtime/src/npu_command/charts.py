@@ -107,7 +107,7 @@ def check_matplotlib(package: str, error: Callable[..., Exception]) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise error(
-            "plot: matplotlib must be installed; got none. Install it: "
+            "plot: matplotlib must be installed, got none. Install it: "
             f"pip install '{package}[plot]'.",
             code="plot-library",
         )

@@ -48,7 +48,7 @@ def port_number(text: str) -> int:
     """Reads a TCP port number; 0 means any free port."""
     value = int(text)
     if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 65535; got {value}")
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {value}")
     return value
 
 

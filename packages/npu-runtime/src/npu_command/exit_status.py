@@ -77,7 +77,7 @@ def report_error(program: str, error: BaseException) -> int:
         if error.filename is None:
             drop_output()
         _say(
-            f"{program}: {place}: must be there and open to this command; got: {error.strerror}. "
+            f"{program}: `{place}` must be there and open to this command, got: {error.strerror}. "
             "Make it so, or name another. [file-access]"
         )
         return EXIT_ERROR
@@ -128,7 +128,7 @@ def _shortage(error: BaseException) -> str:
     reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
     advice = "End other programs" if limit is None else "Raise the limit with ulimit -v"
     return (
-        f"memory: must suffice for what was asked; the system gave no more{bound}; got: {reason}. "
+        f"`memory` must suffice for what was asked; the system gave no more{bound}, got: {reason}. "
         f"{advice}, or ask for something smaller. [memory-exhausted]"
     )
 
@@ -144,7 +144,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _unimportable(root: BaseException) -> str:
     reason = (str(root).strip().splitlines() or [type(root).__name__])[0].rstrip(". ")
     return (
-        "libraries: what this command imports must fit the torch that is installed; got: "
+        "libraries: what this command imports must fit the torch that is installed, got: "
         f"{reason}. Install what is named there again, for this torch, or uninstall it if nothing "
         "needs it; pip check says what does not fit. [library-import]"
     )

@@ -162,7 +162,7 @@ class _Json(argparse.Action):
 
 def _unwritable(place: Path, received: str) -> FileAccessError:
     return FileAccessError(
-        f"{place}: must be a file in a folder that exists; got {received}. Name another, or "
+        f"`{place}` must be a file in a folder that exists, got {received}. Name another, or "
         "create it.",
         code="output-file",
     )

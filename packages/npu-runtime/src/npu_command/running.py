@@ -35,7 +35,7 @@ class ScriptProgram:
         runnable = path / "__main__.py" if os.path.isdir(path) else path  # noqa: PTH112
         if not os.path.isfile(runnable):  # noqa: PTH113
             raise InputError(
-                f"script must be an existing file; got {name}. Check the path, or use -m for a "
+                f"script must be an existing file, got {name}. Check the path, or use -m for a "
                 f"module.",
                 code="script-missing",
             )
@@ -84,7 +84,7 @@ class ModuleProgram:
             spec = _find_spec(f"{name}.__main__")
         if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
             raise InputError(
-                f"-m must be a module, or a package with a __main__; got {name}, which was not "
+                f"-m must be a module, or a package with a __main__, got {name}, which was not "
                 f"found. Check the name and the environment.",
                 code="module-missing",
             )

@@ -29,7 +29,7 @@ def read_flag(values: Mapping[str, str], name: str, *, error: ErrorClass) -> boo
     if text in _OFF:
         return False if text else None
     raise error(
-        f"{name} must be 1 or 0 (or true, yes, on, false, no, off); got {values[name]!r}. "
+        f"{name} must be 1 or 0 (or true, yes, on, false, no, off), got {values[name]!r}. "
         "Set one of them, or unset the variable.",
         code="bad-setting",
     )
@@ -54,7 +54,7 @@ def read_number(
         return int(text)
     what = f"a whole number of {of}" if of else "a whole number"
     raise error(
-        f"{name} must be {what}, {least} or more; got {text!r}. Set one, or unset the variable.",
+        f"{name} must be {what}, {least} or more, got {text!r}. Set one, or unset the variable.",
         code="bad-setting",
     )
 
@@ -70,7 +70,7 @@ def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> P
         for part in (path, *path.parents):
             if _is_there(part, name, error) and not _is_folder(part):
                 raise error(
-                    f"{name} must be a folder; got {str(path)!r}, and {part} is not one. "
+                    f"{name} must be a folder, got {str(path)!r}, and {part} is not one. "
                     "Name a folder, or unset the variable.",
                     code="bad-setting",
                 )
@@ -88,7 +88,7 @@ def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Pat
         return None
     if _is_there(path, name, error) and _is_folder(path):
         raise error(
-            f"{name} must be a file; got {str(path)!r}, which is a folder. "
+            f"{name} must be a file, got {str(path)!r}, which is a folder. "
             "Name a file in it, or unset the variable.",
             code="bad-setting",
         )
@@ -117,7 +117,7 @@ def _read_path(values: Mapping[str, str], name: str, error: ErrorClass) -> Path 
         return Path(text).expanduser()
     except RuntimeError as cause:  # ~user of an unknown user
         raise error(
-            f"{name} must be a path; got {text!r}, whose home directory is unknown. Pass a full "
+            f"{name} must be a path, got {text!r}, whose home directory is unknown. Pass a full "
             f"path, or unset the variable.",
             code="bad-setting",
         ) from cause
@@ -130,7 +130,7 @@ def _is_there(path: Path, name: str, error: ErrorClass) -> bool:
         return False
     except OSError as cause:  # an invalid name, or circular links
         raise error(
-            f"{name} must be a path; got {str(path)!r}: {cause.strerror}. "
+            f"{name} must be a path, got {str(path)!r}: {cause.strerror}. "
             "Name another, or unset the variable.",
             code="bad-setting",
         ) from cause

@@ -195,7 +195,7 @@ def device_info(index: int = 0) -> DeviceInfo:
     """
     if not -(2**31) <= index < 2**31:  # what a native index holds
         raise DeviceError(
-            "npu_runtime.device_info: index must fit in 32 bits; got a number of "
+            "npu_runtime.device_info: index must fit in 32 bits, got a number of "
             f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',
             code="device-index",
         )

@@ -116,7 +116,7 @@ def find_inductor_class(name: str) -> Any:
     found = sorted(importlib.metadata.entry_points(group=INDUCTOR_GROUP))
     if len(found) > 1:
         raise InputError(
-            f"torch.npu.{name}: one installed wheel may write Inductor's code; got "
+            f"torch.npu.{name}: one installed wheel may write Inductor's code, got "
             f"{', '.join(entry.value for entry in found)}. Uninstall all but one.",
             code="inductor-wheels",
         )

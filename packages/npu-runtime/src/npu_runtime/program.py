@@ -205,7 +205,7 @@ def load_program(
     """
     if _PRECISION not in options:
         raise InputError(
-            f"load_program({name!r}): options must set {_PRECISION}; got {sorted(options)}. "
+            f"load_program({name!r}): options must set {_PRECISION}, got {sorted(options)}. "
             'Choose "f32", "f16" or "bf16".',
             code="program-load-input",
         )
@@ -245,7 +245,7 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
             on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
             raise KindError(
-                f"Program.run: inputs must be a sequence of tensors; got {type(inputs).__name__}: "
+                f"Program.run: inputs must be a sequence of tensors, got {type(inputs).__name__}: "
                 f"{error}. Pass one tensor per input.",
                 code="argument-kind",
             ) from error
@@ -256,7 +256,7 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
         device = None
     if device is None or device.type not in ("cpu", "npu"):
         raise InputError(
-            f"Program.run: output_device must be npu or cpu; got {ascii(str(output_device))[:80]}. "
+            f"Program.run: output_device must be npu or cpu, got {ascii(str(output_device))[:80]}. "
             "Move the result afterwards.",
             code="program-input",
         )

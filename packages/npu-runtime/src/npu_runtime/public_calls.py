@@ -61,7 +61,7 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in bound.arguments.items():
             if not checks[name](value):
                 raise KindError(
-                    f"{_subject(function)}: {name} must be {_annotation(signature, name)}; got "
+                    f"{_subject(function)}: {name} must be {_annotation(signature, name)}, got "
                     f"{_shown(value)}. Pass one.",
                     code="argument-kind",
                 )
@@ -72,7 +72,7 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
                 raise
             raise FileAccessError(
                 f"{_subject(function)}: {error.filename} must be a file or folder that can be "
-                f"used so; got: {error.strerror}. Make it so, or name another.",
+                f"used so, got: {error.strerror}. Make it so, or name another.",
                 code="file-access",
             ) from error
 

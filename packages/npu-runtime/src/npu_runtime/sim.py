@@ -136,19 +136,19 @@ def flips(
     """
     if not 0 <= probability <= 1:
         raise InputError(
-            f"npu_runtime.sim.flips: probability must be from 0 to 1; got {probability}. "
+            f"npu_runtime.sim.flips: probability must be from 0 to 1, got {probability}. "
             "Pass 1 to hit each run.",
             code="sim-input",
         )
     if bit is not None and bit < 0:
         raise InputError(
-            f"npu_runtime.sim.flips: bit counts from 0, the least significant; got {bit}. "
+            f"npu_runtime.sim.flips: bit counts from 0, the least significant, got {bit}. "
             "Omit it for the highest below the sign.",
             code="sim-input",
         )
     if config.driver != "sim":
         raise InputError(
-            "npu_runtime.sim.flips: only the simulated device computes wrong values on purpose; "
+            "npu_runtime.sim.flips: only the simulated device computes wrong values on purpose, "
             f"got NPU_DRIVER={config.driver!r}. Start the process with NPU_DRIVER=sim.",
             code="sim-input",
         )

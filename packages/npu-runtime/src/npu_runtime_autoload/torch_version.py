@@ -38,7 +38,7 @@ def wrong_torch() -> TorchVersionError | None:
     if is_built_for(version):
         return None
     return TorchVersionError(
-        f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it; got torch "
+        f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it, got torch "
         f'{version}. Run: python -m pip install "torch=={BUILT_FOR}.*". Another library has '
         "replaced it, perhaps; docs/get-started/install.md tells which releases fit.",
         code="torch-version",

@@ -268,7 +268,7 @@ def test_nothing_serving_is_a_problem(healthy, asked, fix):
 
 
 def test_a_wrong_setting_is_to_be_corrected_first(healthy):
-    serving = Serving("", "", "NPU_STRICT must be 1 or 0; got 'x'.", "bad-setting")
+    serving = Serving("", "", "NPU_STRICT must be 1 or 0, got 'x'.", "bad-setting")
     result = checks.check_serving(replace(healthy, serving=serving))
     assert result.status is Status.PROBLEM
     assert result.found.startswith("NPU_STRICT")

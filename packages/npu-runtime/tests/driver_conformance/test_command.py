@@ -51,7 +51,7 @@ def test_an_absent_device_fails_with_the_drivers_sentence():
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("--driver", "nope"), "driver must be one of openvino, sim; got 'nope'"),
+        (("--driver", "nope"), "driver must be one of openvino, sim, got 'nope'"),
         (("--driver", "sim", "-k", "nothing_is_called_so"), "no check matches"),
     ],
 )

@@ -162,7 +162,7 @@ def main() -> None:
     result = verdict(samples) | {"driver": npu_runtime.device_info().driver}
     print(json.dumps(result), flush=True)
     if grown := [name for name in result["too_much"] if name not in arguments.ignore]:
-        sys.exit(f"soak: must not grow: {grown}")
+        sys.exit(f"`soak` must not grow: {grown}")
 
 
 if __name__ == "__main__":

@@ -123,6 +123,6 @@ def test_events_time_and_streams_are_the_default_one():
 
 @pytest.mark.parametrize("device", ["float8", "npu:-1", "", "\0", "x" * 100_000, 2**31, 1.5, []])
 def test_what_names_no_device_is_one_sentence(device):
-    with pytest.raises(ValueError, match=r"name or an index; got .*\[device-type\]") as caught:
+    with pytest.raises(ValueError, match=r"name or an index, got .*\[device-type\]") as caught:
         torch.npu.memory_allocated(device)
     assert len(str(caught.value)) < 300

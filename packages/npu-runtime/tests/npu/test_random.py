@@ -89,11 +89,11 @@ def test_seed_that_64_bits_do_not_hold(seed):
 
 
 def test_a_text_is_no_seed():
-    with pytest.raises(TypeError, match=r"seed must be int; got b'7'. .*\[argument-kind\]"):
+    with pytest.raises(TypeError, match=r"seed must be int, got b'7'. .*\[argument-kind\]"):
         torch.npu.manual_seed(b"7")
 
 
 def test_a_state_of_another_dtype_is_refused():
-    with pytest.raises(TypeError, match=r"uint8 tensor; got torch\.float32") as caught:
+    with pytest.raises(TypeError, match=r"uint8 tensor, got torch\.float32") as caught:
         torch.npu.set_rng_state(torch.npu.get_rng_state().float())
     assert caught.value.code == "argument-kind"

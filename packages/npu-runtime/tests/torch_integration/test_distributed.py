@@ -181,7 +181,7 @@ def alone():
 def test_memory_that_gloo_cannot_read_is_refused():
     backend = dist.group.WORLD._get_backend(torch.device("npu"))
     lazily_negated = torch._neg_view(torch.ones(3, device="npu"))
-    with pytest.raises(InputError, match="negated; got layout Strided, dtype Float") as caught:
+    with pytest.raises(InputError, match="negated, got layout Strided, dtype Float") as caught:
         backend.broadcast([lazily_negated], dist.BroadcastOptions())
     assert caught.value.code == "collective-layout"
 

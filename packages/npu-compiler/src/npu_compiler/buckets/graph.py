@@ -160,7 +160,7 @@ class BucketedGraph:
         except (IndexError, RuntimeError) as told:
             whose, reason = error.message.partition(" must be ")[0], str(told).splitlines()[0]
             raise IndexRangeError(
-                f"{whose} must be inside of what it picks from; got: {reason.rstrip('.')}. Look at "
+                f"{whose} must be inside of what it picks from, got: {reason.rstrip('.')}. Look at "
                 "where these integers come from.",
                 code=error.code,
             ) from error

@@ -41,7 +41,7 @@ def check_program(model: ov.Model, *, name: str) -> None:
     if refused:
         raise ExportError(
             f'{name}: with target "NPU" every operation of an exported program must be one that an '
-            f"NPU takes; got {_told(refused)} Change these, or export without target and see what "
+            f"NPU takes, got {_told(refused)} Change these, or export without target and see what "
             "the NPU's driver says, or use npu_compiler.compile, which runs such calls on the "
             "host.",
             code="export-npu",

@@ -60,7 +60,7 @@ def read_saved_program(path: str | os.PathLike[str]) -> ExportedProgram:
     except Exception as failure:  # torch raises many classes for foreign files
         reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
         raise ExportError(
-            f"{os.fspath(path)}: must be a file of torch.export.save with example inputs; got one "
+            f"`{os.fspath(path)}` must be a file of torch.export.save with example inputs, got one "
             f"that cannot be read ({reason}). Save the exported program.",
             code="saved-program",
         ) from failure
@@ -153,7 +153,7 @@ class Captured:
 
     def _other_call(self, received: str) -> ExportError:
         return ExportError(
-            f"calibration: each call must have the example's arguments, {', '.join(self.order)}; "
+            f"calibration: each call must have the example's arguments, {', '.join(self.order)}, "
             f"got {received}. Give them in order in a tuple, or by name in a dict.",
             code="export-input",
         )
@@ -183,7 +183,7 @@ def capture_module(
     """
     if config.keep_float32 == AUTO:
         raise OptionError(
-            f"{type(model).__name__}: what is made into one program keeps nothing outside; got "
+            f"{type(model).__name__}: what is made into one program keeps nothing outside, got "
             "keep_float32 'auto'. See what npu_compiler.check_half(..., mend=True) finds, or use "
             "torch.compile.",
             code="option-place",
@@ -193,7 +193,7 @@ def capture_module(
     written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if written:
         raise ExportError(
-            f"{type(model).__name__}: an exported model changes neither buffers nor inputs; got "
+            f"{type(model).__name__}: an exported model changes neither buffers nor inputs, got "
             f"writes to {', '.join(map(str, written))}. Return the new values instead.",
             code="export-writes",
         )
@@ -295,7 +295,7 @@ def _dynamic_shapes(
         tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
         raise ExportError(
             f"{type(model).__name__}: dynamic names tensors among the arguments, which are "
-            f"{', '.join(tensors) or 'none'}; got {unknown[0]!r}. Name one of these.",
+            f"{', '.join(tensors) or 'none'}, got {unknown[0]!r}. Name one of these.",
             code="export-dynamic",
         )
     shapes: dict[str, Any] = {}
@@ -307,7 +307,7 @@ def _dynamic_shapes(
         wrong = [dim for dim in dims if not -value.dim() <= dim < value.dim()]
         if wrong:
             raise ExportError(
-                f"{type(model).__name__}: dynamic dims of {name!r} are below {value.dim()}; got "
+                f"{type(model).__name__}: dynamic dims of {name!r} are below {value.dim()}, got "
                 f"{wrong[0]}. Give dims of its shape {tuple(value.shape)}.",
                 code="export-dynamic",
             )

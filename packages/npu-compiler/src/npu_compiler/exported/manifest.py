@@ -104,7 +104,7 @@ class Manifest:
 
     def _input_error(self, port: PortSpec, rule: str, received: str, step: str) -> ExportError:
         return ExportError(
-            f"{self.name}: input {port.name!r} must {rule}; got {received}. {step}.",
+            f"{self.name}: input {port.name!r} must {rule}, got {received}. {step}.",
             code="export-input",
         )
 
@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
         raw = json.loads((folder / FILE_NAME).read_text())
     except (FileNotFoundError, NotADirectoryError) as missing:
         raise ExportError(
-            f"npu_compiler.load: the path must be a folder that npu_compiler.export wrote; got "
+            f"npu_compiler.load: the path must be a folder that npu_compiler.export wrote, got "
             f"{str(folder)!r} without {FILE_NAME}. Export the model again.",
             code="export-absent",
         ) from missing
@@ -129,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         found = raw.get("format") if isinstance(raw, dict) else raw
         raise ExportError(
-            f"npu_compiler.load: {folder} must have format {FORMAT}; got {found!r}. Export the "
+            f"npu_compiler.load: {folder} must have format {FORMAT}, got {found!r}. Export the "
             "model again with this version of npu-compiler.",
             code="export-format",
         )

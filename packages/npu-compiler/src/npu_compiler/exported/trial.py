@@ -98,7 +98,7 @@ def verified(
                 )
                 return tried
     raise ExportError(
-        f"{manifest.name}: an exported model must compute what torch computes; got {difference}. "
+        f"{manifest.name}: an exported model must compute what torch computes, got {difference}. "
         "Nothing was written. Please report it, or pass verify='off' to export it all the same.",
         code="wrong-result",
     )

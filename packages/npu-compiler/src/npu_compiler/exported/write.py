@@ -116,7 +116,7 @@ def export(
     folder = Path(path)
     if folder.exists() and not overwrite:
         raise ExportError(
-            f"npu_compiler.export: the path must be free; got {str(folder)!r}, which is there. "
+            f"npu_compiler.export: the path must be free, got {str(folder)!r}, which is there. "
             "Choose another, or pass overwrite=True.",
             code="export-exists",
         )
@@ -198,7 +198,7 @@ def _check_targets(targets: Sequence[Target], dynamic: Mapping[str, Iterable[int
     if dynamic:
         raise OptionError(
             "npu_compiler.export: `dynamic` must be left out with `targets`, whose programs have "
-            f"one shape each; got {sorted(dynamic)}. Leave one of them out.",
+            f"one shape each, got {sorted(dynamic)}. Leave one of them out.",
             code="option-conflict",
         )
 
@@ -324,7 +324,7 @@ def _as_json(name: str, value: Any) -> dict[str, Any]:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_as_json(name, part) for part in value]}
     raise ExportError(
-        f"{name}: a result is made of tensors, numbers, lists, tuples and dicts with names; got "
+        f"{name}: a result is made of tensors, numbers, lists, tuples and dicts with names, got "
         f"{type(value).__name__}. Return one of these.",
         code="export-output",
     )

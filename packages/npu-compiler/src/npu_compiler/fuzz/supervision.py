@@ -100,7 +100,7 @@ class Ledger:
                 ", ".join(str(each) or "a mixture" for each in one) for one in (asked, kept)
             )
             raise ValueError(
-                f"{directory}: a run is resumed with its own seed, verify and target; got {got}, "
+                f"{directory}: a run is resumed with its own seed, verify and target, got {got}, "
                 f"it has {has}. Name another directory."
             )
         content["counts"] = Counter(content["counts"])

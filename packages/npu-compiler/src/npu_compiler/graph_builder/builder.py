@@ -148,7 +148,7 @@ class GraphBuilder(NamedCalls):
         """
         if not (isinstance(tensor_class, type) and issubclass(tensor_class, GraphTensor)):
             raise GraphError(
-                f"GraphBuilder: tensor_class must be a subclass of GraphTensor; got "
+                f"GraphBuilder: tensor_class must be a subclass of GraphTensor, got "
                 f"{tensor_class!r}. Derive yours from npu_compiler.GraphTensor.",
                 code="graph-parameter",
             )
@@ -173,7 +173,7 @@ class GraphBuilder(NamedCalls):
         chosen: Sequence[Any] = outputs or self._recording.unread()
         if not chosen or not all(isinstance(tensor, GraphTensor) for tensor in chosen):
             raise GraphError(
-                f"GraphBuilder: outputs are one or more tensors of the graph; got "
+                f"GraphBuilder: outputs are one or more tensors of the graph, got "
                 f"{', '.join(type(x).__name__ for x in chosen) or 'none'}. Add a call first.",
                 code="graph-output",
             )
@@ -246,7 +246,7 @@ class GraphBuilder(NamedCalls):
         expected = len(self._recording.parameters)
         if len(inputs) != expected:
             raise GraphError(
-                f"GraphBuilder.run: one input per parameter, which are {expected}; got "
+                f"GraphBuilder.run: one input per parameter, which are {expected}, got "
                 f"{len(inputs)}. Pass them in the order in which they were made.",
                 code="graph-input",
             )

@@ -33,7 +33,7 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise GraphError(
-            f"GraphBuilder: a dtype is torch's, numpy's or its name; got {dtype!r}. Pass "
+            f"GraphBuilder: a dtype is torch's, numpy's or its name, got {dtype!r}. Pass "
             "torch.float32, for example.",
             code="graph-parameter",
         )
@@ -50,7 +50,7 @@ def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
         advice = 'For weights of 4 bits, give them in float32 to GraphBuilder(dtype="int4")'
     names = ", ".join(sorted(str(one).removeprefix("torch.") for one in known))
     raise GraphError(
-        f"GraphBuilder.{name}: a tensor of a graph has one of the dtypes {names}; got {dtype}. "
+        f"GraphBuilder.{name}: a tensor of a graph has one of the dtypes {names}, got {dtype}. "
         f"{advice}.",
         code="graph-parameter",
     )
@@ -104,7 +104,7 @@ class NamedCalls:
         """
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise GraphError(
-                f"GraphBuilder.parameter: sizes are positive whole numbers; got {tuple(shape)}. "
+                f"GraphBuilder.parameter: sizes are positive whole numbers, got {tuple(shape)}. "
                 "Build a graph for each shape.",
                 code="graph-parameter",
             )
@@ -126,7 +126,7 @@ class NamedCalls:
             tensor = torch.as_tensor(data)
         except (TypeError, ValueError, RuntimeError) as failure:
             raise GraphError(
-                f"GraphBuilder.constant: data is a tensor, an array or numbers; got "
+                f"GraphBuilder.constant: data is a tensor, an array or numbers, got "
                 f"{type(data).__name__}: {failure}. Pass one of these.",
                 code="graph-parameter",
             ) from failure
@@ -224,7 +224,7 @@ class NamedCalls:
         steps = [1] * len(begin) if stride is None else list(stride)
         if not len(begin) == len(end) == len(steps):
             raise GraphError(
-                f"GraphBuilder.slice: begin, end and stride have one length; got {len(begin)}, "
+                f"GraphBuilder.slice: begin, end and stride have one length, got {len(begin)}, "
                 f"{len(end)} and {len(steps)}. Give a number per axis.",
                 code="graph-op",
             )
@@ -379,7 +379,7 @@ class NamedCalls:
 def _rank(x: GraphTensor) -> int:
     if not isinstance(x, torch.Tensor):
         raise GraphError(
-            f"GraphBuilder: the first argument must be a tensor; got {type(x).__name__}. Pass a "
+            f"GraphBuilder: the first argument must be a tensor, got {type(x).__name__}. Pass a "
             "tensor of the graph.",
             code="graph-op",
         )
@@ -400,7 +400,7 @@ def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
         return (axes,)
     if len(axes) > rank:
         raise GraphError(
-            f"GraphBuilder ({find_place()}): axes must be named once each, at most {rank} here; "
+            f"GraphBuilder ({find_place()}): axes must be named once each, at most {rank} here, "
             f"got {len(axes)}. Leave the others out.",
             code="graph-op",
         )
@@ -412,13 +412,13 @@ def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
     if wrong := [axis for axis in axes if not -max(rank, 1) <= axis < max(rank, 1)]:
         raise GraphError(
             f"GraphBuilder.{name} ({find_place()}): axes are from {-max(rank, 1)} to "
-            f"{max(rank, 1) - 1} here; got {wrong[0]}. Name one of these.",
+            f"{max(rank, 1) - 1} here, got {wrong[0]}. Name one of these.",
             code="graph-op",
         )
     places = sorted(axis % max(rank, 1) for axis in axes)
     if len({*places}) < len(places):
         raise GraphError(
-            f"GraphBuilder.{name} ({find_place()}): each axis is named once; got {tuple(axes)}. "
+            f"GraphBuilder.{name} ({find_place()}): each axis is named once, got {tuple(axes)}. "
             "Leave the second out.",
             code="graph-op",
         )

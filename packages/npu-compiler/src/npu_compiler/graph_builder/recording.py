@@ -289,7 +289,7 @@ class Recording:
             made = self._add(self._fake_mode.from_tensor(held))
         except RuntimeError as failure:
             raise GraphError(
-                "GraphBuilder: a constant must be a dense tensor with values; got "
+                "GraphBuilder: a constant must be a dense tensor with values, got "
                 f"{tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device} ({find_place()}). "
                 "Dequantize it, or give it values.",
                 code="graph-parameter",
@@ -313,7 +313,7 @@ class Recording:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._own, (args, kwargs))
         except RecursionError:
             raise GraphError(
-                f"GraphBuilder: arguments must end; got a list that holds itself ({place}). Pass "
+                f"GraphBuilder: arguments must end, got a list that holds itself ({place}). Pass "
                 "tensors and numbers.",
                 code="graph-op",
             ) from None
@@ -374,7 +374,7 @@ class Recording:
             return self.add_constant(tensor)
         if tensor._recording is not self:
             raise GraphError(
-                f"GraphBuilder: tensors of one call belong to one graph; got two ({find_place()}). "
+                f"GraphBuilder: tensors of one call belong to one graph, got two ({find_place()}). "
                 "Build both parts with the same GraphBuilder.",
                 code="graph-mixed",
             )
@@ -449,7 +449,7 @@ def _refusal(step: _Step, fakes: Sequence[torch.Tensor], failure: Exception) -> 
     else:
         advice = "Change their shapes or dtypes."
     return GraphError(
-        f"GraphBuilder: {step} must take its arguments as in torch, which says: {says}; got "
+        f"GraphBuilder: {step} must take its arguments as in torch, which says: {says}, got "
         f"tensors of {shapes}. {advice}",
         code="graph-op",
     )
@@ -458,7 +458,7 @@ def _refusal(step: _Step, fakes: Sequence[torch.Tensor], failure: Exception) -> 
 def _needs_values(name: str, place: Place | None) -> GraphError:
     where = "" if place is None else f" ({place})"
     return GraphError(
-        f"GraphBuilder: a tensor of a graph has values only while the graph runs; got {name}"
+        f"GraphBuilder: a tensor of a graph has values only while the graph runs, got {name}"
         f"{where}, which needs them. Make it an output, and use what run() returns.",
         code="graph-value",
     )

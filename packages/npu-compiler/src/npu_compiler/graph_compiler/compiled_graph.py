@@ -482,7 +482,7 @@ class CompiledGraph:
             except RefusedNode as refusal:
                 if refused.keys() >= refusal.reasons.keys():
                     raise LoweringError(
-                        f"{self._name}: a refused call must leave its program; got "
+                        f"{self._name}: a refused call must leave its program, got "
                         f"{', '.join(sorted(refusal.reasons))} again: {refusal}. List its op "
                         "in fallback_ops, and please report this.",
                         "refused-again",

@@ -138,13 +138,13 @@ def _trial(
 
     def with_options(further: Mapping[str, str]) -> npu_runtime.Program:
         raise npu_runtime.ProgramError(
-            f"{name}: kernels have no options; got {dict(further)}. Compile it for OpenVINO.",
+            f"{name}: kernels have no options, got {dict(further)}. Compile it for OpenVINO.",
             code="no-kernel",
         )
 
     def build_part(part: fx.GraphModule, weights: Mapping[str, torch.Tensor]) -> ProgramCall:
         raise LoweringError(
-            f"{name}: is judged as a whole; got a part of it. Compile it for OpenVINO.",
+            f"{name}: is judged as a whole, got a part of it. Compile it for OpenVINO.",
             code="no-kernel",
         )
 

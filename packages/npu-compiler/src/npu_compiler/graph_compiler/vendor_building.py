@@ -98,7 +98,7 @@ def build_vendor_program(
 
     def _no_other_way(_: Mapping[str, str]) -> NoReturn:
         raise npu_runtime.ProgramError(
-            f"{name}: {target} compiles in one way; got other options. Run it eagerly.",
+            f"{name}: {target} compiles in one way, got other options. Run it eagerly.",
             code="target-refused",
         )
 

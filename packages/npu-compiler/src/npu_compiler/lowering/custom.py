@@ -93,7 +93,7 @@ def define_op(
     if backward is not None and mutates_args:
         raise _bad(
             name,
-            f"an op that writes to its arguments has no gradient; got backward and mutates_args="
+            f"an op that writes to its arguments has no gradient, got backward and mutates_args="
             f"{tuple(mutates_args)}",
             "Return the new tensors instead, or leave out backward",
         )
@@ -102,7 +102,7 @@ def define_op(
         (rule, convert, "rule goes with convert"),
     ):
         if part is not None and needed is None:
-            raise _bad(name, f"{what}; got it alone", "Pass both, or neither")
+            raise _bad(name, f"{what}, got it alone", "Pass both, or neither")
     return define
 
 
@@ -110,18 +110,18 @@ def _check(name: str, function: Callable[..., Any], mutates_args: Sequence[str])
     if not _NAME.fullmatch(name):
         raise _bad(repr(name), 'the name must be "namespace::op"', "Use letters, digits and _")
     if not inspect.isfunction(function):
-        raise _bad(name, f"a function is decorated; got {function!r}", "Decorate `def ...`")
+        raise _bad(name, f"a function is decorated, got {function!r}", "Decorate `def ...`")
     known = tuple(inspect.signature(function).parameters)
     for argument in mutates_args:
         if argument not in known:
             raise _bad(
                 name,
-                f"mutates_args are arguments of the function, {', '.join(known)}; got {argument!r}",
+                f"mutates_args are arguments of the function, {', '.join(known)}, got {argument!r}",
                 "Name one of them",
             )
     if name in (found.partition(".")[0] for found in torch._C._dispatch_get_all_op_names()):
         raise RegistryError(
-            f"define_op {name}: an op is defined once; got a second at "
+            f"define_op {name}: an op is defined once, got a second at "
             f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}. "
             "Choose another name, or start Python again.",
             code="duplicate-op",
@@ -133,7 +133,7 @@ def _defined(name: str, function: Callable[..., Any], mutates_args: Sequence[str
         return torch.library.custom_op(name, function, mutates_args=tuple(mutates_args))
     except (ValueError, TypeError) as failure:
         first = str(failure).strip().splitlines()[0].rstrip(".")
-        raise _bad(name, f"torch must find a schema; got: {first}", "Annotate it") from failure
+        raise _bad(name, f"torch must find a schema, got: {first}", "Annotate it") from failure
 
 
 def _bad(name: str, what: str, next_step: str) -> RegistryError:

@@ -269,14 +269,14 @@ def _operand_findings(
         kind, types = port.get_element_type().get_type_name(), operand["types"]
         place = rules.place("layers", layer["line"])
         if types is not None and kind not in types:
-            yield "operand types", f"{name} is {', '.join(types)}; got {kind}.", place
+            yield "operand types", f"{name} is {', '.join(types)}, got {kind}.", place
         rank, ranks = port.get_partial_shape().rank, operand["ranks"]
         if ranks is not None and rank.is_static and rank.get_length() not in ranks:
             allowed = " or ".join(str(length) for length in ranks)
-            detail = f"{name} has {allowed} dimensions; got {rank.get_length()}."
+            detail = f"{name} has {allowed} dimensions, got {rank.get_length()}."
             yield "operand ranks", detail, place
         asked = constants.get(name)
         if asked is not None and port.get_node().get_type_name() != "Constant":
             source = rules.place("constants", asked["line"], asked["file"])
             maker = port.get_node().get_friendly_name()
-            yield "constant inputs", f"{name} is a constant; got the result of {maker}.", source
+            yield "constant inputs", f"{name} is a constant, got the result of {maker}.", source

@@ -194,7 +194,7 @@ def _checked(made: type, before: str | None, after: str | None) -> Registered:
     taken = own | {row.name: row.place for row in REGISTERED.values()}
     if name in taken:
         raise RegistryError(
-            f"pass {name}: a name has one pass; got a second at {place}, the first is at "
+            f"pass {name}: a name has one pass, got a second at {place}, the first is at "
             f"{taken[name]}. Rename one of them.",
             code="duplicate-pass",
         )
@@ -208,7 +208,7 @@ def _is_of_openvino(made: Any) -> bool:
 
 
 def _bad(rule: str, received: str, step: str) -> RegistryError:
-    return RegistryError(f"{rule}; got {received}. {step}.", code="bad-pass")
+    return RegistryError(f"{rule}, got {received}. {step}.", code="bad-pass")
 
 
 def run_passes(

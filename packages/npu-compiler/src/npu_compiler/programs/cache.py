@@ -299,7 +299,7 @@ def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
             return model, facts
     raise KindError(
         "npu_compiler.programs.ProgramCache: build must return an openvino.Model, that of "
-        f"load_with_facts one with a dict of facts; got {type(built).__name__}. Return these.",
+        f"load_with_facts one with a dict of facts, got {type(built).__name__}. Return these.",
         code="argument-kind",
     )
 

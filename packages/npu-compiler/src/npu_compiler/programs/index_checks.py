@@ -80,7 +80,7 @@ def check_arrays(
         least, most = int(values.min()), int(values.max())
         if least < low or most >= end:
             raise IndexRangeError(
-                f"program {name}: {_whose(record, {})} must be from {low} to {end - 1}; got "
+                f"program {name}: {_whose(record, {})} must be from {low} to {end - 1}, got "
                 f"{least if least < low else most}. Look at where these integers come from.",
                 code="index-range",
             )

@@ -122,12 +122,12 @@ def compress_weights(
     """
     if mode not in MODES:
         raise OptionError(
-            f"compress_weights: mode is one of {', '.join(MODES)}; got {mode!r}. Choose one.",
+            f"compress_weights: mode is one of {', '.join(MODES)}, got {mode!r}. Choose one.",
             code="quantize-mode",
         )
     if group_size not in (*GROUP_SIZES, None):
         raise OptionError(
-            f"compress_weights: group_size is one of 32, 64, 128, or None; got {group_size!r}. "
+            f"compress_weights: group_size is one of 32, 64, 128, or None, got {group_size!r}. "
             "Choose one.",
             code="quantize-group",
         )

@@ -69,7 +69,7 @@ def round_by_moments(
     """
     if weight.dim() != 2 or weight.shape[1] % group_size:
         raise OptionError(
-            f"round_by_moments: weight must be a matrix whose rows group_size divides; got shape "
+            f"round_by_moments: weight must be a matrix whose rows group_size divides, got shape "
             f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )
@@ -81,7 +81,7 @@ def _check_sums(columns: int, moments: torch.Tensor, drift: torch.Tensor) -> Non
     for name, sums in (("moments", moments), ("drift", drift)):
         if tuple(sums.shape) != (columns, columns) or not bool(sums.isfinite().all()):
             raise OptionError(
-                f"round_by_moments: {name} must be finite numbers of shape ({columns}, {columns}); "
+                f"round_by_moments: {name} must be finite numbers of shape ({columns}, {columns}), "
                 f"got shape {tuple(sums.shape)}, {int((~sums.isfinite()).sum())} not finite. Pass "
                 "the sums over all inputs of the product; calls must not overflow.",
                 code="quantize-data",

@@ -195,7 +195,7 @@ def _eager(
         raise  # a library is missing, whatever the sizes
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as failure:
         raise SuiteError(
-            f"{architecture.name}: a draw of sizes must be one that the model takes; got {sizes}, "
+            f"{architecture.name}: a draw of sizes must be one that the model takes, got {sizes}, "
             f"and torch says {(str(failure).splitlines() or [''])[0][:120]}. Try another draw.",
             code="suite-sizes",
         ) from failure

@@ -80,6 +80,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> SuiteError:
     close = difflib.get_close_matches(name, listed, n=3)
     hint = f"Did you mean {' or '.join(close)}?" if close else f"Known: {', '.join(listed)}."
     return SuiteError(
-        f"npu_compiler.suite: {what} must be one of its own; got {name!r}. {hint}",
+        f"npu_compiler.suite: {what} must be one of its own, got {name!r}. {hint}",
         code="suite-name",
     )

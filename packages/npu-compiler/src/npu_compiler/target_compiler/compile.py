@@ -160,7 +160,7 @@ class TargetCompiler:
                     self._keep(key, report, f"{model.get_friendly_name()}, {chosen}")
         except OSError as failure:
             raise TargetError(
-                f"target: the model's file must be written for the compiler; got "
+                f"target: the model's file must be written for the compiler, got "
                 f"{failure.strerror}. Make room, or set NPU_COMPILE_TMPDIR.",
                 code="target-cache",
             ) from failure

@@ -103,7 +103,7 @@ def remove(release: str) -> None:
             found = {one.name: one for one in home.glob("[0-9]*") if installed_source(one)}
             if release not in found:
                 raise TargetError(
-                    f"release: must be an installed one ({', '.join(sorted(found)) or 'none'}); "
+                    f"`release` must be an installed one ({', '.join(sorted(found)) or 'none'}), "
                     f"got {release!r}. `npu-compiler target list` shows them.",
                     code="target-absent",
                 )
@@ -116,7 +116,7 @@ def remove(release: str) -> None:
 
 def _unwritable(home: Path, failure: OSError) -> TargetError:
     return TargetError(
-        f"target: {str(home)!r} must be a folder that can be written, with 1 GB of room; got "
+        f"target: {str(home)!r} must be a folder that can be written, with 1 GB of room, got "
         f"{failure.strerror}. Make room, or set NPU_COMPILE_CACHE_DIR.",
         code="target-cache",
     )
@@ -134,7 +134,7 @@ def _fetch(release: str, place: Path, *, shows_progress: bool) -> Path:
     if done.returncode or not wheels:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise TargetError(
-            f"openvino=={release}: pip must fetch the wheel for Windows; got: {said} Fetch it with "
+            f"openvino=={release}: pip must fetch the wheel for Windows, got: {said} Fetch it with "
             "`pip download --no-deps --platform win_amd64 --python-version 3.11 "
             f"--only-binary=:all: openvino=={release}` on a machine that reaches PyPI, and pass "
             "--wheel with its path.",
@@ -149,14 +149,14 @@ def _check(wheel: Path, release: str) -> None:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as failure:
         raise TargetError(
-            f"wheel: must be a file that can be read; got {str(wheel)!r}: {failure.strerror}. "
+            f"`wheel` must be a file that can be read, got {str(wheel)!r}: {failure.strerror}. "
             "Correct the path.",
             code="target-download",
         ) from failure
     if found != RELEASES[release]:
         raise TargetError(
             f"{wheel.name}: its SHA-256 must be {RELEASES[release]}, which PyPI publishes for "
-            f"openvino {release} (cp311, win_amd64); got {found}. Nothing was installed. Fetch it "
+            f"openvino {release} (cp311, win_amd64), got {found}. Nothing was installed. Fetch it "
             "again, from PyPI.",
             code="target-hash",
         )
@@ -171,6 +171,6 @@ def _unpack(wheel: Path, folder: Path, release: str) -> None:
                     shutil.copyfileobj(source, file)
     if not (folder / _LIBRARIES[0]).is_file():
         raise TargetError(
-            f"{wheel.name}: must hold {_LIBRARIES[0]}; release {release} lacks it. Choose another.",
+            f"`{wheel.name}` must hold {_LIBRARIES[0]}; release {release} lacks it. Use another.",
             code="target-compiler",
         )

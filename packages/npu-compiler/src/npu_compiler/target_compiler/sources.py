@@ -107,7 +107,7 @@ def list_sources() -> Iterator[CompilerSource]:
     if given is not None:
         if not os.path.isfile(given):  # noqa: PTH113  # of names that are too long, too
             raise TargetError(
-                f"NPU_TARGET_COMPILER: must be the path of a library; got {str(given)!r}, which "
+                f"`NPU_TARGET_COMPILER` must be the path of a library, got {str(given)!r}, which "
                 "is not a file. Correct it, or unset it.",
                 code="target-compiler",
             )

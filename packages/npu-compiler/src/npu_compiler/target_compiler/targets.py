@@ -155,7 +155,7 @@ def vendors() -> tuple[Vendor, ...]:
             made.append(entry.load()())
         except Exception as failure:  # noqa: BLE001  # of one wheel, which others do not need
             warnings.warn(
-                f"target: the entry point {entry.name} ({entry.value}) must be a Vendor; got "
+                f"target: the entry point {entry.name} ({entry.value}) must be a Vendor, got "
                 f"{type(failure).__name__}: {failure}. Repair or uninstall its wheel. "
                 "[target-compiler]",
                 RuntimeWarning,
@@ -171,7 +171,7 @@ def find_vendor(name: str) -> Vendor:
             return vendor
     known = ", ".join(vendor.name for vendor in vendors())
     raise OptionError(
-        f"vendor: must be one of {known}; got {name!r}. Install the wheel that adds it.",
+        f"`vendor` must be one of {known}, got {name!r}. Install the wheel that adds it.",
         code="unknown-target",
     )
 
@@ -206,8 +206,8 @@ def find_target(name: str, *, graphs: bool | None = False) -> Target:
                 else "Nothing here runs its programs; use npu_compiler.export(targets=...)"
             )
             raise OptionError(
-                f"target: must be one whose compiler takes "
-                f"{'graphs' if graphs else 'programs of OpenVINO'} here; got {name!r}. {way}.",
+                f"`target` must be one whose compiler takes "
+                f"{'graphs' if graphs else 'programs of OpenVINO'} here, got {name!r}. {way}.",
                 code="target-form",
             )
     known = [target.name for _, target in every]
@@ -218,7 +218,7 @@ def find_target(name: str, *, graphs: bool | None = False) -> Target:
         for _, target in every
     )
     raise OptionError(
-        f"target: must be one of {listed}; got {name!r}.{hint} `npu-compiler target list` shows "
+        f"`target` must be one of {listed}, got {name!r}.{hint} `npu-compiler target list` shows "
         "them.",
         code="unknown-target",
     )
@@ -231,7 +231,7 @@ def check_release(release: str, releases: Iterable[str]) -> None:
         near = difflib.get_close_matches(release, known, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise TargetError(
-            f"release: must be one of {', '.join(known)}; got {release!r}.{hint} Choose one of "
+            f"`release` must be one of {', '.join(known)}, got {release!r}.{hint} Choose one of "
             "these.",
             code="target-release",
         )

@@ -97,7 +97,7 @@ class CompilerProcess:
             said = " ".join(filter(None, (ended or " ".join(line[1:2]), last)))
             self.close()
             raise TargetError(
-                f"NPU compiler: {library} must start; got: {said.rstrip('.')}. Run "
+                f"NPU compiler: {library} must start, got: {said.rstrip('.')}. Run "
                 "`npu-compiler target list`, and install another version if this one is damaged.",
                 code="target-compiler",
             )
@@ -124,7 +124,7 @@ class CompilerProcess:
             text += log.read_text(errors="replace")
         if line[:1] == ["error"]:
             raise TargetError(
-                f"NPU compiler: the client must read its request and write the blob; got: "
+                f"NPU compiler: the client must read its request and write the blob, got: "
                 f"{line[1]}. Make room in {str(self.folder)!r}, or set TMPDIR.",
                 code="target-cache",
             )

@@ -123,4 +123,4 @@ def _said(found: KeptSearch) -> str:
 
 
 def _refusal(rule: str, received: str, step: str) -> LoweringError:
-    return LoweringError(f"keep_float32='auto': {rule}; got {received}. {step}.", code="keep-auto")
+    return LoweringError(f"keep_float32='auto': {rule}, got {received}. {step}.", code="keep-auto")

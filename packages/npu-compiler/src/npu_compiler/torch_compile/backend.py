@@ -101,7 +101,7 @@ def _with_setting(config: CompilerConfig) -> CompilerConfig:
             raise
         raise OptionError(
             'NPU_COMPILE_TARGET must be "openvino", "kernels", "NPU" or a name of `npu-compiler '
-            f"target list`; got {target!r}. Unset the variable for the automatic choice.",
+            f"target list`, got {target!r}. Unset the variable for the automatic choice.",
             code="bad-setting",
         ) from failure
 
@@ -275,7 +275,7 @@ def compile(  # noqa: A001  # the name that users know
     if not isinstance(model, nn.Module) or is_compiled:
         what = "a result of torch.compile" if is_compiled else type(model).__name__
         raise OptionError(
-            f"npu_compiler.compile: model must be an nn.Module that is not compiled; got {what}. "
+            f"npu_compiler.compile: model must be an nn.Module that is not compiled, got {what}. "
             'Pass the module itself; for other callables use torch.compile(..., backend="npu").',
             code="compile-module",
         )
@@ -303,7 +303,7 @@ def refresh(model: Callable[..., Any]) -> None:
     """
     if not callable(model):
         raise OptionError(
-            f"npu_compiler.refresh: model must be a module or a function; got "
+            f"npu_compiler.refresh: model must be a module or a function, got "
             f"{type(model).__name__}. Pass the model whose weights changed.",
             code="compile-module",
         )

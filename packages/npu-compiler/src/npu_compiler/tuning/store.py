@@ -156,7 +156,7 @@ def _record(content: Mapping[str, Any]) -> TuningRecord:
 
 def _file_error(path: str | os.PathLike[str], rule: str, received: str | None) -> TuningError:
     return TuningError(
-        f"tuning records {os.fspath(path)}: {rule}; got {received}. Write one with "
+        f"tuning records {os.fspath(path)}: {rule}, got {received}. Write one with "
         "npu-compiler tune --export.",
         code="tuning-file",
     )

@@ -103,7 +103,7 @@ def read_adapter(path: str | Path) -> AdapterFile:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(
-            f"{folder}: must be a LoRA adapter; got {kind}. Merge it with PEFT, and load the "
+            f"`{folder}` must be a LoRA adapter, got {kind}. Merge it with PEFT, and load the "
             "merged model.",
             code="adapter-kind",
         )
@@ -168,7 +168,7 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 def _unreadable(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{path}: must be part of a LoRA adapter in safetensors; got: {reason.rstrip('.')}. Pass "
+        f"`{path}` must be part of a LoRA adapter in safetensors, got: {reason.rstrip('.')}. Pass "
         "the folder that PEFT's save_pretrained wrote.",
         code="adapter-unreadable",
     )
@@ -198,7 +198,7 @@ def port_sizes(model: torch.nn.Module, modules: Sequence[str]) -> dict[str, tupl
             module = model.get_submodule(path)
         except AttributeError:
             raise ModelError(
-                f"{path}: an adapter must change layers that the model has; got none of that name. "
+                f"{path}: an adapter must change layers that the model has, got none of that name. "
                 "Load the model that it was trained on.",
                 code="adapter-base",
             ) from None
@@ -303,7 +303,7 @@ def adapted(
 
 def _no_linear(path: str, kind: str) -> CaptureError:
     return CaptureError(
-        f"{path}: an adapter in use must change linear layers that read (batch, tokens, inputs); "
+        f"{path}: an adapter in use must change linear layers that read (batch, tokens, inputs), "
         f"got {kind}. Merge it into the model with `npu-llm merge`.",
         code="adapter-module",
     )

@@ -120,7 +120,7 @@ def _merge_layer(
 
 def _other_base(file: AdapterFile, what: str) -> ModelError:
     return ModelError(
-        f"{file.path}: must change layers that the model has, of their sizes; got {what}. Pass the "
-        "model that it was trained on.",
+        f"`{file.path}` must fit the model's layers and their sizes, got {what}. Pass the model "
+        "that it was trained on.",
         code="adapter-base",
     )

@@ -170,7 +170,7 @@ def _without_length(shape: Any) -> tuple[int, ...]:
 
 def _unusable(path: Path, reason: str) -> OptionError:
     return OptionError(
-        f"--data: must be a readable text of at least {_FEWEST_TOKENS} tokens; got {path}: "
+        f"`--data` must be a readable text of at least {_FEWEST_TOKENS} tokens, got {path}: "
         f"{reason}. Pass some pages like those that the model will read and write.",
         code="quantize-text",
     )

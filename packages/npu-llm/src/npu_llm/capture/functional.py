@@ -138,8 +138,8 @@ def _kept_dtype(node: fx.Node, written: fx.Node) -> fx.Node:
 
 def _refused(node: fx.Node, reason: str) -> CaptureError:
     return CaptureError(
-        f"{call_place(node)}: must write into memory of the step's own, by views "
-        f"that can be undone; got one that {reason}. Models that do so are not supported yet.",
+        f"{call_place(node)} must write into memory of the step's own, by views "
+        f"that can be undone, got one that {reason}. Models that do so are not supported yet.",
         code="writes-view",
     )
 

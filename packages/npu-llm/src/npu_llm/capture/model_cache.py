@@ -415,6 +415,6 @@ def _has_tensor(value: Any) -> bool:
 def _unsupported(model: torch.nn.Module, got: str) -> CaptureError:
     return CaptureError(
         f"{type(model).__name__}: its cache must be keys and values, or states of one size for "
-        f"each sequence; got {got}. Use a model of transformers that keeps one of these.",
+        f"each sequence, got {got}. Use a model of transformers that keeps one of these.",
         code="unsupported-cache",
     )

@@ -108,7 +108,7 @@ def _added(longer: Any, cache: fx.Node) -> fx.Node:
     dim = longer.args[1] if len(longer.args) > 1 else 0
     if parts[0] is not cache or dim not in (2, -2):
         raise CaptureError(
-            f"{cache.name}: a step must append its new tokens to the past ones; got "
+            f"{cache.name}: a step must append its new tokens to the past ones, got "
             f"{longer.target}. Run such a model in the dynamic pipeline.",
             code="static-cache",
         )

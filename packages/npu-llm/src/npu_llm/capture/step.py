@@ -191,7 +191,7 @@ def capture_step(
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
-                f"{type(model).__name__}: must be traceable with a cache of varying length; got: "
+                f"`{type(model).__name__}` must be traceable with a cache of varying length, got: "
                 f"{lines[0].rstrip('.')}. Only models whose step is free of such a condition are "
                 "supported.",
                 code="capture-failed",
@@ -419,7 +419,7 @@ def _check_sizes(
     for name, size in watched.items():
         if isinstance(size, int) or size.node.maybe_as_int() is not None:
             raise CaptureError(
-                f"{type(model).__name__}: the {name} must be free to vary; got a model whose code "
+                f"{type(model).__name__}: the {name} must be free to vary, got a model whose code "
                 f"fixes it at {size}. Such models are not supported yet.",
                 code="fixed-size",
             )

@@ -90,7 +90,7 @@ class ChatSession:
         """
         if overflow not in _OVERFLOWS:
             raise OptionError(
-                f"overflow: must be one of {', '.join(_OVERFLOWS)}; got {overflow!r}. Omit it "
+                f"`overflow` must be one of {', '.join(_OVERFLOWS)}, got {overflow!r}. Omit it "
                 "for an error.",
                 code="overflow-policy",
             )
@@ -517,7 +517,7 @@ class ChatSession:
         count = len(self._messages)
         if not -count <= index < count:
             raise OptionError(
-                f"index: must be the index of one of the {count} messages; got {index}. "
+                f"`index` must be the index of one of the {count} messages, got {index}. "
                 "`messages` lists them.",
                 code="message-index",
             )
@@ -528,7 +528,7 @@ class ChatSession:
         """Keeps other threads out while the body runs."""
         if not self._lock.acquire(blocking=False):
             raise SessionError(
-                "ChatSession: must be used by one thread at a time; got a call during an "
+                "`ChatSession` must be used by one thread at a time, got a call during an "
                 "answer. Wait for the answer, or stop it with cancel().",
                 code="session-busy",
             )
@@ -544,7 +544,7 @@ def _as_message(message: str | Message) -> dict[str, Any]:
     if isinstance(message, Mapping) and isinstance(message.get("role"), str):
         return dict(message)
     raise OptionError(
-        f"message: must be a string, or a mapping with a role and its content; got {message!r}. "
+        f"`message` must be a string, or a mapping with a role and its content, got {message!r}. "
         'Pass {"role": "tool", "content": "..."}, for example.',
         code="message-kind",
     )
@@ -592,7 +592,7 @@ def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> No
     ):
         if given is not None and not all(callable(getattr(given, one, None)) for one in methods):
             raise KindError(
-                f"ChatSession: {name} must have {' and '.join(methods)}; got a "
+                f"ChatSession: {name} must have {' and '.join(methods)}, got a "
                 f"{type(given).__name__}. Omit it, or pass one.",
                 code="argument-kind",
             )
@@ -609,7 +609,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _own_option(received: str) -> OptionError:
     return OptionError(
-        "ChatSession: must answer with one sequence, from the messages and the cache that it "
-        f"keeps; got {received}. Omit it, or call the model's generate.",
+        "`ChatSession` must answer with one sequence, from the messages and the cache that it "
+        f"keeps, got {received}. Omit it, or call the model's generate.",
         code="session-option",
     )

@@ -107,8 +107,8 @@ def write_session(path: Path, saved: SavedSession) -> None:
                 os.fsync(written.fileno())
     except (OSError, SafetensorError, TypeError, ValueError) as failure:
         raise SessionError(
-            f"{path}: must be in a writable folder with room for the session, whose messages must "
-            f"be values that JSON can hold; got: {failure}. Save it elsewhere.",
+            f"`{path}` must be in a writable folder with room for the session, whose messages must "
+            f"be values that JSON can hold, got: {failure}. Save it elsewhere.",
             code="session-unwritable",
         ) from failure
 
@@ -139,8 +139,8 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
     for what in ("name", "precision", "config"):
         if getattr(held, what) != getattr(model, what):
             raise SessionError(
-                f"{path}: must be restored with the model that the session was held with, "
-                f"{held.name} in {held.precision}; got {model.name} in {model.precision}, which "
+                f"`{path}` must be restored with the model that the session was held with, "
+                f"{held.name} in {held.precision}, got {model.name} in {model.precision}, which "
                 f"differs by its {what}. Load that model, or start a new session.",
                 code="session-model",
             )
@@ -161,8 +161,8 @@ def _check_kind(path: Path, metadata: Mapping[str, str]) -> None:
 
 def _unreadable(path: Path, received: str) -> SessionError:
     return SessionError(
-        f"{path}: must be a session that npu-llm saved, whole and of a format that this version "
-        f"knows; got {received}. Restore another, or start a new session.",
+        f"`{path}` must be a session that npu-llm saved, whole and of a format that this version "
+        f"knows, got {received}. Restore another, or start a new session.",
         code="session-unreadable",
     )
 

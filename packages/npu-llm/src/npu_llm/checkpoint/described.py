@@ -36,8 +36,8 @@ def check_config_suffices(model: Any, path: Path, *, auto: Any) -> None:
     differs = _first_difference(model, plain)
     if differs is not None:
         raise ModelError(
-            f"{path}: must be a model that transformers' config.json can describe, to be written "
-            f"as a checkpoint; got another {differs}. Use the GGUF file with the adapter, or merge "
+            f"`{path}` must be a model that transformers' config.json can describe, to be written "
+            f"as a checkpoint, got another {differs}. Use the GGUF file with the adapter, or merge "
             "into the model's own checkpoint.",
             code="gguf-config",
         )

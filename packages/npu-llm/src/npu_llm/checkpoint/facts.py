@@ -250,7 +250,7 @@ def _without_weights(folder: Path) -> ModelError:
     other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
     return ModelError(
         f"{folder}: a model's weights must be model.safetensors, or an index and the files that it "
-        f"names; got {', '.join(other[:3]) or 'none'}. Get them in that format, or convert "
+        f"names, got {', '.join(other[:3]) or 'none'}. Get them in that format, or convert "
         "them with save_pretrained.",
         code="weights-missing",
     )
@@ -258,7 +258,7 @@ def _without_weights(folder: Path) -> ModelError:
 
 def _unreadable(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{path}: must be the JSON configuration of a transformers model; got: {reason}. "
+        f"`{path}` must be the JSON configuration of a transformers model, got: {reason}. "
         "Download the file again.",
         code="config-unreadable",
     )

@@ -81,7 +81,7 @@ def read_folder_headers(folder: Path) -> dict[str, TensorSpec]:
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise ModelError(
-            f"{folder}: must contain all {len(names)} files that {_INDEX} names; "
+            f"`{folder}` must contain all {len(names)} files that {_INDEX} names; "
             f"{len(absent)} are missing, such as {absent[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )

@@ -154,7 +154,7 @@ def _check_placement(
     if unfit := sorted(info["mismatched_keys"]):
         name, given, wanted = unfit[0]
         raise ModelError(
-            f"{source.path}: must have weights of the shapes that config.json implies; "
+            f"`{source.path}` must have weights of the shapes that config.json implies; "
             f"{len(unfit)} differ, such as {name}: got {list(given)} instead of {list(wanted)}. "
             "Get weights and config.json of the same model.",
             code="weights-shape",
@@ -162,14 +162,14 @@ def _check_placement(
     if missing := sorted(info["missing_keys"]):
         # transformers would continue with random numbers in their place.
         raise ModelError(
-            f"{source.path}: must contain all weights of the model; {len(missing)} are missing, "
+            f"`{source.path}` must contain all weights of the model; {len(missing)} are missing, "
             f"such as {missing[0]}. Get the whole checkpoint.",
             code="weights-missing",
         )
     left = [] if ignore_unexpected else unexpected(source, model, info["unexpected_keys"])
     if left:
         raise ModelError(
-            f"{source.path}: must contain only weights that {type(model).__name__} has a place "
+            f"`{source.path}` must contain only weights that {type(model).__name__} has a place "
             f"for; {len(left)} are left over, such as {', '.join(left[:3])}. Check that "
             "config.json belongs to these weights; to drop them, which may change the results, "
             "pass ignore_unexpected=True or --ignore-unexpected.",
@@ -240,7 +240,7 @@ def _check_architecture(
         step = "Take a model for that, or load this one with NPUAutoModel."
     raise ModelError(
         f"{source.path}: its architecture must be {what} that transformers "
-        f"{metadata.version('transformers')} has; got {kind!r}"
+        f"{metadata.version('transformers')} has, got {kind!r}"
         f"{', which it has as another kind of model' if known else ''}. "
         f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}{step}",
         code="unknown-architecture",

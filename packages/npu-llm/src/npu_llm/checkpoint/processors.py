@@ -71,8 +71,8 @@ def load_beside(
 def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
     """Returns the error [missing-processor] for a model that comes without one."""
     return ModelError(
-        f"{path}: must come with {what}, which prepares its inputs; got: {received}. Get the whole "
-        "checkpoint.",
+        f"`{path}` must come with {what}, which prepares its inputs, got: {received}. Get the "
+        "whole checkpoint.",
         code="missing-processor",
     )
 
@@ -80,7 +80,7 @@ def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
 def untrusted(path: Path, what: str) -> ModelError:
     """Returns the error for code of a checkpoint that is not trusted: [remote-code]."""
     return ModelError(
-        f"{path}: {what} must be one that transformers has, or its code must be trusted; got code "
+        f"{path}: {what} must be one that transformers has, or its code must be trusted, got code "
         "inside the checkpoint. Read its .py files, then pass trust_remote_code=True or "
         "--trust-remote-code to run them.",
         code="remote-code",

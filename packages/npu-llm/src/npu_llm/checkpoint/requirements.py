@@ -207,7 +207,7 @@ def check_memory(
     if not is_built and need.first_start_bytes > need.running_bytes:
         parts.append(f"{need.building_bytes / _GIGA:.1f} GB to build the program once")
     raise MemoryNeedError(
-        f"{name}: must fit into the available memory; it needs {needed / _GIGA:.1f} GB "
+        f"`{name}` must fit into the available memory; it needs {needed / _GIGA:.1f} GB "
         f"({', '.join(parts)}), {available / _GIGA:.1f} GB are available. "
         f"{_advice(facts, precision, need, available, is_built=is_built, kernels=kernels)}",
         code="memory-need",
@@ -235,7 +235,7 @@ def check_disk(
     free = shutil.disk_usage(place).free
     if needed > free:
         raise CacheError(
-            f"{folder}: must have room for {name} in {precision.words}, "
+            f"`{folder}` must have room for {name} in {precision.words}, "
             f"{needed / _GIGA:.2f} GB; {free / _GIGA:.2f} GB are free. Make room, choose a lower "
             "precision, or name another folder (cache_dir, --cache-dir, NPU_LLM_CACHE_DIR).",
             code="disk-need",

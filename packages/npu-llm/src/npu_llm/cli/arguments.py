@@ -195,7 +195,7 @@ def check_model(options: argparse.Namespace) -> None:
     temperature = given.get("temperature")
     if temperature is not None and not 0 < temperature <= MAX_TEMPERATURE:
         raise OptionError(
-            f"--temperature: must be above 0 and at most {MAX_TEMPERATURE}; got {temperature}. "
+            f"`--temperature` must be above 0 and at most {MAX_TEMPERATURE}, got {temperature}. "
             "Pass --greedy for the most likely token each time.",
             code="temperature-range",
         )
@@ -267,7 +267,7 @@ def positive(text: str) -> int:
     """Parses a whole number that is at least 1, for argparse."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value
 
 
@@ -293,7 +293,7 @@ def given_text(subject: str, argument: str) -> str:
         text = check_text(subject, argument)
     if not text.strip():
         raise OptionError(
-            f"{subject}: must contain some text; got {text!r}. Pass some, or - to read it from "
+            f"`{subject}` must contain some text, got {text!r}. Pass some, or - to read it from "
             "standard input.",
             code="empty-prompt",
         )
@@ -334,7 +334,7 @@ def read_markdown(text: str) -> bool | None:
     value = value.strip()
     if value not in ("on", "off"):
         raise OptionError(
-            f"/set {MARKDOWN}: must be on or off; got {value!r}. Write /set {MARKDOWN} off, say.",
+            f"/set `{MARKDOWN}` must be on or off, got {value!r}. Write /set {MARKDOWN} off, say.",
             code="chat-setting",
         )
     return value == "on"
@@ -349,14 +349,14 @@ def read_setting(text: str) -> tuple[str, Value]:
     name, _, value = text.replace("=", " ").partition(" ")
     if name not in SETTINGS:
         raise OptionError(
-            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}; got {name!r}. "
+            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}, got {name!r}. "
             "Write /set temperature 0.7, say.",
             code="chat-setting",
         )
     number = _parsed(name, value.strip())
     if number is None:
         raise OptionError(
-            f"/set {name}: must be {SETTINGS[name][1]}; got {value.strip()!r}. Write a number.",
+            f"/set `{name}` must be {SETTINGS[name][1]}, got {value.strip()!r}. Write a number.",
             code="chat-setting",
         )
     return name, number
@@ -368,7 +368,7 @@ def option_type(name: str) -> Callable[[str], Value]:
     def parse(text: str) -> Value:
         number = _parsed(name, text)
         if number is None:
-            raise argparse.ArgumentTypeError(f"must be {SETTINGS[name][1]}; got {text!r}")
+            raise argparse.ArgumentTypeError(f"must be {SETTINGS[name][1]}, got {text!r}")
         return number
 
     return parse

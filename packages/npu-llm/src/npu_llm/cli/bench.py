@@ -60,7 +60,7 @@ def _check(options: argparse.Namespace) -> None:
         check_writable(options.plot)
     if options.server is not None and options.plot is not None:
         raise OptionError(
-            f"--plot: must be used without --server, whose figures are percentiles; got "
+            f"`--plot` must be used without --server, whose figures are percentiles, got "
             f"{options.plot}. Pass --json.",
             code="remote-option",
         )
@@ -77,7 +77,7 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text)
     except OSError as failure:
         raise OptionError(
-            f"{file}: must be writable; got {failure.strerror}. Name another file.",
+            f"`{file}` must be writable, got {failure.strerror}. Name another file.",
             code="output-file",
         ) from failure
 
@@ -167,5 +167,5 @@ def _lengths(text: str) -> list[int]:
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0; got {value}")
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
     return value

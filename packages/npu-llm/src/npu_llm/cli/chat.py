@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.server is not None and options.session is not None:
         raise OptionError(
-            f"--session: must be used without --server, which keeps no cache here; got "
+            f"`--session` must be used without --server, which keeps no cache here, got "
             f"{options.session}. Omit one.",
             code="remote-option",
         )
@@ -145,7 +145,7 @@ class LocalModels:
 
         if reads_images(name):
             raise OptionError(
-                f"/model: must be a model of text here; got {name}, which reads images. Start "
+                f"`/model` must be a model of text here, got {name}, which reads images. Start "
                 f"npu-llm chat --model {name}.",
                 code="chat-model",
             )

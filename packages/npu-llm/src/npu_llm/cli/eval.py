@@ -93,13 +93,13 @@ def _check(options: argparse.Namespace) -> None:
             parse_dtype(name)
         elif options.sparse_attention is None:
             raise OptionError(
-                "--compare dense: must come with --sparse-attention; got none. Add it, or name a "
+                "--compare `dense` must come with --sparse-attention, got none. Add it, or name a "
                 "precision.",
                 code="eval-compare",
             )
     if options.max_loss is not None and not compared:
         raise OptionError(
-            "--max-loss: must come with a precision to compare with; got --compare none. Omit "
+            "`--max-loss` must come with a precision to compare with, got --compare none. Omit "
             "one of them.",
             code="eval-compare",
         )
@@ -131,7 +131,7 @@ def _by_text(options: argparse.Namespace) -> int:
     if options.model is not None and _task_of(options.model) != _GENERATES:
         raise OptionError(
             f"{options.model}: a model that does not continue text is measured by samples of its "
-            "task; got none. Pass --data FILE; the guide on measuring has the form of a sample.",
+            "task, got none. Pass --data FILE; the guide on measuring has the form of a sample.",
             code="eval-data",
         )
     # Heavy: a mistyped command should not wait for these.
@@ -194,14 +194,14 @@ def _by_data(options: argparse.Namespace) -> int:
     task = find_task(options.model)
     if task == _GENERATES:
         raise OptionError(
-            f"--data: must be omitted for a model that continues text; got {options.data}. Pass "
+            f"`--data` must be omitted for a model that continues text, got {options.data}. Pass "
             "--text FILE, on which perplexity is measured.",
             code="eval-data",
         )
     form, compared = form_of(task), _compared(options)
     if "cosine" in form.measures and not compared:
         raise OptionError(
-            "--compare: vectors must be compared with those of another precision; got none. Omit "
+            "--compare: vectors must be compared with those of another precision, got none. Omit "
             "it for float32.",
             code="eval-compare",
         )
@@ -297,13 +297,13 @@ def _perplexity(options: argparse.Namespace, text: str, *, scored_from: int | No
 def _check_options(options: argparse.Namespace) -> None:
     if options.model is None:
         raise OptionError(
-            "--data: must come with --model, whose task says what samples are; got none. Add it.",
+            "`--data` must come with --model, whose task says what samples are, got none. Add it.",
             code="eval-data",
         )
     for name in _OF_TEXT:
         if getattr(options, name) is not None:
             raise OptionError(
-                f"--{name.replace('_', '-')}: is for models that continue text; got it beside "
+                f"--{name.replace('_', '-')}: is for models that continue text, got it beside "
                 "--data. Omit one of them.",
                 code="eval-data",
             )
@@ -314,7 +314,7 @@ def _languages(options: argparse.Namespace, task: str) -> dict[str, Any]:
     if task != _TRANSLATES:
         if options.source is not None or options.to is not None:
             raise OptionError(
-                "--from, --to: must be omitted for a model that does not translate; got "
+                "--from, `--to` must be omitted for a model that does not translate, got "
                 f"{options.source or options.to}. Omit them.",
                 code="language-unknown",
             )

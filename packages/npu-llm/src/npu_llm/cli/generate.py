@@ -119,12 +119,12 @@ def _schema(file: Path) -> Any:
         found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as failure:
         raise OptionError(
-            f"{file}: must be a file with a JSON schema; got {failure}. Name another.",
+            f"`{file}` must be a file with a JSON schema, got {failure}. Name another.",
             code="schema-file",
         ) from failure
     if not isinstance(found, dict):
         raise OptionError(
-            f"{file}: must have a JSON object; got a {type(found).__name__}. Write the schema in "
+            f"`{file}` must have a JSON object, got a {type(found).__name__}. Write the schema in "
             "it.",
             code="schema-file",
         )

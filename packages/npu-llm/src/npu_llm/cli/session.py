@@ -83,8 +83,8 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
     if entry is None:
         if not has_torch():
             raise ModelError(
-                "--model: must be an exported kernel program, without further options, where torch "
-                f"is not installed; got {options.model}. Install torch, or export the model.",
+                "`--model` must be an exported kernel program, without further options, if torch "
+                f"is not installed, got {options.model}. Install torch, or export the model.",
                 code="torch-missing",
             )
         return start(options, display)

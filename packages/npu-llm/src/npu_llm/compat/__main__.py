@@ -48,7 +48,7 @@ def _find(words: Sequence[str]) -> Program:
     is_module = words[:1] == ["-m"]
     if len(words) <= is_module:
         raise OptionError(
-            "program: must be a script, or -m and a module; got none. Name one, or see --help.",
+            "`program` must be a script, or -m and a module, got none. Name one, or see --help.",
             code="script-missing",
         )
     name, *arguments = words[is_module:]

@@ -87,7 +87,7 @@ def activate() -> None:
     found = sys.modules.get(NAME)
     if found is not None:
         raise CompatError(
-            f"npu_llm.compat: must be chosen before {NAME} is imported; got the library itself, "
+            f"`npu_llm.compat` must be chosen before {NAME} is imported, got the library itself, "
             f"from {getattr(found, '__file__', None)}. Activate it first, or run the program by "
             "`python -m npu_llm.compat`.",
             code="compat-imported",
@@ -173,6 +173,6 @@ class _Loader(Loader):
 
 def _error(short: str, advice: str) -> CompatError:
     return CompatError(
-        f"{NAME}.{short}: must be a part that is served here; got one that is not. {advice}",
+        f"`{NAME}.{short}` must be a part that is served here, got one that is not. {advice}",
         code="compat-absent",
     )

@@ -76,7 +76,7 @@ class CrossCache(StepCache):
         self._check_sound()
         if self._positions is not None and past + tokens > self._positions:
             raise ContextError(
-                f"decoder_input_ids: the decoder holds {self._positions:,} tokens; got "
+                f"decoder_input_ids: the decoder holds {self._positions:,} tokens, got "
                 f"{past + tokens:,}. Ask for fewer new tokens.",
                 code="context-overflow",
             )

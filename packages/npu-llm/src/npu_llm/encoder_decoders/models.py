@@ -235,8 +235,8 @@ class EncoderDecoderModel(MultiPartModel):
         """Checks that the model can return weights of cross-attention, if that is requested."""
         if asked and "attending" not in self._entry.about["outputs"]:
             raise OptionError(
-                "output_attentions: must be omitted for a model that does not align its tokens by "
-                "them (alignment_heads of its generation config); got True. Omit it.",
+                "`output_attentions` must be omitted for a model that does not align its tokens by "
+                "them (alignment_heads of its generation config), got True. Omit it.",
                 code="no-inner-states",
             )
         return asked
@@ -289,7 +289,7 @@ def check_encoder_inputs(
         found = check_tokens(main, values.get(main), vocabulary)
         if limit is not None and found.shape[1] > limit:
             raise ContextError(
-                f"{main}: the encoder takes {limit:,} tokens; got {found.shape[1]:,}. Shorten or "
+                f"{main}: the encoder takes {limit:,} tokens, got {found.shape[1]:,}. Shorten or "
                 "split the text.",
                 code="context-overflow",
             )
@@ -303,7 +303,7 @@ def check_encoder_inputs(
             mask = torch.ones(shape, dtype=torch.int64)
         if tuple(mask.shape) != shape:
             raise OptionError(
-                f"attention_mask: must have the shape of {main}, {shape}; got "
+                f"`attention_mask` must have the shape of {main}, {shape}, got "
                 f"{tuple(mask.shape)}. Pass the mask that came with it.",
                 code="step-shape",
             )

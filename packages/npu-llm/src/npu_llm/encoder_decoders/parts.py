@@ -111,7 +111,7 @@ def trace_parts(model: Any, source: ModelSource, *, is_static: bool) -> TracedMo
     name = type(model).__name__
     if not hasattr(transformers, name) or not model.config.is_encoder_decoder:
         raise ModelError(
-            f"{source.path}: must be a model with an encoder and a decoder that transformers has; "
+            f"`{source.path}` must be a model with an encoder and a decoder that transformers has, "
             f"got {name}. Load it with another class, such as NPUModelForCausalLM.",
             code="model-task",
         )
@@ -338,7 +338,7 @@ def _layout(model: Any, seen: Any) -> _Layout:
 
 def _unsupported(model: Any, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its decoder must keep keys and values of one size in all layers; "
+        f"{type(model).__name__}: its decoder must keep keys and values of one size in all layers, "
         f"got {got}. Such models are not supported yet.",
         code="unsupported-cache",
     )
@@ -359,7 +359,7 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
     version = metadata.version("transformers")
     if int(version.partition(".")[0]) < 5:
         raise CaptureError(
-            f"{type(model).__name__}: must be traced with transformers 5 for the static pipeline; "
+            f"`{type(model).__name__}` must be traced with transformers 5 for the static pipeline, "
             f"got {version}. Update it, or run the model in the dynamic pipeline.",
             code="static-positions",
         )
@@ -371,7 +371,7 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
     if not is_fixed and (model.main_input_name != "input_ids" or not has_masks):
         raise CaptureError(
             f"{type(model).__name__}: its encoder must read tokens with a mask, or spectra of a "
-            f"fixed length, for the static pipeline; got one that reads {model.main_input_name}, "
+            f"fixed length, for the static pipeline, got one that reads {model.main_input_name}, "
             "whose padding would change its results. Run it in the dynamic pipeline.",
             code="static-encoder",
         )
@@ -463,7 +463,7 @@ def _example_inputs(model: Any, *, batch: int, length: int) -> dict[str, torch.T
             return {name: torch.zeros(batch, int(config.num_mel_bins), frames)}
     raise CaptureError(
         f"{type(model).__name__}: its encoder must read tokens, samples, or spectra of a fixed "
-        f"length; got one that reads {name}. Such models are not supported yet.",
+        f"length, got one that reads {name}. Such models are not supported yet.",
         code="unknown-encoder",
     )
 

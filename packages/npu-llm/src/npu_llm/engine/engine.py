@@ -86,8 +86,8 @@ class EngineOptions:
         budget = self.max_num_batched_tokens
         if budget is not None and budget <= self.max_num_seqs:
             raise OptionError(
-                f"max_step_tokens: must be above the {self.max_num_seqs} requests that run at "
-                f"once, so that prompts have a share; got {budget}. Raise it, or "
+                f"`max_step_tokens` must be above the {self.max_num_seqs} requests that run at "
+                f"once, so that prompts have a share, got {budget}. Raise it, or "
                 "let fewer requests run.",
                 code="step-tokens",
             )
@@ -200,7 +200,7 @@ class Engine:
                 raise stopping()
             if self._unfinished + len(sequences) > limit:
                 raise ServerError(
-                    f"server: takes {limit} requests at once; got one more. Ask again later.",
+                    f"server: takes {limit} requests at once, got one more. Ask again later.",
                     code="server-busy",
                 )
             self._unfinished += len(sequences)
@@ -217,7 +217,7 @@ class Engine:
         limit = self.options.max_num_seqs + self.options.max_waiting
         if count > limit:
             raise OptionError(
-                f"requests: must be at most {limit:,} at once, which run or wait; got {count:,} "
+                f"`requests` must be at most {limit:,} at once, which run or wait, got {count:,} "
                 "answers to one request. Request fewer answers, or send fewer prompts.",
                 code="request-count",
             )
@@ -352,7 +352,7 @@ class Engine:
         length = len(request.prompt)
         if length == 0:
             raise OptionError(
-                "prompt: must have at least one token; got none. Pass some text.",
+                "`prompt` must have at least one token, got none. Pass some text.",
                 code="empty-prompt",
             )
         self._model.check_tokens(request.prompt)
@@ -462,7 +462,7 @@ def _score_prompts(chunks: Several[Chunk], logits: Logits) -> Logits:
 
 def _no_room(num_tokens: int) -> ContextError:
     return ContextError(
-        f"cache: must have room for the prompt; got {num_tokens:,} tokens, which are more than it "
+        f"`cache` must have room for the prompt, got {num_tokens:,} tokens, which are more than it "
         "holds. Shorten the prompt, or start the server with more cache memory.",
         code="cache-blocks",
     )

@@ -140,7 +140,7 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as missing:
         raise OptionError(
-            f"evaluate_task: this measure needs {name}; got {missing}. Run pip install "
+            f"evaluate_task: this measure needs {name}, got {missing}. Run pip install "
             "'npu-llm[eval]'.",
             code="missing-measure",
         ) from missing

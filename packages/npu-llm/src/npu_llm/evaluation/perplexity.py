@@ -88,7 +88,7 @@ def evaluate(
     """
     if not getattr(model, "has_tokenizer", False):
         raise OptionError(
-            "model: must be one that npu_llm.load returned, with its tokenizer; got a "
+            "`model` must be one that npu_llm.load returned, with its tokenizer, got a "
             f"{type(model).__name__} without one. Load it from a folder that holds the tokenizer.",
             code="foreign-model",
         )
@@ -100,7 +100,7 @@ def evaluate(
         context = "no bound" if bound is None else f"{bound:,} tokens"
         raise OptionError(
             "evaluate: the text must have at least one window of tokens, the window must be "
-            "between 2 and the context's length, and the stride between 1 and the window; got "
+            "between 2 and the context's length, and the stride between 1 and the window, got "
             f"{len(tokens):,} tokens, window {window:,}, stride {step:,}, context of {context}. "
             "Pass a longer text or a smaller window.",
             code="eval-text",
@@ -112,7 +112,7 @@ def evaluate(
         if not dense <= (scored_from or 0) < window:
             raise OptionError(
                 "evaluate: scored_from must be less than the window, and at least as many tokens "
-                f"as are attended to all; got {scored_from}, window {window:,}, "
+                f"as are attended to all, got {scored_from}, window {window:,}, "
                 f"{dense:,} tokens. Pass a larger window.",
                 code="eval-text",
             )
@@ -209,6 +209,6 @@ def read_text(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "bytes that are not UTF-8"
         raise OptionError(
-            f"{file}: must be a text file in UTF-8; got {reason}. Pass another file.",
+            f"`{file}` must be a text file in UTF-8, got {reason}. Pass another file.",
             code="eval-text",
         ) from failure

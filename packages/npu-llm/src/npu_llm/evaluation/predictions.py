@@ -129,7 +129,7 @@ def _classes_of_texts(
 ) -> list[Any]:
     if int(model.config.num_labels) < 2:
         raise OptionError(
-            f"{model.name}: accuracy needs a model of two classes at least; got one that gives a "
+            f"{model.name}: accuracy needs a model of two classes at least, got one that gives a "
             "number. Measure another model.",
             code="eval-task",
         )
@@ -172,7 +172,7 @@ def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions
         question = tokenizer(sample["question"])["input_ids"]
         if limit is not None and len(question) + _LEAST_CONTEXT > limit:
             raise ContextError(
-                f"{model.name}: it takes texts of {limit:,} tokens; got a question of "
+                f"{model.name}: it takes texts of {limit:,} tokens, got a question of "
                 f"{len(question):,}. Shorten it.",
                 code="context-overflow",
             )

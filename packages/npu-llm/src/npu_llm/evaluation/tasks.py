@@ -79,7 +79,7 @@ def form_of(task: str) -> Form:
     if task not in FORMS:
         known = ", ".join(sorted(one.removeprefix("AutoModelFor") for one in FORMS))
         raise OptionError(
-            f"evaluate_task: the model's task must be one of {known}; got "
+            f"evaluate_task: the model's task must be one of {known}, got "
             f"{task.removeprefix('AutoModelFor')}. Compare its results with a library for that "
             "task.",
             code="eval-task",
@@ -176,7 +176,7 @@ def _unfit(place: str, form: Form, received: str) -> OptionError:
         for name, kind in form.fields.items()
     )
     return OptionError(
-        f"{place}: a sample must have {wanted}; got {received}. Correct it.", code="eval-data"
+        f"{place}: a sample must have {wanted}, got {received}. Correct it.", code="eval-data"
     )
 
 
@@ -249,14 +249,14 @@ def evaluate_task(
     """
     if batch_size < 1:
         raise OptionError(
-            f"batch_size: must be at least 1; got {batch_size}. Omit it for the default.",
+            f"`batch_size` must be at least 1, got {batch_size}. Omit it for the default.",
             code="batch-size",
         )
     task = task_of(model)
     form = form_of(task)
     labels = labels_of(model.config)
     if not samples:
-        raise OptionError("samples: there must be at least one; got none. Pass some.",
+        raise OptionError("samples: there must be at least one, got none. Pass some.",
                           code="eval-data")  # fmt: skip
     for number, sample in enumerate(samples, 1):
         check_sample(sample, form, f"sample {number}", labels=labels)
@@ -283,7 +283,7 @@ def task_of(model: Any) -> str:
     auto = getattr(type(model), "_auto", None)
     if auto is None:
         raise OptionError(
-            "evaluate_task: the model must be of one of npu_llm's classes for tasks; got a "
+            "evaluate_task: the model must be of one of npu_llm's classes for tasks, got a "
             f"{type(model).__name__}. Load it with NPUAutoModel.from_pretrained.",
             code="foreign-model",
         )

@@ -54,7 +54,7 @@ class Adapters:
             given = (layer.first.shape[1], layer.second.shape[0])
             if given != tuple(sizes[module]):
                 raise ModelError(
-                    f"{file.path}: must change layers of the model's sizes; got {module} of "
+                    f"`{file.path}` must change layers of the model's sizes, got {module} of "
                     f"{given[0]} inputs and {given[1]} outputs instead of {sizes[module][0]} and "
                     f"{sizes[module][1]}. Load the model that it was trained on.",
                     code="adapter-base",
@@ -91,7 +91,7 @@ class Adapters:
         if unknown:
             known = ", ".join(self._files) or "none"
             raise OptionError(
-                f"set_adapter: must name adapters that were loaded, which are: {known}; got "
+                f"`set_adapter` must name adapters that were loaded, which are: {known}, got "
                 f"{unknown[0]!r}. Load it with load_adapter.",
                 code="adapter-name",
             )
@@ -137,7 +137,7 @@ def check_usable(file: AdapterFile) -> None:
         if names:
             raise ModelError(
                 f"{file.path}: an adapter in use must change linear layers by low-rank matrices "
-                f"alone; got {what}, such as {names[0]}. Merge it into the model with `npu-llm "
+                f"alone, got {what}, such as {names[0]}. Merge it into the model with `npu-llm "
                 "merge`.",
                 code="adapter-kind",
             )
@@ -183,7 +183,7 @@ class AdaptedModel:
         name = file.path.resolve().name if name is None else name
         if name in self.names:
             raise OptionError(
-                f"load_adapter: must give each adapter a name of its own; got {name!r} again. "
+                f"`load_adapter` must give each adapter a name of its own, got {name!r} again. "
                 "Pass another name.",
                 code="adapter-name",
             )
@@ -218,7 +218,7 @@ class AdaptedModel:
         if is_exported or not source.exists():
             raise OptionError(
                 f"{file.path}: an adapter needs the model's own files, to compile a program that "
-                f"takes it; got {entry.folder}. Load the checkpoint, or merge the adapter into it "
+                f"takes it, got {entry.folder}. Load the checkpoint, or merge the adapter into it "
                 "with `npu-llm merge`.",
                 code="adapter-source",
             )

@@ -159,7 +159,7 @@ class EntryModel:
             longest = self._entry.facts.long_context
             has_more = longest is not None and self._entry.max_context is None
             raise ContextError(
-                f"{self._entry.name}: its context holds {self.context_length:,} tokens; got "
+                f"{self._entry.name}: its context holds {self.context_length:,} tokens, got "
                 f"{length:,}. Shorten the prompt, or ask for fewer new tokens"
                 f"{f', or load it with max_context, at most {longest:,}' if has_more else ''}.",
                 code="context-overflow",

@@ -54,7 +54,7 @@ class ExportedModel(EntryModel):
         entry = folder if isinstance(folder, Entry) else open_exported(Path(folder).expanduser())
         if entry.pipeline != "kernels":
             raise ModelError(
-                f"{entry.folder}: must be a kernel program to start without torch; got the "
+                f"`{entry.folder}` must be a kernel program to start without torch, got the "
                 f"{entry.pipeline} pipeline. Export it with pipeline='kernels', or use "
                 "npu_llm.load.",
                 code="exported-kernels",
@@ -100,7 +100,7 @@ class ExportedModel(EntryModel):
     def constraints(self) -> NoReturn:
         """Raises OptionError [exported-option]: a form of an answer needs torch."""
         raise OptionError(
-            "form: must be omitted where torch is not used; got one. Use npu_llm.load.",
+            "`form` must be omitted where torch is not used, got one. Use npu_llm.load.",
             code="exported-option",
         )
 
@@ -124,7 +124,7 @@ class ExportedModel(EntryModel):
         tokens = self.text_tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not all(isinstance(token, int) for token in tokens):
             raise KindError(
-                "generate: prompt must be a text or integers; got a sequence of others. Pass the "
+                "generate: prompt must be a text or integers, got a sequence of others. Pass the "
                 "tokens of a tokenizer.",
                 code="argument-kind",
             )
@@ -133,7 +133,7 @@ class ExportedModel(EntryModel):
         if params is None or params.stop:
             raise OptionError(
                 "generate: options must be those of npu_llm.engine.sampling_params without stop "
-                f"strings; got {_names(options)}. Use npu_llm.load for others.",
+                f"strings, got {_names(options)}. Use npu_llm.load for others.",
                 code="exported-option",
             )
         engine = Engine(self, EngineOptions.whole_batch(1))

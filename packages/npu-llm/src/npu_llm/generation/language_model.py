@@ -135,7 +135,7 @@ class LanguageModel(EntryModel):
         """
         if not self.end_tokens:
             raise OptionError(
-                "form: must be asked of a model with an end token, by which the answer ends; "
+                "`form` must be asked of a model with an end token, by which the answer ends, "
                 "got none. Set generation_config.eos_token_id.",
                 code="answer-form",
             )
@@ -171,7 +171,7 @@ class LanguageModel(EntryModel):
         """
         if not isinstance(cache, StepCache):
             raise KindError(
-                f"cache: must be what new_cache() returned; got {type(cache).__name__}. Keep one "
+                f"`cache` must be what new_cache() returned, got {type(cache).__name__}. Keep one "
                 "for each sequence.",
                 code="argument-kind",
             )

@@ -335,7 +335,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         unfit = [name for name in _WITHOUT_FORM if options.get(name) not in (None, 1)]
         if unfit:
             raise OptionError(
-                f"form: must be asked of greedy search or sampling; got {unfit[0]} too. Omit one.",
+                f"`form` must be asked of greedy search or sampling, got {unfit[0]} too. Omit one.",
                 code="answer-form",
             )
         given = options.get("logits_processor") or ()
@@ -346,7 +346,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             super()._validate_model_kwargs(model_kwargs)
         except ValueError as error:
             raise OptionError(
-                f"generate: options must be those of transformers' generate and of forward; got "
+                f"generate: options must be those of transformers' generate and of forward, got "
                 f"others: {error}. Check their spelling.",
                 code="generate-option",
             ) from error
@@ -410,12 +410,12 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         for name in ("output_attentions", "output_hidden_states"):
             if kwargs.get(name):
                 raise OptionError(
-                    f"{name}: a compiled model returns only logits; got True. Omit it.",
+                    f"{name}: a compiled model returns only logits, got True. Omit it.",
                     code="no-inner-states",
                 )
         if cache is not None and not isinstance(cache, StepCache):
             raise OptionError(
-                "past_key_values: must be a cache that this model returned; got a "
+                "`past_key_values` must be a cache that this model returned, got a "
                 f"{type(cache).__name__}. Omit it for a new one.",
                 code="foreign-cache",
             )

@@ -62,14 +62,14 @@ def generate_with_static_shape(
     if length >= max_length or (context is not None and max_length > context):
         bound = "" if context is None else f", and at most {context:,}, the model's context"
         raise ContextError(
-            f"max_length: must be more than the prompt's {length:,} tokens{bound}; got "
+            f"`max_length` must be more than the prompt's {length:,} tokens{bound}, got "
             f"{max_length:,}. Shorten the prompt, or load the model with a larger max_context.",
             code="context-overflow",
         )
     if options.get("num_beams", 1) != 1 or "assistant_model" in options:
         raise OptionError(
-            "generate_with_static_shape: must be a greedy search or sampling, which go token by "
-            "token; got another search. Call model.generate for it.",
+            "`generate_with_static_shape` must be a greedy search or sampling, which go token by "
+            "token, got another search. Call model.generate for it.",
             code="static-search",
         )
     if pad_token_id is not None:
@@ -186,7 +186,7 @@ def _full(model: Any) -> NPUModelForCausalLM:
         return model.full
     if not isinstance(model, NPUModelForCausalLM):
         raise OptionError(
-            "model: must come from NPUModelForCausalLM.from_pretrained; got a "
+            "`model` must come from NPUModelForCausalLM.from_pretrained, got a "
             f"{type(model).__name__}. Load it with that class.",
             code="foreign-model",
         )

@@ -66,7 +66,7 @@ def find_architecture(keys: Keys) -> Architecture:
         near = [] if name in REFUSED else difflib.get_close_matches(name, ARCHITECTURES, n=3)
         why = f"; {REFUSED[name]}" if name in REFUSED else ""
         raise ModelError(
-            f"{keys.file.path}: its architecture must be one that npu-llm reads from GGUF files; "
+            f"{keys.file.path}: its architecture must be one that npu-llm reads from GGUF files, "
             f"got {name!r}{why}. {'Similar names: ' + ', '.join(near) + '. ' if near else ''}Use a "
             "checkpoint folder of the model.",
             code="gguf-architecture",

@@ -105,7 +105,7 @@ class Description:
         if weight.shape != shape:
             made_of = ", ".join(one.name for one in weight.tensors[:3])
             raise ModelError(
-                f"{self.keys.file.path}: must have weights of the shapes that its metadata "
+                f"`{self.keys.file.path}` must have weights of the shapes that its metadata "
                 f"implies; {made_of or name} gives {list(weight.shape)} instead of {list(shape)}. "
                 "Convert the model again.",
                 code="weights-shape",
@@ -175,7 +175,7 @@ class Description:
         left, file = self.left_over(), self.keys.file
         if left:
             raise ModelError(
-                f"{file.path}: must have no tensors that the model has no place for; got "
+                f"`{file.path}` must have no tensors that the model has no place for, got "
                 f"{len(left)}, such as {', '.join(left[:3])} (architecture {file.architecture!r}). "
                 "Convert the model again, or use a checkpoint folder of it.",
                 code="gguf-tensors",

@@ -388,7 +388,7 @@ def _unpack(blocks: np.ndarray, kind: str, name: str) -> np.ndarray:
     known = getattr(quants, kind, None)
     if known is None or not hasattr(known, "dequantize_blocks"):
         raise ModelError(
-            f"{name}: must be of a type that the installed gguf unpacks, got {kind}. Install a "
+            f"`{name}` must be of a type that the installed gguf unpacks, got {kind}. Install a "
             "newer gguf, or quantize the model to another type.",
             code="gguf-type",
         )
@@ -411,7 +411,7 @@ def _corrupt(path: Path, reason: str) -> ModelError:
 
 def _bad_split(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{path}: must come with all parts of the model; {reason}. Put all parts into one folder, "
+        f"`{path}` must come with all parts of the model; {reason}. Put all parts into one folder, "
         "under the names that they were published with.",
         code="gguf-split",
     )

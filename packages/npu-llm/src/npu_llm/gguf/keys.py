@@ -198,7 +198,7 @@ class Keys:
         found = self.file.tensors.get(name)
         if found is None:
             raise ModelError(
-                f"{self.file.path}: must contain all weights of the model; {name} is missing. Get "
+                f"`{self.file.path}` must contain all weights of the model; {name} is missing. Get "
                 "the whole file, or convert the model again.",
                 code="weights-missing",
             )
@@ -259,7 +259,7 @@ class Keys:
         ]
         if left:
             raise self.refuse(
-                "must have no metadata that would be left out; got "
+                "must have no metadata that would be left out, got "
                 + ", ".join(f"{name} = {self.file.metadata[name]!r:.40}" for name in left[:4])
             )
 

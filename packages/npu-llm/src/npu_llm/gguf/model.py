@@ -77,7 +77,7 @@ def _class_for(described: Description, auto: Any) -> Any:
         made_for, command = ("continuing texts", "generate")
     raise ModelError(
         f"{keys.file.path}: its architecture must be of a model for "
-        f"{auto.__name__.removeprefix('AutoModelFor')}; got {keys.file.architecture!r}, which is "
+        f"{auto.__name__.removeprefix('AutoModelFor')}, got {keys.file.architecture!r}, which is "
         f"for {made_for}. Load it with NPUAutoModel, or run npu-llm {command}.",
         code="unknown-architecture",
     )

@@ -285,7 +285,7 @@ def as_matrix(tables: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
 
 def _exhausted(held: int, reason: str) -> ContextError:
     return ContextError(
-        f"cache: must find a free block of {BLOCK_SLOTS} tokens; got {held:,} blocks in use, "
+        f"`cache` must find a free block of {BLOCK_SLOTS} tokens, got {held:,} blocks in use, "
         f"{reason}. Release caches of other generations, or use fewer or shorter sequences.",
         code="cache-blocks",
     )

@@ -145,8 +145,8 @@ class StepCache(_Base):
             return
         if not self.is_croppable:
             raise OptionError(
-                f"{type(self).__name__}.crop: must be called on a cache that can be cut "
-                f"(is_croppable); got one that cannot, with {kept} of {length} tokens to keep. "
+                f"`{type(self).__name__}.crop` must be called on a cache that can be cut "
+                f"(is_croppable), got one that cannot, with {kept} of {length} tokens to keep. "
                 "Start from a new cache: omit past_key_values.",
                 code="not-croppable",
             )
@@ -195,7 +195,7 @@ class StepCache(_Base):
     def update(self, *_: Any, **__: Any) -> NoReturn:
         """Raises: only the step's program writes keys and values."""
         raise OptionError(
-            f"{type(self).__name__}.update: must not be called; only the compiled program writes "
+            f"`{type(self).__name__}.update` must not be called; only the compiled program writes "
             "keys and values. Start from a new cache: omit past_key_values.",
             code="cache-in-program",
         )
@@ -204,8 +204,8 @@ class StepCache(_Base):
         """Raises OptionError [cache-broken] after a step that was interrupted."""
         if self.is_broken:
             raise OptionError(
-                f"{type(self).__name__}: must not be used after a step was interrupted, since its "
-                "contents are unknown; got another step. Start from a new cache, or reset() this "
+                f"`{type(self).__name__}` must not be used after a step was interrupted, since its "
+                "contents are unknown, got another step. Start from a new cache, or reset() this "
                 "one.",
                 code="cache-broken",
             )
@@ -217,7 +217,7 @@ class StepCache(_Base):
 
     def _wrong_rows(self, received: str) -> OptionError:
         return OptionError(
-            f"{type(self).__name__}: a step must continue rows that the cache holds; got "
+            f"{type(self).__name__}: a step must continue rows that the cache holds, got "
             f"{received}. Keep the batch size, or call reorder_cache with the row of each.",
             code="cache-rows",
         )
@@ -401,13 +401,13 @@ def _check_ids(input_ids: Any) -> None:
     _check_tensor("input_ids", input_ids)
     if input_ids.dim() != 2 or input_ids.numel() == 0:
         raise OptionError(
-            "input_ids: must have shape (batch, tokens) with at least one token; got "
+            "`input_ids` must have shape (batch, tokens) with at least one token, got "
             f"{tuple(input_ids.shape)}. Pass one row per sequence.",
             code="step-shape",
         )
     if input_ids.dtype not in _INTEGERS:
         raise OptionError(
-            f"input_ids: must be integers, the ids of tokens; got {input_ids.dtype}. Pass "
+            f"`input_ids` must be integers, the ids of tokens, got {input_ids.dtype}. Pass "
             "what the tokenizer returned, or int64.",
             code="step-dtype",
         )
@@ -416,7 +416,7 @@ def _check_ids(input_ids: Any) -> None:
 def _check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise OptionError(
-            f"{name}: must be a tensor; got {type(value).__name__}. Pass "
+            f"`{name}` must be a tensor, got {type(value).__name__}. Pass "
             'the result of tokenizer(..., return_tensors="pt"), or make a tensor of it.',
             code="step-dtype",
         )
@@ -426,7 +426,7 @@ def _check_shape(name: str, tensor: Any, shapes: list[tuple[int, int]]) -> None:
     _check_tensor(name, tensor)
     if tuple(tensor.shape) not in shapes:
         raise OptionError(
-            f"{name}: must have shape {shapes[0]}, for the cache's tokens and the new ones; got "
+            f"`{name}` must have shape {shapes[0]}, for the cache's tokens and the new ones, got "
             f"{tuple(tensor.shape)}. Omit it, or extend it with each step.",
             code="step-shape",
         )
@@ -441,7 +441,7 @@ def _kept(logits_to_keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
     wrong = (indices < -tokens) | (indices >= tokens)
     if indices.dim() != 1 or bool(wrong.any()):
         raise OptionError(
-            f"logits_to_keep: must be indices of the {tokens} tokens of this step; got "
+            f"`logits_to_keep` must be indices of the {tokens} tokens of this step, got "
             f"{logits_to_keep.tolist()}. Pass a number, or a vector of indices.",
             code="kept-range",
         )

@@ -223,15 +223,15 @@ class PagedCache(StepCache):
         if not torch.equal(held, before):
             wrong = int((held != before).any(0).nonzero()[0])
             raise OptionError(
-                "attention_mask: must say of the tokens that the cache holds what it said when "
-                f"they were read; got another value for token {wrong}. Start from a new cache to "
+                "`attention_mask` must say of the tokens that the cache holds what it said when "
+                f"they were read, got another value for token {wrong}. Start from a new cache to "
                 "hide tokens.",
                 code="changed-mask",
             )
         if self._counts_distances and bool((real[:, 1:] < real[:, :-1]).any()):
             raise OptionError(
-                "attention_mask: must have padding only before a row's tokens, for a model whose "
-                "attention has a window or slopes; got padding behind a token. Pad on the left, or "
+                "`attention_mask` must have padding only before a row's tokens, for a model whose "
+                "attention has a window or slopes, got padding behind a token. Pad on the left, or "
                 'pass pipeline="dynamic".',
                 code="padding-inside",
             )
@@ -285,7 +285,7 @@ class PagedCache(StepCache):
     def _check_positions(self, low: int, high: int) -> None:
         if self._positions is not None and (low < 0 or high >= self._positions):
             raise OptionError(
-                f"position_ids: must lie between 0 and {self._positions - 1}, which are those that "
-                f"the model has; got {low if low < 0 else high}. Omit them to count the tokens.",
+                f"`position_ids` must be between 0 and {self._positions - 1}, the last position, "
+                f"got {low if low < 0 else high}. Omit them to count the tokens.",
                 code="position-range",
             )

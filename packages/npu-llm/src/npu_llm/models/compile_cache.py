@@ -256,12 +256,12 @@ def _touch(folder: Path) -> None:
 def _unwritable(root: Path, failure: OSError) -> CacheError:
     if failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
-            f"{root}: must have room for the model; got: {failure.strerror}. Nothing of it was "
+            f"`{root}` must have room for the model, got: {failure.strerror}. Nothing of it was "
             "kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or --cache-dir.",
             code="cache-full",
         )
     return CacheError(
-        f"{root}: must be a writable folder; got: {failure.strerror or failure}. Name "
+        f"`{root}` must be a writable folder, got: {failure.strerror or failure}. Name "
         "another with NPU_LLM_CACHE_DIR or --cache-dir.",
         code="cache-unwritable",
     )

@@ -367,7 +367,7 @@ def free_folder(output: str | os.PathLike[str]) -> Path:
         target.rmdir()
     elif target.exists():
         raise OptionError(
-            f"{target}: must be empty or not exist, to be exported to; got a folder or file with "
+            f"`{target}` must be empty or not exist, to be exported to, got a folder or file with "
             "contents. Remove it, or name another.",
             code="output-exists",
         )
@@ -391,8 +391,8 @@ def open_exported(folder: Path) -> Entry:
         missing = sorted(_ABOUT - set(entry.about))
         if "made_with" in missing and "source" in entry.about:
             raise ModelError(
-                f"{folder}: must be a model's own files or what npu_llm.export wrote; got an entry "
-                f"of the compile cache. Pass {entry.about['source']}, which it was made of.",
+                f"`{folder}` must be a checkpoint or an export of npu_llm.export, got an entry of "
+                f"the compile cache. Pass {entry.about['source']}, its source.",
                 code="cache-entry",
             )
         if missing:
@@ -400,7 +400,7 @@ def open_exported(folder: Path) -> Entry:
         _ = entry.blobs  # raises for other records
     except (ValueError, TypeError) as problem:
         raise ModelError(
-            f"{folder}: must be as npu_llm.export wrote it; got: {problem}. Copy it again, or "
+            f"`{folder}` must be as npu_llm.export wrote it, got: {problem}. Copy it again, or "
             "export the model again.",
             code="exported-damaged",
         ) from problem

@@ -170,13 +170,13 @@ def _checked_targets(
     found = find_targets(names)
     if parse_pipeline(pipeline) not in (None, "static"):
         raise OptionError(
-            f"pipeline: must be static with targets, since an NPU's programs have fixed sizes; got "
+            f"`pipeline` must be static with targets, as an NPU's programs have fixed sizes, got "
             f"{pipeline}. Omit it, or export without targets.",
             code="target-pipeline",
         )
     if context < 1:
         raise OptionError(
-            f"blob_context: must be at least 1; got {context}. Omit it for {BLOB_CONTEXT:,}.",
+            f"`blob_context` must be at least 1, got {context}. Omit it for {BLOB_CONTEXT:,}.",
             code="blob-context",
         )
     find_compiler().version()  # raises now instead of after minutes

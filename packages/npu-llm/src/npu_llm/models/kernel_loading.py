@@ -42,7 +42,7 @@ def load_kernels(entry: Entry) -> tuple[KernelProgram, BlockPool]:
         raise
     except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
         raise ModelError(
-            f"{entry.folder}: must hold a kernel program and its weights, as they were written; "
+            f"`{entry.folder}` must hold a kernel program and its weights, as they were written, "
             f"got: {why}. Export the model again, or remove the folder.",
             code="exported-damaged",
         ) from why
@@ -63,7 +63,7 @@ def _check_sparse(entry: Entry, program: KernelProgram) -> None:
     broken = None if entry.sparse_attention is None else why_not_sparse(program)
     if broken is not None:
         raise OptionError(
-            f"sparse_attention: must be omitted for a model that it would break; got "
+            f"`sparse_attention` must be omitted for a model that it would break, got "
             f"{entry.sparse_attention} for {entry.name}, which {broken}. Omit it for dense "
             "attention.",
             code="sparse-attention",

@@ -142,7 +142,7 @@ def refusal_of(captured: CapturedStep, context: int | None) -> str | None:
 
 def why_not(refusal: LoweringError) -> str:
     """Returns a refusal as part of a sentence: the call, its line of Python, and the reason."""
-    call = str(refusal).partition(": must ")[0]
+    call = str(refusal).partition(" must ")[0]
     return f"{call} {refusal.reason}" if refusal.reason else str(refusal).rstrip(".")
 
 
@@ -159,7 +159,7 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
     if captured.states:
         reason = "its model keeps states beside keys and values, which no kernel carries on"
         raise LoweringError(
-            f"the step: must be row-wise; got one that is not: {reason}. Run it in the dynamic "
+            f"the `step` must be row-wise, got one that is not: {reason}. Run it in the dynamic "
             "pipeline.",
             code="not-row-wise",
             reason=reason,

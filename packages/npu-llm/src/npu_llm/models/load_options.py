@@ -87,7 +87,7 @@ class LoadOptions:
         parse_pipeline(self.pipeline)
         if self.device is not None and not _is_npu(self.device):
             raise OptionError(
-                f"device: must be npu; got {self.device!r}. Omit it, and choose what "
+                f"`device` must be npu, got {self.device!r}. Omit it, and choose what "
                 "serves as npu with the variable NPU_DEVICE.",
                 code="other-device",
             )
@@ -201,7 +201,7 @@ class LoadOptions:
         asked = parse_precision(self.dtype)
         if asked is not None and asked != precision:
             raise OptionError(
-                f"dtype: must be that of the exported folder, {precision.name}; got "
+                f"`dtype` must be that of the exported folder, {precision.name}, got "
                 f"{asked.name}. Omit it, or export the model in that precision.",
                 code="exported-dtype",
             )
@@ -209,7 +209,7 @@ class LoadOptions:
             return
         if parse_pipeline(self.pipeline) not in (None, pipeline):
             raise OptionError(
-                f"pipeline: must be that of the exported folder, {pipeline}; got {self.pipeline}. "
+                f"`pipeline` must be that of the exported folder, {pipeline}, got {self.pipeline}. "
                 "Omit it, or export the model for that pipeline.",
                 code="exported-pipeline",
             )
@@ -226,7 +226,7 @@ class LoadOptions:
         """
         if why_not is not None and self.asks_for_kernels:
             raise OptionError(
-                'pipeline: must be "dynamic" or "static" for a model that is no kernel program; '
+                '`pipeline` must be "dynamic" or "static" for a model that is no kernel program; '
                 f'got "kernels". The reason is: {why_not.rstrip(".")}. Omit it to have it chosen.',
                 code="no-kernels",
             )
@@ -246,7 +246,7 @@ class LoadOptions:
             return
         upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
         raise OptionError(
-            f"max_context: must be at least 1{upper}; got {asked:,}. Omit it for as many as "
+            f"`max_context` must be at least 1{upper}, got {asked:,}. Omit it for as many as "
             "the model can take.",
             code="max-context",
         )
@@ -260,16 +260,16 @@ class LoadOptions:
         """
         if self.chosen_keys is not None and pipeline != "kernels":
             raise OptionError(
-                "sparse_attention: must be omitted in a pipeline without blocks of keys to choose "
-                f'from; got {self.chosen_keys} in the pipeline "{pipeline}". Omit it for dense '
+                "`sparse_attention` must be omitted in a pipeline without blocks of keys to choose "
+                f'from, got {self.chosen_keys} in the pipeline "{pipeline}". Omit it for dense '
                 'attention, or pass pipeline="kernels" for a model that can run on the '
                 "host's cores.",
                 code="sparse-attention",
             )
         if self.kept_as is not None and pipeline == "static":
             raise OptionError(
-                "kv_cache: must be omitted in the static pipeline, which keeps keys and values as "
-                f"they are computed; got {self.kv_cache}. Omit it, or pass "
+                "`kv_cache` must be omitted in the static pipeline, which keeps keys and values as "
+                f"they are computed, got {self.kv_cache}. Omit it, or pass "
                 'pipeline="dynamic" where the device is no NPU.',
                 code="static-kv-cache",
             )

@@ -200,8 +200,8 @@ def _static_dtype(
 def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:
     if captured.layers and relocation is None:
         raise CaptureError(
-            f"{type(model).__name__}: must take its tokens' positions as an input, for the static "
-            "pipeline; got a model that counts them itself. Run it in the dynamic pipeline.",
+            f"`{type(model).__name__}` must take its tokens' positions as an input, for the static "
+            "pipeline, got a model that counts them itself. Run it in the dynamic pipeline.",
             code="static-positions",
         )
 

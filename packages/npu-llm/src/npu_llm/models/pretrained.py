@@ -175,8 +175,8 @@ class TaskEntries:
         """
         if self.pipeline is None and options.pipeline is not None:
             raise OptionError(
-                f"pipeline: must be omitted for a model with one step, whose program suits the "
-                f"device; got {options.pipeline!r}. Omit it.",
+                f"`pipeline` must be omitted for a model with one step, whose program suits the "
+                f"device, got {options.pipeline!r}. Omit it.",
                 code="one-step-pipeline",
             )
         self._check_dtype(options)
@@ -242,8 +242,8 @@ class TaskEntries:
     def _check_dtype(self, options: LoadOptions) -> None:
         if options.dtype == "file":
             raise OptionError(
-                f"dtype: must be one of {', '.join(FLOATS_AND_INTEGERS)} for a model of this task, "
-                'whose programs compute from no blocks of a file; got "file". Omit it.',
+                f"`dtype` must be one of {', '.join(FLOATS_AND_INTEGERS)} for a model of this "
+                'task, whose programs cannot compute from blocks of a file, got "file". Omit it.',
                 code="unknown-dtype",
             )
 
@@ -257,8 +257,8 @@ class TaskEntries:
             entry = read_entry(path.absolute())
         except ValueError as problem:
             raise ModelError(
-                f"{path}: must be as export wrote it; got: {problem}. Copy it again, or export the "
-                "model again.",
+                f"`{path}` must be as export wrote it, got: {problem}. Copy it again, or export "
+                "the model again.",
                 code="exported-damaged",
             ) from problem
         task = entry.about.get("task")
@@ -266,7 +266,7 @@ class TaskEntries:
             wanted = self.auto.__name__.removeprefix("AutoModelFor")
             got = "a language model" if task is None else str(task).removeprefix("AutoModelFor")
             raise ModelError(
-                f"{path}: must be exported for {wanted}; got {got}. Load it with the class that "
+                f"`{path}` must be exported for {wanted}, got {got}. Load it with the class that "
                 "exported it.",
                 code="model-task",
             )

@@ -218,7 +218,7 @@ def write_variant(
             draft.rename(folder)
     except OSError as failure:
         raise CacheError(
-            f"{folder}: must be a writable folder; got: {failure.strerror or failure}. "
+            f"`{folder}` must be a writable folder, got: {failure.strerror or failure}. "
             "Name another with NPU_LLM_CACHE_DIR or --cache-dir.",
             code="cache-unwritable",
         ) from failure

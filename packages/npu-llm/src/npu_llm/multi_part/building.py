@@ -157,7 +157,7 @@ def lower_static_step(
     if relocation is None:
         raise CaptureError(
             f"{type(model).__name__}: its {part} must count tokens in a way that is known, for the "
-            "static pipeline; got one that counts them otherwise. Run it in the dynamic pipeline.",
+            "static pipeline, got one that counts them otherwise. Run it in the dynamic pipeline.",
             code="static-positions",
         )
     share_masks(captured.graph_module)
@@ -211,7 +211,7 @@ def _save_part(
                 lowered = _lower(traced)
     except LoweringError as failure:
         raise CaptureError(
-            f"{type(model).__name__}: its {traced.name} must be one program; got: "
+            f"{type(model).__name__}: its {traced.name} must be one program, got: "
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure

@@ -197,7 +197,7 @@ class MultiPartModel(Pretrained):
         for name in refused:
             if named.get(name) is not None and named[name] is not False:
                 raise OptionError(
-                    f"{name}: a compiled model takes tokens and returns logits; got "
+                    f"{name}: a compiled model takes tokens and returns logits, got "
                     f"{type(named[name]).__name__}. Omit it.",
                     code="no-inner-states",
                 )
@@ -212,7 +212,7 @@ class MultiPartModel(Pretrained):
         cache = rename_cache(named)
         if cache is not None and not isinstance(cache, kind):
             raise OptionError(
-                "past_key_values: must be a cache that this model returned; got a "
+                "`past_key_values` must be a cache that this model returned, got a "
                 f"{type(cache).__name__}. Omit it for a new one.",
                 code="foreign-cache",
             )
@@ -230,7 +230,7 @@ def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
         raise _wrong_type(name, ids, "integers", "the tokenizer")
     if ids.dim() != 2 or ids.numel() == 0:
         raise OptionError(
-            f"{name}: must have the shape (batch, tokens), with at least one token; got "
+            f"`{name}` must have the shape (batch, tokens), with at least one token, got "
             f"{tuple(ids.shape)}. Pass one row for each sequence.",
             code="step-shape",
         )
@@ -249,7 +249,7 @@ def check_floats(name: str, value: Any, medium: str) -> torch.Tensor:
         raise _wrong_type(name, value, "floats", "the processor")
     if not bool(value.isfinite().all()):
         raise OptionError(
-            f"{name}: must be finite; got NaN or infinity. Check the {medium} that it was made of.",
+            f"`{name}` must be finite, got NaN or infinity. Check the {medium} it was made from.",
             code="input-not-finite",
         )
     return value
@@ -258,7 +258,7 @@ def check_floats(name: str, value: Any, medium: str) -> torch.Tensor:
 def _wrong_type(name: str, value: Any, wanted: str, maker: str) -> OptionError:
     got = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
     return OptionError(
-        f"{name}: must be a tensor of {wanted}; got {got}. Pass what {maker} returns with "
+        f"`{name}` must be a tensor of {wanted}, got {got}. Pass what {maker} returns with "
         'return_tensors="pt".',
         code="step-dtype",
     )

@@ -203,7 +203,7 @@ def trace_part(
         except TRACE_FAILURES as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
-                f"{type(model).__name__}: its {name} must be traceable with sizes that vary; got: "
+                f"{type(model).__name__}: its {name} must be traceable with sizes that vary, got: "
                 f"{lines[0].rstrip('.')}. Only models free of such a condition are supported.",
                 code="capture-failed",
             ) from failure
@@ -259,7 +259,7 @@ def _check_sizes(
             if isinstance(size, int) or size.node.maybe_as_int() is not None:
                 raise CaptureError(
                     f"{type(model).__name__}: size {dim} of {name} must be free to vary in its "
-                    f"{part}; got a model whose code fixes it at {size}. Such models are not "
+                    f"{part}, got a model whose code fixes it at {size}. Such models are not "
                     "supported yet.",
                     code="fixed-size",
                 )

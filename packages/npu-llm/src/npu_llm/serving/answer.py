@@ -248,7 +248,7 @@ def _raise_failure(ended: Finished) -> None:
         raise ended.error
     if ended.reason == "cancelled":
         raise ServerError(
-            "server: must run until an answer is complete; got the end of the server. Ask again "
+            "`server` must run until an answer is complete, got the end of the server. Ask again "
             "when it has started.",
             code="server-stopping",
         )

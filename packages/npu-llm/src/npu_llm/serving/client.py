@@ -102,7 +102,7 @@ class Connection:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError(
-                f"--server: must be an address such as http://127.0.0.1:8000; got {url!r}. Add "
+                f"`--server` must be an address such as http://127.0.0.1:8000, got {url!r}. Add "
                 "what is missing.",
                 code="server-url",
             )
@@ -211,7 +211,7 @@ class Connection:
             yield response
         except (OSError, http.client.HTTPException, ValueError) as failure:
             raise ServerError(
-                f"{self.url}: must be a server that answers; got {failure}. Start "
+                f"`{self.url}` must be a server that answers, got {failure}. Start "
                 "it, or check the address.",
                 code="server-unreachable",
             ) from failure
@@ -237,7 +237,7 @@ def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
         return _refusal(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
         return ServerError(
-            f"{url}: must answer as OpenAI's interface does; got {response.status} "
+            f"`{url}` must answer as OpenAI's interface does, got {response.status} "
             f"{response.reason}. Check the address.",
             code="server-refused",
         )
@@ -245,7 +245,7 @@ def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
 
 def _refusal(error: Mapping[str, Any]) -> ServerError:
     return ServerError(
-        f"server: must take the request; got: {error.get('message')} Change it, or ask later.",
+        f"`server` must take the request, got: {error.get('message')} Change it, or ask later.",
         code="server-refused",
     )
 

@@ -340,7 +340,7 @@ def _check_tokens(served: ServedModel, field: str, tokens: Iterable[int]) -> Non
     bound = served.model.vocabulary
     if not all(0 <= token < bound for token in tokens):
         raise RequestError(
-            f"{field}: must have tokens from 0 to {bound - 1}; got others. POST /tokenize returns "
+            f"`{field}` must have tokens from 0 to {bound - 1}, got others. POST /tokenize returns "
             "a text's tokens.",
             code="request-field",
             parameter=field,
@@ -390,14 +390,14 @@ def _check_tools(served: ServedModel, request: TextRequest, prompt: Prompt) -> N
         return
     if served.output_format.calls is None:
         raise RequestError(
-            "tools: must be sent to a model whose chat template describes them; got "
+            "`tools` must be sent to a model whose chat template describes them, got "
             f"{served.name}. Omit them.",
             code="request-unsupported",
             parameter="tools",
         )
     if prompt.tool_choice != "auto" and request.make_form is not None:
         raise RequestError(
-            "response_format: must be omitted where a tool must be called; got both. Omit one.",
+            "`response_format` must be omitted where a tool must be called, got both. Omit one.",
             code="request-field",
             parameter="response_format",
         )

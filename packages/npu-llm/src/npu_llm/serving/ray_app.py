@@ -171,8 +171,8 @@ def app(arguments: Mapping[str, str]) -> Any:
     except ValidationError as failure:
         first = failure.errors(include_url=False)[0]
         raise OptionError(
-            f"{'.'.join(map(str, first['loc']))}: must be an argument of "
-            f"npu_llm.serving.ray_app:app with a value that it may have; got: {first['msg']}. "
+            f"`{'.'.join(map(str, first['loc']))}` must be an argument of "
+            f"npu_llm.serving.ray_app:app with a value that it may have, got: {first['msg']}. "
             f"There are {', '.join(Arguments.model_fields)}.",
             code="ray-argument",
         ) from failure

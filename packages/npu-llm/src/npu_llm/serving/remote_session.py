@@ -129,7 +129,7 @@ class RemoteModels:
         names = self._connection.models()
         if name not in names:
             raise OptionError(
-                f"/model: must be one that the server has; got {name!r}. It has "
+                f"`/model` must be one that the server has, got {name!r}. It has "
                 f"{', '.join(names)}.",
                 code="chat-model",
             )

@@ -170,5 +170,5 @@ async def _stream(
 
 def _lost(what: str) -> ServerError:
     return ServerError(
-        f"server: must have a replica that answers; got {what}. Ask again.", code="server-replica"
+        f"`server` must have a replica that answers, got {what}. Ask again.", code="server-replica"
     )

@@ -79,8 +79,8 @@ class Transcriber:
         for name, (value, needed) in named.items():
             if value is not None and not hasattr(self.model.generation_config, needed):
                 raise OptionError(
-                    f"{name}: must be omitted for a model without {needed} in its generation "
-                    f"config, which {type(self.model).__name__} here is; got {value}. Omit it, or "
+                    f"`{name}` must be omitted for a model without {needed} in its generation "
+                    f"config, which {type(self.model).__name__} here is, got {value}. Omit it, or "
                     "take a multilingual Whisper.",
                     code="speech-option",
                 )
@@ -124,7 +124,7 @@ class Transcriber:
             if "language" not in str(failure) or options.language is None:
                 raise
             raise OptionError(
-                f"language: must be one that the model knows; got {options.language[:40]!r}. Pass "
+                f"`language` must be one that the model knows, got {options.language[:40]!r}. Pass "
                 "a code such as en, or a name such as german.",
                 code="speech-option",
             ) from failure

@@ -46,18 +46,18 @@ def read_samples(
         raise _unreadable(subject, str(failure) or "a file that is cut short") from failure
     if held != rate:
         raise OptionError(
-            f"{subject}: must have {rate:,} samples per second, which the model was made for; got "
+            f"`{subject}` must have {rate:,} samples per second, which the model was made for, got "
             f"{held:,}. Convert it, with `ffmpeg -i FILE -ar {rate} NEW.wav` say.",
             code="audio-rate",
         )
     if len(found) < channels:
         raise OptionError(
-            f"{subject}: must hold some sound; got no sample. Pass another file.",
+            f"`{subject}` must hold some sound, got no sample. Pass another file.",
             code="audio-empty",
         )
     if not np.isfinite(found).all():
         raise OptionError(
-            f"{subject}: samples must be finite; got NaN or infinity. Write the file again.",
+            f"{subject}: samples must be finite, got NaN or infinity. Write the file again.",
             code="input-not-finite",
         )
     whole = found[: len(found) // channels * channels].reshape(-1, channels)
@@ -100,7 +100,7 @@ def _samples(content: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64
 
 def _unreadable(subject: str, reason: str) -> OptionError:
     return OptionError(
-        f"{subject}: must be a WAV file of PCM or float samples; got: {reason}. Convert it, with "
+        f"`{subject}` must be a WAV file of PCM or float samples, got: {reason}. Convert it, with "
         "`ffmpeg -i FILE -ar 16000 NEW.wav` say.",
         code="audio-unreadable",
     )

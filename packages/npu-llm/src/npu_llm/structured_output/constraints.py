@@ -79,7 +79,7 @@ class ConstraintMaker:
         tokens = getattr(self._tokenizer, "backend_tokenizer", None)
         if tokens is None:
             raise OptionError(
-                "form: must be asked of a model with a fast tokenizer; got a "
+                "`form` must be asked of a model with a fast tokenizer, got a "
                 f"{type(self._tokenizer).__name__}. Omit it.",
                 code="answer-form",
             )
@@ -150,7 +150,7 @@ class FormConstraint:
         if self._matcher.is_error():
             reason = " ".join(str(self._matcher.get_error()).split())[:300].rstrip(".")
             raise OptionError(
-                "form: must be one that can be followed token by token within bounds; got "
+                "`form` must be one that can be followed token by token within bounds, got "
                 f"{reason}. Simplify it.",
                 code="answer-form",
             )

@@ -113,7 +113,7 @@ def given_form(options: dict[str, Any]) -> Form | None:
         return None
     if len(given) > 1:
         raise OptionError(
-            f"form: must be one of {', '.join(_NAMES)}; got {' and '.join(given)}. Omit the "
+            f"`form` must be one of {', '.join(_NAMES)}, got {' and '.join(given)}. Omit the "
             "others.",
             code="answer-form",
         )
@@ -141,7 +141,7 @@ def llguidance() -> Any:
         return importlib.import_module("llguidance")
     except ImportError as failure:
         raise OptionError(
-            "form: must have llguidance, which bounds answers; got none. Run pip install "
+            "`form` must have llguidance, which bounds answers, got none. Run pip install "
             '"npu-llm[structured]".',
             code="missing-llguidance",
         ) from failure
@@ -201,6 +201,6 @@ def _with_ascii_patterns(schema: Any, depth: int = _MOST_DEPTH) -> Any:
 def _refusal(name: str, reason: str) -> OptionError:
     first = " ".join(reason.split())[:300].rstrip(".")
     return OptionError(
-        f"{name}: must describe a form that answers can be held to; got {first}. Change it.",
+        f"`{name}` must describe a form that answers can be held to, got {first}. Change it.",
         code="answer-form",
     )

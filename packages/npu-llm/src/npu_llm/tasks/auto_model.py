@@ -99,7 +99,7 @@ def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> st
         return "AutoModel"
     raise ModelError(
         f"{source.path}: its architecture must be one of transformers' for a task that is served "
-        f"here; got {architecture!r}. Load it with the class for its task, such as "
+        f"here, got {architecture!r}. Load it with the class for its task, such as "
         "NPUModelForFeatureExtraction.",
         code="unknown-architecture",
     )

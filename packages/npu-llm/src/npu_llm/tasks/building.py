@@ -93,7 +93,7 @@ def make_example(model: Any, *, sizes: dict[str, Any] | None = None) -> Example:
     if not inputs:
         raise CaptureError(
             f"{type(model).__name__}: a model of one step reads input_ids, pixel_values, "
-            f"input_values or input_features; got one that reads {', '.join(taken)}. Such models "
+            f"input_values or input_features, got one that reads {', '.join(taken)}. Such models "
             "are not supported.",
             code="model-inputs",
         )
@@ -190,8 +190,8 @@ class Quantizing:
         if precision.weights not in ("int8", "int4") or not self.inputs:
             received = f"{len(self.inputs)} with {precision.name}"
             raise OptionError(
-                "inputs: must be calls, at least one, by which int4 weights are rounded or int8 "
-                f"activations are scaled; got {received}. Omit them, or pass some with dtype "
+                "`inputs` must be calls, at least one, by which int4 weights are rounded or int8 "
+                f"activations are scaled, got {received}. Omit them, or pass some with dtype "
                 '"int8" or "int4".',
                 code="quantize-inputs",
             )
@@ -373,7 +373,7 @@ def _write_program(
         if isinstance(failure, ExportError) and failure.code == "wrong-result":
             raise
         raise CaptureError(
-            f"{type(model).__name__}: must be one graph whose sizes vary; got: "
+            f"`{type(model).__name__}` must be one graph whose sizes vary, got: "
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure
@@ -394,7 +394,7 @@ def _check_smaller(model: Any, example: Example, program: Path, *, is_exact: boo
     if not _are_equal(found, expected):
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
         raise CaptureError(
-            f"{type(model).__name__}: must compute the same for all sizes; got other results "
+            f"`{type(model).__name__}` must compute the same for all sizes, got other results "
             f"than torch's for {shapes}, since the model's code takes another way there. Such "
             "models are not supported yet.",
             code="fixed-size",

@@ -68,7 +68,7 @@ def bind_inputs(
         ids = found["input_ids"]
         if limit is not None and ids.shape[1] > limit:
             raise ContextError(
-                f"{name}: it takes texts of {limit:,} tokens; got {ids.shape[1]:,}. Shorten or "
+                f"{name}: it takes texts of {limit:,} tokens, got {ids.shape[1]:,}. Shorten or "
                 "split the text, or have the tokenizer truncate it.",
                 code="context-overflow",
             )
@@ -84,7 +84,7 @@ def _check_unread(name: str, key: str, value: Any, names: Sequence[str]) -> None
     if is_all or is_first:
         return  # says what goes without saying
     raise OptionError(
-        f"{name}: its inputs are {', '.join(names)}; got {key}. Omit it: what a program reads "
+        f"{name}: its inputs are {', '.join(names)}, got {key}. Omit it: what a program reads "
         "and returns was fixed when it was captured.",
         code="input-name",
     )
@@ -99,7 +99,7 @@ def _default(name: str, port: PortSpec, found: Mapping[str, torch.Tensor]) -> to
     if port.name == "token_type_ids" and "input_ids" in found:
         return torch.zeros_like(found["input_ids"])
     raise OptionError(
-        f"{name}: must be given {port.name}; got none. Pass what the model's own processor or "
+        f"`{name}` must be given {port.name}, got none. Pass what the model's own processor or "
         "tokenizer returns.",
         code="input-missing",
     )
@@ -110,20 +110,20 @@ def _checked(name: str, port: PortSpec, value: Any) -> torch.Tensor:
     wants_float = port.dtype.startswith(("float", "bfloat"))
     if tensor.is_floating_point() != wants_float:
         raise OptionError(
-            f"{port.name}: must be of {'floats' if wants_float else 'integers'}; got "
+            f"`{port.name}` must be of {'floats' if wants_float else 'integers'}, got "
             f"{tensor.dtype}. Pass what the model's own processor or tokenizer returns.",
             code="step-dtype",
         )
     wrong = _misfit(port, tensor)
     if port.name == "pixel_values" and wrong in (-1, 1):
         raise OptionError(
-            f"{port.name}: must be (batch, channels, height, width) with {port.shape[1]} "
-            f"channels; got {tuple(tensor.shape)}. Prepare it with the model's own processor.",
+            f"`{port.name}` must be (batch, channels, height, width) with {port.shape[1]} "
+            f"channels, got {tuple(tensor.shape)}. Prepare it with the model's own processor.",
             code="image-channels",
         )
     if wrong is not None:
         raise OptionError(
-            f"{port.name}: must have the shape {_plain(port)}, no size 0; got "
+            f"`{port.name}` must have the shape {_plain(port)}, no size 0, got "
             f"{tuple(tensor.shape)}. Pass a batch, as the model's own processor returns with "
             'return_tensors="pt".',
             code="step-shape",
@@ -131,7 +131,7 @@ def _checked(name: str, port: PortSpec, value: Any) -> torch.Tensor:
     tensor = tensor.detach().to("cpu", getattr(torch, port.dtype)).contiguous()
     if wants_float and not bool(tensor.isfinite().all()):
         raise OptionError(
-            f"{port.name}: must be finite; got NaN or infinity. Check the sound or image that it "
+            f"`{port.name}` must be finite, got NaN or infinity. Check the sound or image that it "
             "was made of.",
             code="input-not-finite",
         )

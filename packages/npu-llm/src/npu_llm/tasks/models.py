@@ -123,14 +123,14 @@ class NPUModelForFeatureExtraction(TaskModel):
         """
         if batch_size < 1:
             raise OptionError(
-                f"batch_size: must be at least 1; got {batch_size}. Omit it for the default.",
+                f"`batch_size` must be at least 1, got {batch_size}. Omit it for the default.",
                 code="batch-size",
             )
         limit = self.max_seq_length
         longest = max(map(len, encoded), default=0)
         if limit is not None and longest > limit:
             raise ContextError(
-                f"{self.name}: it takes texts of {limit:,} tokens; got {longest:,}. Shorten or "
+                f"{self.name}: it takes texts of {limit:,} tokens, got {longest:,}. Shorten or "
                 "split the text, or pass truncate=True.",
                 code="context-overflow",
             )
@@ -232,7 +232,7 @@ class NPUModelForSequenceClassification(TaskModel):
         if labels > 2:
             raise ModelError(
                 f"{self.name}: reranking needs a model of one class, or of two, of which the "
-                f"second says that a document answers; got {labels}. Use a cross-encoder.",
+                f"second says that a document answers, got {labels}. Use a cross-encoder.",
                 code="model-task",
             )
         texts = list(documents)
@@ -321,7 +321,7 @@ def pool(tokens: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
     """
     if how not in POOLINGS:
         raise OptionError(
-            f"pooling: must be one of {', '.join(POOLINGS)}; got {how!r}. Omit it for the one "
+            f"`pooling` must be one of {', '.join(POOLINGS)}, got {how!r}. Omit it for the one "
             "that the checkpoint records.",
             code="unknown-pooling",
         )
@@ -355,7 +355,7 @@ def read_pooling(folder: Path) -> str:
     found = [{"lasttoken": "last"}.get(key, _RECORDED.get(key, key)) for key in chosen]
     if len(found) != 1 or found[0] not in POOLINGS:
         raise OptionError(
-            f"{path}: the pooling must be one of {', '.join(POOLINGS)}; got "
+            f"{path}: the pooling must be one of {', '.join(POOLINGS)}, got "
             f"{', '.join(found) or 'none'}. Pass pooling= yourself.",
             code="unknown-pooling",
         )

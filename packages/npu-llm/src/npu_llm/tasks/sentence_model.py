@@ -32,7 +32,7 @@ class _NpuTransformer(Transformer):  # type: ignore[misc]
     ) -> Any:
         if transformer_task != "feature-extraction" or is_peft_model:
             raise OptionError(
-                f"{model_name_or_path}: the npu backend takes encoders without adapters; got "
+                f"{model_name_or_path}: the npu backend takes encoders without adapters, got "
                 f"{'an adapter' if is_peft_model else transformer_task}. Merge the adapter, or "
                 "use another backend.",
                 code="model-task",

@@ -331,7 +331,7 @@ def _named_refusals(messages: Sequence[Message]) -> Iterator[None]:
     except (TemplateError, RecursionError) as failure:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise OptionError(
-            f"messages: must suit the model's chat template; got the roles {roles}, "
+            f"`messages` must suit the model's chat template, got the roles {roles}, "
             f"and it says: {failure}. Change the messages, or omit the system message.",
             code="chat-template",
         ) from failure

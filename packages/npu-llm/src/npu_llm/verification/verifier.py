@@ -133,7 +133,7 @@ class Verifier:
 def wrong_result(name: str, finding: str) -> WrongResultError:
     """Returns the error for a model whose program differs from torch: [wrong-result]."""
     return WrongResultError(
-        f"{name}: its program must compute what torch computes; got another result for {finding}. "
+        f"{name}: its program must compute what torch computes, got another result for {finding}. "
         "The program is not used. Try another dtype or pipeline, and please report this; "
         'verify="off" runs it anyway.',
         code="wrong-result",

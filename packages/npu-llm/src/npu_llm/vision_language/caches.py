@@ -95,7 +95,7 @@ class LanguageCache(StepCache):
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> NoReturn:
         """Raises [foreign-cache]: only models of images and text read embeddings into it."""
         raise OptionError(
-            "past_key_values: must be a cache that this model returned; got that of a model of "
+            "`past_key_values` must be a cache that this model returned, got that of a model of "
             "images and text. Omit it for a new one.",
             code="foreign-cache",
         )
@@ -137,8 +137,8 @@ class LanguageCache(StepCache):
             if mask.is_floating_point() != adds:
                 wanted_dtype = torch.float32 if adds else torch.bool
                 raise OptionError(
-                    f"{MASK}: must be {wanted_dtype} for this model, if it says of each "
-                    f"token which others it attends to; got {mask.dtype}. Pass a mask (batch, "
+                    f"`{MASK}` must be {wanted_dtype} for this model, if it says of each "
+                    f"token which others it attends to, got {mask.dtype}. Pass a mask (batch, "
                     "tokens) of 1 and 0.",
                     code="step-dtype",
                 )
@@ -152,7 +152,7 @@ class LanguageCache(StepCache):
         self._check_sound()
         if self._context is not None and tokens > self._context:
             raise ContextError(
-                f"input_ids: the model's context holds {self._context:,} tokens, images included; "
+                f"input_ids: the model's context holds {self._context:,} tokens, images included, "
                 f"got {tokens:,}. Shorten the prompt, pass fewer images, or ask for fewer new "
                 "tokens.",
                 code="context-overflow",
@@ -199,15 +199,15 @@ def _check_one_text(positions: torch.Tensor | None) -> None:
     of_text = positions if positions.dim() == 2 else positions[0]
     if bool((of_text.diff() != 1).any()):
         raise OptionError(
-            "position_ids: must count up by one where no attention_mask is given, since others "
-            "mean several texts in a row; got a jump. Pass the mask, and a row for each text.",
+            "`position_ids` must count up by one where no attention_mask is given, since others "
+            "mean several texts in a row, got a jump. Pass the mask, and a row for each text.",
             code="step-shape",
         )
 
 
 def _unfit(name: str, wanted: tuple[int, ...], got: Any) -> OptionError:
     return OptionError(
-        f"{name}: must have shape {wanted}, for the cache's tokens and the new ones; got "
+        f"`{name}` must have shape {wanted}, for the cache's tokens and the new ones, got "
         f"{tuple(got.shape)}. Omit it, or extend it with each step.",
         code="step-shape",
     )

@@ -93,7 +93,7 @@ class NPUModelForImageTextToText(MultiPartModel):
                 if known is not None:
                     wanted = f"with {_listed(known['inputs'], known['choices'])}"
                 raise OptionError(
-                    f"{name}: must be called as when it was captured, {wanted}; got {got}. Omit "
+                    f"`{name}` must be called as when it was captured, {wanted}, got {got}. Omit "
                     "options of images, or load a checkpoint that has them in its config.",
                     code="input-name",
                 )
@@ -161,7 +161,7 @@ class NPUModelForImageTextToText(MultiPartModel):
         length, most = kwargs["input_ids_length"], self.context_length
         if most is not None and length > most:
             raise ContextError(
-                f"{self._entry.name}: its context holds {most:,} tokens, images included; "
+                f"{self._entry.name}: its context holds {most:,} tokens, images included, "
                 f"got {length:,}. Shorten the prompt, or pass fewer images.",
                 code="context-overflow",
             )
@@ -180,7 +180,7 @@ def _wrong_count(config: Any, named: dict[str, Any]) -> OptionError:
         if named.get(name) is not None
     ]
     return OptionError(
-        "input_ids: must have as many image tokens as the encoder gives vectors of the images; got "
+        "`input_ids` must have an image token for each vector of the image encoder, got "
         f"{' and '.join(counts)}. Pass text and images as the model's processor returns them.",
         code="image-tokens",
     )
@@ -242,7 +242,7 @@ def check_images(given: Mapping[str, Any], example: Sequence[int]) -> None:
         if value.dim() not in ranks or tuple(value.shape[-len(fixed) :]) != fixed or not len(value):
             what = "numbers of a patch" if len(fixed) == 1 else "channels, height and width"
             raise OptionError(
-                f"{name}: its last sizes must be the {what}, {_sizes(fixed)}; got "
+                f"{name}: its last sizes must be the {what}, {_sizes(fixed)}, got "
                 f"{tuple(value.shape)}. Prepare images with the model's own processor.",
                 code="image-channels",
             )

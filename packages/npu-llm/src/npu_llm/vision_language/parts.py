@@ -56,7 +56,7 @@ def trace_parts(model: Any, source: ModelSource, *, is_static: bool) -> TracedMo
     name = type(model).__name__
     if not hasattr(transformers, name) or not hasattr(model, "get_image_features"):
         raise ModelError(
-            f"{source.path}: must be a model of images and text that transformers has; got {name}. "
+            f"`{source.path}` must be a vision-language model of transformers, got {name}. "
             "Load it with another class, such as NPUModelForCausalLM.",
             code="model-task",
         )
@@ -229,7 +229,7 @@ def describe_part(model: Any, part: TracedPart, examples: Mapping[str, Example])
         got = ", ".join(f"{name} with sizes {dims} that vary" for name, dims in varying.items())
         raise CaptureError(
             f"{type(model).__name__}: its {part.name} must read images, tokens or patches one by "
-            f"one, for the static pipeline; got {got}. Run it in the dynamic pipeline.",
+            f"one, for the static pipeline, got {got}. Run it in the dynamic pipeline.",
             code="static-parts",
         )
     before = [1] * (leading - 1)

@@ -72,7 +72,7 @@ def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict
 
 def _refused(got: str) -> ModelError:
     return ModelError(
-        f"messages: must be ones that the model's chat template takes; got: {got}. Ask a single "
+        f"`messages` must be ones that the model's chat template takes, got: {got}. Ask a single "
         "question, without a system message.",
         code="chat-template",
     )

@@ -138,8 +138,8 @@ class StaticVisionLanguage(StaticParts):
         count = next(len(one) for port, one in given.items() if self._dims(name, port)[0] == -1)
         if count > _MAX_PATCHES:
             raise ContextError(
-                f"pixel_values: must have at most {_MAX_PATCHES:,} patches in the static "
-                f"pipeline, of all images together; got {count:,}. Pass fewer or smaller images.",
+                f"`pixel_values` must have at most {_MAX_PATCHES:,} patches in the static "
+                f"pipeline, of all images together, got {count:,}. Pass fewer or smaller images.",
                 code="context-overflow",
             )
         size = self._only_size(name) or _doubled(_SMALLEST_PATCHES * merge, count)

@@ -65,8 +65,8 @@ def find_parts(model: Any) -> dict[str, torch.nn.Module]:
     languages = [name for name, child in children.items() if embed in set(child.modules())]
     if head is None or len(languages) != 1:
         raise CaptureError(
-            f"{type(model).__name__}: must have a language model with an embedding of tokens, and "
-            f"a head, beside its image encoder; got {', '.join(children) or 'no parts'}. Such "
+            f"`{type(model).__name__}` must have a language model with an embedding of tokens, and "
+            f"a head, beside its image encoder, got {', '.join(children) or 'no parts'}. Such "
             "models are not supported yet.",
             code="unknown-encoder",
         )
@@ -203,8 +203,8 @@ def with_positions(
         return dict(tensors)
     if precompute_export_inputs is None:
         raise CaptureError(
-            f"{type(module).__name__}: must take what follows from its grid as inputs, which "
-            "transformers 5.24 lets it; got an older release. Install a newer transformers.",
+            f"`{type(module).__name__}` must take what follows from its grid as inputs, which "
+            "transformers 5.24 lets it, got an older release. Install a newer transformers.",
             code="capture-failed",
         )
     given: dict[str, Any] = dict(tensors)

@@ -82,8 +82,8 @@ def example_images(
         return {"pixel_values": fill((rows * height * width, length)), "image_grid_thw": grid}
     if side is None or "pixel_values" not in taken:
         raise CaptureError(
-            f"{type(model).__name__}: must take images as pixel_values of a known size, or as "
-            "patches with a grid; got another way. Such models are not supported yet.",
+            f"`{type(model).__name__}` must take images as pixel_values of a known size, or as "
+            "patches with a grid, got another way. Such models are not supported yet.",
             code="unknown-encoder",
         )
     one = (channels, int(side), int(side))
@@ -250,7 +250,7 @@ def _as_zeros(part: torch.nn.Module, call: Call) -> Any:
 def _unknown(model: Any, got: str) -> CaptureError:
     return CaptureError(
         f"{type(model).__name__}: its code must run on example images and text, and call each part "
-        f"once; got: {got}. Such models are not supported yet.",
+        f"once, got: {got}. Such models are not supported yet.",
         code="unknown-encoder",
     )
 
@@ -357,7 +357,7 @@ def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Exa
             examples[name] = Example(allowed, (0, 2, 3))
         else:
             raise CaptureError(
-                f"{type(module).__name__}: must take embeddings, a mask and positions; got "
+                f"`{type(module).__name__}` must take embeddings, a mask and positions, got "
                 f"{name} {tuple(example.tensor.shape)} too. Such models are not supported yet.",
                 code="unknown-encoder",
             )
@@ -379,7 +379,7 @@ def _layer_caches(module: torch.nn.Module, seen: SeenPart) -> tuple[LayerCache, 
     kept = tensors_of(cache) if kinds == {DynamicLayer} else []
     if not kept or any(tensor is None or tensor.shape[2] != 2 for tensor in kept):
         raise CaptureError(
-            f"{type(module).__name__}: must keep keys and values in each layer, and nothing else; "
+            f"`{type(module).__name__}` must keep keys and values in each layer, and nothing else, "
             f"got {', '.join(sorted(kind.__name__ for kind in kinds))}. Such models are not "
             "supported yet.",
             code="unsupported-cache",

@@ -76,7 +76,7 @@ def test_an_idle_model_is_unloaded():
 
 
 def test_a_model_of_another_name_is_refused():
-    with pytest.raises(ModelError, match=r"a, b, c; got 'x'.*\[unknown-model\]"):
+    with pytest.raises(ModelError, match=r"a, b, c, got 'x'.*\[unknown-model\]"):
         registry_of([]).check("x")
 
 
@@ -93,7 +93,7 @@ def test_each_endpoint_has_its_kind_of_model():
                     pass
         lonely = registry_of(log)
         with pytest.raises(
-            ModelError, match=r"/v1/embeddings and /rerank; got no such model.*has none"
+            ModelError, match=r"/v1/embeddings and /rerank, got no such model.*has none"
         ):
             async with lonely.use(None, ServedEncoder):
                 pass

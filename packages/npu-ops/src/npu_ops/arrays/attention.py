@@ -40,7 +40,7 @@ class _Attention(ArrayOperator):
         if not is_fitting or key[-2] != value[-2]:
             raise OperatorInputError(
                 f"{subject}: query must be (..., queries, d), key (..., keys, d) and value "
-                f"(..., keys, dv), with the same batch and heads; got {query}, {key}, {value}.",
+                f"(..., keys, dv), with the same batch and heads, got {query}, {key}, {value}.",
                 code="operator-input",
             )
         scores = (*query[:-1], key[-2])
@@ -52,7 +52,7 @@ class _Attention(ArrayOperator):
             pairs = zip(reversed(self._mask_shape), reversed(scores), strict=False)
             if any(size not in (1, wanted) for size, wanted in pairs):
                 raise OperatorInputError(
-                    f"{subject}: mask_shapes must broadcast to the scores, {scores}; "
+                    f"{subject}: mask_shapes must broadcast to the scores, {scores}, "
                     f"got {self._mask_shape}.",
                     code="operator-input",
                 )

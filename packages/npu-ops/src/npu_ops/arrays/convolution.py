@@ -59,7 +59,7 @@ class Convolution(WeightedOperator):
         if weights[0] % self._groups or shape[1] != weights[1] * self._groups:
             raise OperatorInputError(
                 f"{subject}: weights_shape must be (filters, channels / groups, ...), and groups "
-                f"must divide the filters; got {weights} for input_shape {shape}, groups {groups}.",
+                f"must divide the filters, got {weights} for input_shape {shape}, groups {groups}.",
                 code="operator-input",
             )
         spans = (1 + d * (size - 1) for d, size in zip(self._dilation, weights[2:], strict=True))

@@ -98,7 +98,7 @@ class WeightedOperator(ArrayOperator):
         if len(given) != len(self._slots):
             names = ", ".join(slot.name for slot in self._slots)
             raise OperatorInputError(
-                f"{self._subject}: weights must be {names}; got {len(given)}.",
+                f"{self._subject}: weights must be {names}, got {len(given)}.",
                 code="operator-input",
             )
         dtypes: Sequence[np.dtype[Any]] = FLOATS
@@ -169,7 +169,7 @@ class _Product(WeightedOperator):
         if integers == PACKED:
             if self.inC % 2:
                 raise OperatorInputError(
-                    f"{subject}: inC must be even where two 4-bit weights share a byte; "
+                    f"{subject}: inC must be even where two 4-bit weights share a byte, "
                     f"got {self.inC}. Pad the rows with a zero.",
                     code="operator-input",
                 )
@@ -387,7 +387,7 @@ def _integers(subject: str, dtype: Any) -> np.dtype[Any]:
         integers = np.dtype(object)
     if integers not in (np.dtype(np.int8), PACKED):
         raise OperatorInputError(
-            f"{subject}: dtype must be int8, or uint8 for two 4-bit numbers in a byte; "
+            f"{subject}: dtype must be int8, or uint8 for two 4-bit numbers in a byte, "
             f"got {dtype!r}.",
             code="operator-input",
         )

@@ -40,7 +40,7 @@ class CaptureStore:
         self.directory = Path(directory)
         if budget_bytes < 1:
             raise OperatorInputError(
-                f"budget_bytes must be a positive integer; got {budget_bytes}. Pass the maximum "
+                f"budget_bytes must be a positive integer, got {budget_bytes}. Pass the maximum "
                 f"size of all captures in bytes.",
                 code="tool-option",
             )
@@ -48,7 +48,7 @@ class CaptureStore:
             not self.directory.is_dir() or any(self.directory.iterdir())
         ):
             raise OperatorInputError(
-                f"{self.directory}: the directory must be new or empty; got one with files. Name "
+                f"{self.directory}: the directory must be new or empty, got one with files. Name "
                 f"another, or remove it.",
                 code="directory-taken",
             )

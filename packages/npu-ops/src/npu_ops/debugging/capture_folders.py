@@ -23,7 +23,7 @@ def find_captures(directory: str | Path) -> list[Path]:
     found = sorted({file.parent for file in top.rglob(CALL) if ".part" not in file.parent.suffix})
     if not found:
         raise OperatorInputError(
-            f"{top}: must hold captured calls; found none. Name the directory that npu-ops run "
+            f"`{top}` must hold captured calls; found none. Name the directory that npu-ops run "
             "--capture -o wrote.",
             code="capture-unreadable",
         )

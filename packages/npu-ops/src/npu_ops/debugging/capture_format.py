@@ -163,7 +163,7 @@ def load_capture(folder: str | Path) -> Capture:
 
 def _unreadable(folder: Path, error: Exception) -> OperatorInputError:
     return OperatorInputError(
-        f"{folder}: must be the folder of a captured call, with {CALL} and {_TENSORS}; "
+        f"`{folder}` must be the folder of a captured call, with {CALL} and {_TENSORS}; "
         f"{type(error).__name__}: {error}. Capture it again with npu-ops run --capture.",
         code="capture-unreadable",
     )

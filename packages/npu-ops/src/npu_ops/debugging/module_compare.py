@@ -78,7 +78,7 @@ class ModuleRun:
             safetensors.torch.save_file(tensors, str(file), metadata)
         except safetensors.SafetensorError as error:
             raise FileAccessError(
-                f"ModuleRun.save: {file} must be writable; got: {error}. Name another file.",
+                f"ModuleRun.save: {file} must be writable, got: {error}. Name another file.",
                 code="file-access",
             ) from error
 
@@ -106,7 +106,7 @@ class ModuleRun:
                 getattr(run, kind)[key[0] if kind == "parameters" else tuple(key)] = value
         except (OSError, ValueError, AttributeError, safetensors.SafetensorError) as error:
             raise OperatorInputError(
-                f"{file}: must be a run that ModuleRun.save wrote; {error}. Record it again.",
+                f"`{file}` must be a run that ModuleRun.save wrote; {error}. Record it again.",
                 code="module-run",
             ) from error
         return run
@@ -253,7 +253,7 @@ class ModuleCompare:
         if run.keys() != reference.keys():
             odd = sorted(run.keys() ^ reference.keys())[0]
             raise OperatorInputError(
-                f"ModuleCompare: both runs must be of the same module; got the {kind} of {odd[0]} "
+                f"ModuleCompare: both runs must be of the same module, got the {kind} of {odd[0]} "
                 f"in only one of them. Record the same module with arguments of the same "
                 f"structure.",
                 code="module-run",

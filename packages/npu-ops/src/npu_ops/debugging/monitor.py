@@ -114,7 +114,7 @@ class ProcessMonitor:
         """
         if not 0 < interval_s <= threading.TIMEOUT_MAX:
             raise OperatorInputError(
-                f"interval_s: seconds above 0, and no more than a thread can wait; got "
+                f"interval_s: seconds above 0, and no more than a thread can wait, got "
                 f"{interval_s}. Pass 0.1 or so.",
                 code="tool-option",
             )
@@ -122,7 +122,7 @@ class ProcessMonitor:
             self._root = psutil.Process(process_id)
         except (psutil.Error, ValueError) as error:
             raise OperatorInputError(
-                f"process_id: a process that runs; got {process_id} ({error}). Pass its id, or "
+                f"process_id: a process that runs, got {process_id} ({error}). Pass its id, or "
                 "leave it out for this one.",
                 code="tool-option",
             ) from None

@@ -163,14 +163,14 @@ class Selection:
         for option, given in (("names", names), ("excluded", excluded)):
             if isinstance(given, str):
                 raise OperatorInputError(
-                    f"{option}: a list of names or patterns; got the string {given!r}. "
+                    f"{option}: a list of names or patterns, got the string {given!r}. "
                     f"Pass [{given!r}].",
                     code="tool-option",
                 )
         for option, number in (("every", every), ("per_signature", per_signature)):
             if number is not None and not (isinstance(number, int) and number >= 1):
                 raise OperatorInputError(
-                    f"{option}: a whole number from 1; got {number!r}. Pass 1 or more.",
+                    f"{option}: a whole number from 1, got {number!r}. Pass 1 or more.",
                     code="tool-option",
                 )
         lists = read_tool_lists(tool)

@@ -44,7 +44,7 @@ def reference(
 
 def _backward(ctx: Any, *grads: torch.Tensor) -> None:
     raise RuntimeError(
-        "npu.dynamic_quantize: rounding has no gradient; got a backward through it. Quantize under "
+        "npu.dynamic_quantize: rounding has no gradient, got a backward through it. Quantize under "
         "torch.no_grad(), or x.detach(). [op-gradient]"
     )
 

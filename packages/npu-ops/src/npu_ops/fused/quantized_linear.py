@@ -53,12 +53,12 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
     """
     if values.dim() == 0 or values.shape[-1] % 2:
         raise ValueError(
-            f"npu.pack_int4: the last dim must be even; got values {tuple(values.shape)}. "
+            f"npu.pack_int4: the last dim must be even, got values {tuple(values.shape)}. "
             "Append a column of zeros. [op-shape]"
         )
     if values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= 15:
         raise ValueError(
-            f"npu.pack_int4: values must be 0 to 15; got {int(values.min())} to "
+            f"npu.pack_int4: values must be 0 to 15, got {int(values.min())} to "
             f"{int(values.max())}. Add 8 to signed values. [op-value]"
         )
     nibbles = values.to(torch.uint8)

@@ -221,7 +221,7 @@ class Execution:
         broken = None if sparse_attention is None else why_not_sparse(program)
         if broken is not None:
             raise OperatorInputError(
-                f"sparse_attention: must be omitted for a program that {broken}; got "
+                f"`sparse_attention` must be omitted for a program that {broken}, got "
                 f"{sparse_attention}. Omit it for dense attention.",
                 code="sparse-attention",
             )

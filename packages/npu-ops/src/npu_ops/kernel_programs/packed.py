@@ -211,7 +211,7 @@ def _array(memory: Any, dtype: str, start: int, size: int) -> Any:
 
 def _damaged(path: Path, what: str) -> DamagedFileError:
     return DamagedFileError(
-        f"{path}: must be a file of packed weights as this version writes them; got one of which "
+        f"`{path}` must be a file of packed weights as this version writes them, got one of which "
         f"{what}. Remove it, and have it written again.",
         code="weights-file",
     )

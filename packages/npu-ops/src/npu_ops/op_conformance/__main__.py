@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if not tasks:
         raise ConformanceError(
-            f"npu-ops conformance: filters that leave something to run; got {shlex.join(given)}. "
+            f"npu-ops conformance: filters that leave something to run, got {shlex.join(given)}. "
             "Widen them; --list shows what there is.",
             code="conformance-empty",
         )

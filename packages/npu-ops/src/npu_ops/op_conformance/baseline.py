@@ -245,7 +245,7 @@ class Baseline:
     @staticmethod
     def _error(place: Path, received: str) -> ConformanceError:
         return ConformanceError(
-            f"--baseline: cpu, or a directory with {_INDEX} of format {_FORMAT}; got {place}: "
+            f"--baseline: cpu, or a directory with {_INDEX} of format {_FORMAT}, got {place}: "
             f"{received}. Make one with `npu-ops conformance --save-baseline DIR`.",
             code="conformance-baseline",
         )

@@ -174,13 +174,13 @@ def check_caches(layer: Layer) -> None:
     bad = slots[(slots < -1) | (slots >= count)]
     if bad.numel():
         raise ValueError(
-            f"{OP}: cache_index must be -1 or a slot of the caches, below {count}; got "
+            f"{OP}: cache_index must be -1 or a slot of the caches, below {count}, got "
             f"{int(bad[0])}. Allocate the page. [op-index]"
         )
     kept = slots[slots >= 0]
     if torch.unique(kept).numel() != kept.numel():
         raise ValueError(
-            f"{OP}: cache_index must give each token a slot of its own; got {slots.tolist()[:8]}. "
+            f"{OP}: cache_index must give each token a slot of its own, got {slots.tolist()[:8]}. "
             "Pass -1 for tokens that are not kept. [op-index]"
         )
     for name in CACHES:
@@ -188,7 +188,7 @@ def check_caches(layer: Layer) -> None:
     for first, second in combinations(CACHES, 2):
         if _share_elements(getattr(layer, first), getattr(layer, second)):
             raise ValueError(
-                f"{OP}: {first} and {second} must share no element; got two views of the same "
+                f"{OP}: {first} and {second} must share no element, got two views of the same "
                 "memory. Allocate both. [op-alias]"
             )
 
@@ -199,7 +199,7 @@ def _check_own_elements(name: str, cache: torch.Tensor) -> None:
     for size, stride in sorted(sizes, key=lambda pair: pair[1]):
         if size > 1 and stride < reach:
             raise ValueError(
-                f"{OP}: {name} must have an element of its own at each place; got strides "
+                f"{OP}: {name} must have an element of its own at each place, got strides "
                 f"{cache.stride()} for {tuple(cache.shape)}. Clone it. [op-alias]"
             )
         reach = max(reach, (size - 1) * stride + 1) if size > 1 else reach

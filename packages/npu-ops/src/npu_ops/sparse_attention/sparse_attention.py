@@ -192,7 +192,7 @@ def _fake(*args: Any, **options: Any) -> torch.Tensor:
 def _autograd(keys: Any, *args: Any, **options: Any) -> torch.Tensor:
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
         raise RuntimeError(
-            "npu.sparse_attention: it has no gradient, since the caches are written in place; got "
+            "npu.sparse_attention: it has no gradient, since the caches are written in place, got "
             "an argument that requires one. Call it under torch.no_grad(). [op-gradient]"
         )
     with torch._C._AutoDispatchBelowAutograd():

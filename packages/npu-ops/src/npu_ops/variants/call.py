@@ -209,7 +209,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
     known = [argument.name for argument in schema.arguments]
     if unknown := sorted(set(named) - set(known)):
         raise OperatorInputError(
-            f"{op}: arguments are {', '.join(known)}; got {unknown[0]!r}. Use one of these names.",
+            f"{op}: arguments are {', '.join(known)}, got {unknown[0]!r}. Use one of these names.",
             code="op-arguments",
         )
     required = [a for a in schema.arguments if str(a.type) == "Tensor"]
@@ -234,7 +234,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
             raise _missing_argument(op, argument.name, f"{argument.name}=VALUE ({kind})")
     if specs:
         raise OperatorInputError(
-            f"{op}: takes {len(required)} tensors; got {len(specs)} more. Leave them out.",
+            f"{op}: takes {len(required)} tensors, got {len(specs)} more. Leave them out.",
             code="op-arguments",
         )
     return OpCall(f"{overload._schema.name}{_suffix(overload)}", tuple(values))
@@ -253,7 +253,7 @@ def _parse_spec(text: str) -> TensorSpec:
     match = _SPEC.fullmatch(text)
     if match is None or match["dtype"] not in _DTYPES:
         raise OperatorInputError(
-            f"tensor: sizes and a dtype of {', '.join(_DTYPES)}, joined by x; got {text!r}. "
+            f"tensor: sizes and a dtype of {', '.join(_DTYPES)}, joined by x, got {text!r}. "
             "Write it like 512x512xf32.",
             code="op-arguments",
         )
@@ -261,7 +261,7 @@ def _parse_spec(text: str) -> TensorSpec:
     order = tuple(int(axis) for axis in (match["order"] or "").split(".") if axis)
     if order and sorted(order) != list(range(len(shape))):
         raise OperatorInputError(
-            f"tensor: the order after @ names each axis once; got {text!r}. "
+            f"tensor: the order after @ names each axis once, got {text!r}. "
             "Write a transposed matrix like 512x256xf32@1.0.",
             code="op-arguments",
         )
@@ -277,7 +277,7 @@ def _parse_value(op: str, name: str, text: str) -> Any:
             return _parse_spec(text)
         if text != "null":
             raise OperatorInputError(
-                f"{op}: {name} is read as JSON; got {text!r}. Write it like {name}=[1,1].",
+                f"{op}: {name} is read as JSON, got {text!r}. Write it like {name}=[1,1].",
                 code="op-arguments",
             ) from None
     return value

@@ -100,6 +100,6 @@ def test_a_file_that_holds_no_rules_is_refused(tmp_path, text):
     file = tmp_path / "rules.toml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(OperatorInputError, match=r"nhwc, no_int64; got") as error:
+    with pytest.raises(OperatorInputError, match=r"nhwc, no_int64, got") as error:
         load_rules(str(file))
     assert error.value.code == "conformance-rules"

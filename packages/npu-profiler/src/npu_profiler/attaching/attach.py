@@ -28,7 +28,7 @@ def control_directory() -> Path:
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022 or not path.is_dir():
         raise TraceError(
-            f"attach: {path} must be your directory, writable only by you; got one whose owner "
+            f"attach: {path} must be your directory, writable only by you, got one whose owner "
             f"is user {status.st_uid}, its mode {status.st_mode & 0o777:o}. Remove it, or set "
             "TMPDIR for the job and for this command.",
             code="attach-directory",
@@ -139,7 +139,7 @@ def _mailbox(pid: int) -> Mailbox:
     mailbox = Mailbox(control_directory(), pid)
     if not mailbox.is_announced():
         raise TraceError(
-            f"attach: process {pid} must be waiting for it; got one that is not. Start the job "
+            f"attach: process {pid} must be waiting for it, got one that is not. Start the job "
             f"with "
             "NPU_ATTACH=1 in its environment, as the same user and with the same TMPDIR.",
             code="attach-absent",

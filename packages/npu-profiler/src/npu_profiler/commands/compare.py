@@ -67,7 +67,7 @@ def _files(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     if arguments.base and arguments.new and not arguments.files:
         return arguments.base, arguments.new
     raise TraceError(
-        "compare: arguments must be two traces, or --base and --new with traces each; got "
+        "compare: arguments must be two traces, or --base and --new with traces each, got "
         f"{len(arguments.files)} and {len(arguments.base)} + {len(arguments.new)}. Write compare A "
         "B, or compare --base A1 A2 --new B1 B2.",
         code="compare-files",
@@ -79,7 +79,7 @@ def _read(file: str, notes: list[str]) -> Samples:
     trace = load_trace(file)
     if not any(map(len, trace.tracks)):
         raise TraceError(
-            f"compare: {file} must be a trace with work; got one in which nothing ran. Check "
+            f"compare: {file} must be a trace with work, got one in which nothing ran. Check "
             f"whether its program failed.",
             code="trace-empty",
         )

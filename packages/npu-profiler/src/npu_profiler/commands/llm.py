@@ -72,7 +72,7 @@ def _read_lengths(text: str) -> str:
     if all(part.isdecimal() and int(part) > 0 for part in parts):
         return ",".join(parts)
     raise TraceError(
-        f"--sizes: must be whole numbers of tokens above 0; got {text!r}. Pass, for example, "
+        f"`--sizes` must be whole numbers of tokens above 0, got {text!r}. Pass, for example, "
         f"32,1024.",
         code="sweep-option",
     )

@@ -44,5 +44,5 @@ def check_top(top: int) -> None:
     """Raises [summary-option] for a number of rows below 0."""
     if top < 0:
         raise TraceError(
-            f"--top: must be 0 or more; got {top}. Pass a number of rows.", code="summary-option"
+            f"`--top` must be 0 or more, got {top}. Pass a number of rows.", code="summary-option"
         )

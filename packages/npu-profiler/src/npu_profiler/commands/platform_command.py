@@ -29,7 +29,7 @@ def run_command(name: str, words: Sequence[str], *, caller: str) -> Any:
         if ended.returncode != 0 or not target.is_file():
             sys.stderr.write(ended.stdout)
             raise TraceError(
-                f"{caller}: {name} {' '.join(words)} must succeed; got exit code "
+                f"{caller}: {name} {' '.join(words)} must succeed, got exit code "
                 f"{ended.returncode}. See its message above.",
                 code="command-failed",
             )
@@ -42,7 +42,7 @@ def _find(name: str, caller: str) -> str:
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
         raise TraceError(
-            f"{caller}: the command {name} must be next to this Python or on PATH; got neither. "
+            f"{caller}: the command {name} must be next to this Python or on PATH, got neither. "
             f"Install its wheel: pip install dist/{name.replace('-', '_')}-*.whl.",
             code="command-missing",
         )

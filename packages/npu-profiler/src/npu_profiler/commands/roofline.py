@@ -82,7 +82,7 @@ def _choose(layers: list[LayerRuns], arguments: argparse.Namespace) -> list[Laye
         return chosen
     programs = sorted({" ".join((layer.program, layer.step)).strip() for layer in layers})
     raise TraceError(
-        f"roofline: --program and --step must match a layer; got none. Programs: "
+        f"roofline: --program and --step must match a layer, got none. Programs: "
         f"{', '.join(programs)}. Choose one of them.",
         code="roofline-option",
     )
@@ -113,7 +113,7 @@ def _read_peaks(options: Sequence[str]) -> dict[str, float]:
         name, sign, rate = option.partition("=")
         if not (name and sign):
             raise TraceError(
-                f"--peak: must be PRECISION=GFLOP/s; got {option!r}. Pass, for example, bf16=900.",
+                f"`--peak` must be PRECISION=GFLOP/s, got {option!r}. Pass, for example, bf16=900.",
                 code="roofline-option",
             )
         value = _read_rate("--peak", rate)
@@ -132,7 +132,7 @@ def _read_rate(option: str, text: str | None) -> float | None:
         value = 0.0
     if not 0 < value < 1e9:
         raise TraceError(
-            f"{option}: must be a number above 0, in billions per second; got {text!r}. Pass, for "
+            f"`{option}` must be a number above 0, in billions per second, got {text!r}. Pass, for "
             f"example, 25.",
             code="roofline-option",
         )

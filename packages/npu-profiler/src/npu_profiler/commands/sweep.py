@@ -37,7 +37,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
     sizes = [_read_sizes(text, command) for text in arguments.sizes.split(",")]
     if not 0 < arguments.seconds < math.inf:
         raise TraceError(
-            f"--seconds: must be above 0; got {arguments.seconds}. Pass, for example, 0.5.",
+            f"`--seconds` must be above 0, got {arguments.seconds}. Pass, for example, 0.5.",
             code="sweep-option",
         )
     picture = check_target(arguments.plot) if arguments.plot else None
@@ -128,7 +128,7 @@ def _read_sizes(text: str, command: SweepCommand) -> tuple[int, ...]:
         if all(0 < size < 1 << 24 for size in sizes):
             return sizes
     raise TraceError(
-        f"--sizes: must be {'x'.join(command.sizes)} in whole numbers above 0; got {text!r}. "
+        f"`--sizes` must be {'x'.join(command.sizes)} in whole numbers above 0, got {text!r}. "
         f"Pass {command.default}, say.",
         code="sweep-option",
     )
@@ -141,7 +141,7 @@ def _dtype(name: str) -> "torch.dtype":
 
     if name.strip() not in PRECISIONS:
         raise TraceError(
-            f"--dtypes: must be among {', '.join(PRECISIONS)}; got {name!r}. Choose from these.",
+            f"`--dtypes` must be among {', '.join(PRECISIONS)}, got {name!r}. Choose from these.",
             code="sweep-option",
         )
     dtype: torch.dtype = getattr(torch, name.strip())
@@ -159,12 +159,12 @@ def _modes(text: str | None, device: str) -> list[str]:
     modes = [mode.strip() for mode in text.split(",")]
     if not set(modes) <= set(MODES):
         raise TraceError(
-            f"--modes: must be among {', '.join(MODES)}; got {text!r}. Choose from these.",
+            f"`--modes` must be among {', '.join(MODES)}, got {text!r}. Choose from these.",
             code="sweep-option",
         )
     if "compiled" in modes and not can_compile:
         raise TraceError(
-            f"--modes: compiled requires torch.compile's backend npu; got device {device}"
+            f"--modes: compiled requires torch.compile's backend npu, got device {device}"
             f"{'' if device == 'cpu' else ' without it'}. Install npu-compiler, or pass eager.",
             code="sweep-option",
         )
@@ -183,7 +183,7 @@ def _device(name: str) -> "torch.device":
     except RuntimeError as failure:
         reason = str(failure).splitlines()[0]
     raise TraceError(
-        f"--device: must be an available npu, npu:N or cpu; got {name!r} ({reason}). Run "
+        f"`--device` must be an available npu, npu:N or cpu, got {name!r} ({reason}). Run "
         f"npu-runtime info to list devices.",
         code="sweep-option",
     )

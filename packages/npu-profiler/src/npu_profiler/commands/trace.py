@@ -61,7 +61,7 @@ def _find_program(arguments: argparse.Namespace) -> Program:
     words = arguments.program
     if not words:
         raise TraceError(
-            "trace: a script must be given; got none. Name a script, or -m and a module.",
+            "trace: a script must be given, got none. Name a script, or -m and a module.",
             code="script-missing",
         )
     return ScriptProgram.find(words[0], words[1:])

@@ -75,14 +75,14 @@ class TraceOptions:
             value = getattr(self, name)
             if not isinstance(value, bool | int):
                 raise TraceError(
-                    f"trace: {name} must be True or False; got a {type(value).__name__}. Pass one.",
+                    f"trace: {name} must be True or False, got a {type(value).__name__}. Pass one.",
                     code="trace-option",
                 )
         for name in ("layers_first", "layers_every", "warmup", "steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise TraceError(
-                    f"trace: {name} must be 0 or more; got {value!r}. Pass a count.",
+                    f"trace: {name} must be 0 or more, got {value!r}. Pass a count.",
                     code="trace-option",
                 )
 
@@ -148,7 +148,7 @@ class Recording:
     def __init__(self, path: Path, options: TraceOptions) -> None:
         if not isinstance(path, Path) or not isinstance(options, TraceOptions):
             raise TraceError(
-                "Recording: arguments must be a pathlib.Path and TraceOptions; got "
+                "Recording: arguments must be a pathlib.Path and TraceOptions, got "
                 f"{type(path).__name__} and {type(options).__name__}. "
                 "npu_profiler.trace makes one.",
                 code="trace-option",
@@ -205,7 +205,7 @@ class Recording:
         with _current_lock:
             if _current is not None and _current.is_ours:
                 raise TraceError(
-                    f"trace: there must be one recording at a time; got another while "
+                    f"trace: there must be one recording at a time, got another while "
                     f"{_current.path.name} is being recorded. Finish that first.",
                     code="trace-active",
                 )

@@ -93,7 +93,7 @@ class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
         if chosen is not None and chosen.isdisjoint(known):
             raise TraceError(
                 "profile: activities must have one that torch supports here: "
-                f"{', '.join(sorted(one.name for one in known))}; got {len(chosen)} others. Leave "
+                f"{', '.join(sorted(one.name for one in known))}, got {len(chosen)} others. Leave "
                 "them out for all.",
                 code="trace-option",
             )
@@ -180,7 +180,7 @@ class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
     def _check_begun(self, what: str) -> None:
         if self.profiler is None:
             raise TraceError(
-                f"profile: a recording must be started before it is {what}; got none. Use it with "
+                f"profile: a recording must be started before it is {what}, got none. Use it with "
                 "`with`, or call start() first.",
                 code="trace-state",
             )

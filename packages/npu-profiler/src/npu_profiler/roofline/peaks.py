@@ -169,7 +169,7 @@ def _describe(device_index: int) -> str:
         about = info.device_info(device_index)
     except NpuError as failure:
         raise TraceError(
-            f"roofline: needs the device to measure its peaks; got: {failure}. "
+            f"roofline: needs the device to measure its peaks, got: {failure}. "
             "Give --bandwidth and --peak instead.",
             code="roofline-device",
         ) from failure

@@ -175,7 +175,7 @@ class Bench:
         text = self.last_error()
         if not _SENTENCE.match(text) or "\n" in text:
             raise CheckFailure(
-                f'after a failure the message must be "call: what went wrong"; got {text!r}'
+                f'after a failure the message must be "call: what went wrong", got {text!r}'
             )
 
     # --- opening and memory

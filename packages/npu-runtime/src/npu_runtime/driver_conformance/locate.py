@@ -52,7 +52,7 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
     if name not in entries:
         known = ", ".join([*BUILT_IN, *entries])
         raise InputError(
-            f"conformance: driver must be one of {known}; got {name!r}. "
+            f"conformance: driver must be one of {known}, got {name!r}. "
             "Install the wheel that holds it, or check the name of its entry point.",
             code="driver-unknown",
         )

@@ -75,7 +75,7 @@ def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa:
         text = msg.format(*args, **kwargs)
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise InputError(
-            f"torch.npu.nvtx.range: msg must be a format that its arguments fill; got "
+            f"torch.npu.nvtx.range: msg must be a format that its arguments fill, got "
             f"{ascii(msg)[:80]}: {error}. Write braces twice where none is to be filled.",
             code="range-format",
         ) from error

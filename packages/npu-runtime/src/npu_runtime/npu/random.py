@@ -46,7 +46,7 @@ def _checked(seed: int) -> int:
     number = int(seed)
     if not -(2**63) <= number < 2**64:
         raise InputError(
-            f"torch.npu: a seed must be a whole number of 64 bits; got one of "
+            f"torch.npu: a seed must be a whole number of 64 bits, got one of "
             f"{number.bit_length()} bits. Pass a smaller one.",
             code="seed-range",
         )
@@ -87,7 +87,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
     """
     if new_state.dtype is not torch.uint8:
         raise KindError(
-            f"torch.npu.set_rng_state: new_state must be a uint8 tensor; got {new_state.dtype}. "
+            f"torch.npu.set_rng_state: new_state must be a uint8 tensor, got {new_state.dtype}. "
             "Pass what get_rng_state gave.",
             code="argument-kind",
         )
@@ -104,7 +104,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the states of all devices' generators, by index."""
     if isinstance(new_states, torch.Tensor):
         raise KindError(
-            f"torch.npu.set_rng_state_all: new_states must be a list of tensors; got a tensor of "
+            f"torch.npu.set_rng_state_all: new_states must be a list of tensors, got a tensor of "
             f"{tuple(new_states.shape)}. Pass what get_rng_state_all gave.",
             code="argument-kind",
         )

@@ -70,7 +70,7 @@ def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.
     index = device_index(device)
     if not 0 <= data_ptr < 2**64:
         raise InputError(
-            f"torch.npu: a stream's native handle must be an address; got {data_ptr:#x}. Pass the "
+            f"torch.npu: a stream's native handle must be an address, got {data_ptr:#x}. Pass the "
             "native_handle of a torch.npu.Stream.",
             code="stream-external",
         )
@@ -116,7 +116,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     if mode not in _SYNC_DEBUG_MODES.values():
         raise InputError(
             'torch.npu.set_sync_debug_mode: the mode must be "default", "warn" or "error", or 0, 1 '
-            f'or 2; got {debug_mode!r}. Pass "warn" for warnings.',
+            f'or 2, got {debug_mode!r}. Pass "warn" for warnings.',
             code="sync-debug",
         )
     _C.set_sync_debug_mode(mode)
@@ -162,7 +162,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 def _check(stream: torch.Stream) -> None:
     if not isinstance(stream, torch.Stream):
         raise KindError(
-            f"torch.npu: a stream must be a torch.Stream; got {type(stream).__name__}. Make one "
+            f"torch.npu: a stream must be a torch.Stream, got {type(stream).__name__}. Make one "
             "with torch.npu.Stream().",
             code="argument-kind",
         )

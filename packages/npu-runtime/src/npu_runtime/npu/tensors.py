@@ -47,7 +47,7 @@ class _TensorType(type):
             on_cpu: torch.Tensor = getattr(torch, cls.__name__.rpartition(".")[2])(*args)
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"{cls.__name__}: arguments must be sizes, or values of its dtype; got what torch "
+                f"{cls.__name__}: arguments must be sizes, or values of its dtype, got what torch "
                 f"refuses: {error}. Pass such, or use torch.tensor(..., device='npu').",
                 code="tensor-arguments",
             ) from error

@@ -104,7 +104,7 @@ def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
     gloo_options = dist.ProcessGroupGloo.Options
     if options is not None and not isinstance(options, gloo_options):
         raise InputError(
-            f"init_process_group: pg_options of {BACKEND} must be ProcessGroupGloo.Options; "
+            f"init_process_group: pg_options of {BACKEND} must be ProcessGroupGloo.Options, "
             f"got {type(options).__name__}. Leave pg_options out.",
             code="collective-options",
         )

@@ -112,7 +112,7 @@ class GraphPass(abc.ABC):
     def _broke(self, what: str) -> PassError:
         return PassError(
             f"pass {self.name}: inputs and outputs of a graph stay as they are, and every call has "
-            f"a value; got {what}. Compile with disabled_passes=({self.name!r},), and please "
+            f"a value, got {what}. Compile with disabled_passes=({self.name!r},), and please "
             "report this.",
             code="pass-broke-graph",
         )

@@ -249,7 +249,7 @@ def incomplete(name: str, reason: str) -> ModelError:
 def unreadable(what: str) -> ModelError:
     """Returns the error for a form that is not read here: [quantization-form]."""
     return ModelError(
-        f"The checkpoint's weights must be floats, or quantized in a form that is read here; got "
+        f"The checkpoint's weights must be floats, or quantized in a form that is read here, got "
         f"{what}. Get the original checkpoint or a GGUF file of it, or dequantize it with the "
         "library that wrote it and save_pretrained.",
         code="quantization-form",

@@ -52,7 +52,7 @@ def _weight(
     scale = next((one for one in candidates if one in headers), None)
     if scale is None:
         raise ModelError(
-            f"{name}: float8 weights must have scales beside them, such as {name}_scale; got "
+            f"{name}: float8 weights must have scales beside them, such as {name}_scale, got "
             "none. Get the whole checkpoint; if the numbers are meant without scales, convert them "
             "to bfloat16 and save them again.",
             code="weights-scale",

@@ -129,7 +129,7 @@ def _sizes(
             found[name] += CACHE_BYTES if engine.cache_bytes is None else engine.cache_bytes
         if found[name] > max_bytes:
             raise OptionError(
-                f"--max-memory: must hold the largest model with its cache; got {max_bytes >> 20} "
+                f"`--max-memory` must hold the largest model with its cache, got {max_bytes >> 20} "
                 f"MB for {name}, which takes {found[name] >> 20}. Raise it, or lower "
                 "--cache-memory.",
                 code="models-memory",
@@ -152,15 +152,15 @@ def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) 
     """Returns the name of the model that adapters change."""
     if len(bases) != 1:
         raise OptionError(
-            f"--adapter: must come with one model that writes, which it changes; got {len(bases)}. "
-            "Serve each such model with its adapters on a port of its own.",
+            f"`--adapter` must come with one language model, got {len(bases)}. Serve each such "
+            "model with its adapters on a separate port.",
             code="adapter-model",
         )
     (name,) = bases
     path = each[name].model
     if path is not None and is_exported(Path(path).expanduser()):
         raise OptionError(
-            f"--adapter: needs the model's own files, to compile a program that takes it; got "
+            f"--adapter: needs the model's own files, to compile a program that takes it, got "
             f"{path}. Pass the checkpoint, or merge the adapter into it with `npu-llm merge`.",
             code="adapter-source",
         )
@@ -221,7 +221,7 @@ def _names(
     names = [*aliases, *given[len(aliases) :], *adapters]
     if len(aliases) > len(paths) or len(set(names)) < len(names):
         raise OptionError(
-            f"--alias: must give each model a name of its own; got {', '.join(names)} for "
+            f"`--alias` must give each model a name of its own, got {', '.join(names)} for "
             f"{len(paths)}. Repeat --alias in the order of --model.",
             code="model-alias",
         )

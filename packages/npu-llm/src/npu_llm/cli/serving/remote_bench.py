@@ -83,7 +83,7 @@ def _milliseconds(spread: Percentiles | None) -> list[str]:
 def _range(name: str, lengths: list[int]) -> tuple[int, int]:
     if len(lengths) > 2 or lengths[0] > lengths[-1]:
         raise OptionError(
-            f"{name}: must be one number, or the fewest and the most; got "
+            f"`{name}` must be one number, or the fewest and the most, got "
             f"{','.join(map(str, lengths))}. Pass 32,800, for example.",
             code="length-range",
         )

@@ -180,7 +180,7 @@ def _check(options: argparse.Namespace) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise OptionError(
-            f"npu-llm serve: {missing[0]} must be installed; got none. Install it: pip install "
+            f"npu-llm serve: {missing[0]} must be installed, got none. Install it: pip install "
             "'npu-llm[serve]'.",
             code="missing-serve",
         )
@@ -200,7 +200,7 @@ def _check_tls(options: argparse.Namespace) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
     except (OSError, ValueError) as failure:  # SSLError is an OSError
         raise OptionError(
-            "--tls-cert: must be a certificate in PEM, with its key in --tls-key; got "
+            "`--tls-cert` must be a certificate in PEM, with its key in --tls-key, got "
             f"{failure}. Name both files.",
             code="server-tls",
         ) from failure
@@ -250,7 +250,7 @@ def _named_adapter(text: str) -> tuple[str, Path, float]:
     """Parses NAME=PATH[:SCALE], for argparse."""
     name, _, rest = text.partition("=")
     if not name or not rest:
-        raise argparse.ArgumentTypeError(f"must be NAME=PATH or NAME=PATH:SCALE; got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH or NAME=PATH:SCALE, got {text!r}")
     return (name, *scaled_path(rest))
 
 
@@ -264,14 +264,14 @@ def _keys(options: argparse.Namespace) -> tuple[str, ...]:
             lines = options.api_key_file.read_text().splitlines()
         except (OSError, ValueError) as failure:
             raise OptionError(
-                f"--api-key-file: must be a file with the keys; got {options.api_key_file}, "
+                f"`--api-key-file` must be a file with the keys, got {options.api_key_file}, "
                 f"{failure}. Name another.",
                 code="api-key",
             ) from failure
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys or not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
         raise OptionError(
-            "--api-key: must be ASCII characters without spaces, at least one; got others. Choose "
+            "`--api-key` must be ASCII characters without spaces, at least one, got others. Choose "
             "another.",
             code="api-key",
         )

@@ -245,7 +245,7 @@ def _estimated(model: _Model, target: str, files: Mapping[str, Any]) -> dict[str
     if model.source is None:
         raise ModelError(
             f"npu-llm info --target: the model must be a checkpoint or a GGUF file, whose programs "
-            f"are built; got {model.kind} {model.path}. Name what it was exported from.",
+            f"are built, got {model.kind} {model.path}. Name what it was exported from.",
             code="model-kind",
         )
     start_packages()

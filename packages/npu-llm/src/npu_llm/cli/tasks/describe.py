@@ -138,7 +138,7 @@ def read_image(path: Path, mode: str = "RGB") -> Any:
         from PIL import Image, UnidentifiedImageError
     except ImportError as failure:
         raise OptionError(
-            f"{path}: must be read by Pillow; got none installed. Run pip install "
+            f"`{path}` must be read by Pillow, got none installed. Run pip install "
             '"npu-llm[images]".',
             code="missing-pillow",
         ) from failure
@@ -149,7 +149,7 @@ def read_image(path: Path, mode: str = "RGB") -> Any:
     except unreadable as failure:
         reason = getattr(failure, "strerror", None) or type(failure).__name__
         raise OptionError(
-            f"{path}: must be an image file, such as PNG or JPEG; got: {reason}. Check the "
+            f"`{path}` must be an image file, such as PNG or JPEG, got: {reason}. Check the "
             "path, or convert the file.",
             code="image-unreadable",
         ) from failure

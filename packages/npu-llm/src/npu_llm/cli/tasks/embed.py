@@ -83,14 +83,14 @@ def read_lines(name: str) -> list[str]:
         text = read_text(subject, sys.stdin.read if name == "-" else Path(name).read_text)
     except OSError as failure:
         raise OptionError(
-            f"{subject}: must be a file of texts, one a line; got {failure.strerror}. Name "
+            f"`{subject}` must be a file of texts, one a line, got {failure.strerror}. Name "
             "another, or - for standard input.",
             code="text-lines",
         ) from failure
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise OptionError(
-            f"{subject}: must have texts, one a line; got none. Write some.", code="text-lines"
+            f"`{subject}` must have texts, one a line, got none. Write some.", code="text-lines"
         )
     return lines
 

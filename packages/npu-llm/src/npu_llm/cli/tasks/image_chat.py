@@ -37,7 +37,7 @@ def start_image_chat(
     for name in _ABSENT:
         if getattr(options, name, None) is not None:
             raise OptionError(
-                f"--{name.replace('_', '-')}: must be omitted for a model of images and text; "
+                f"`--{name.replace('_', '-')}` must be omitted for a model of images and text, "
                 f"got {getattr(options, name)}. Omit it.",
                 code="image-chat",
             )
@@ -159,7 +159,7 @@ class ImageModels:
     def switch(self, session: ImageSession, name: str) -> ImageSession:
         """Raises OptionError [chat-model]."""
         raise OptionError(
-            f"/model: must be omitted in a chat about images; got {name}. Start npu-llm chat "
+            f"`/model` must be omitted in a chat about images, got {name}. Start npu-llm chat "
             f"--model {name}.",
             code="chat-model",
         )

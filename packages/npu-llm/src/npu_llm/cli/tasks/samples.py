@@ -54,7 +54,7 @@ def read_samples(
         try:
             sample = json.loads(line)
         except (ValueError, RecursionError) as failure:
-            raise _unreadable(place, f"a JSON object; got {failure}") from failure
+            raise _unreadable(place, f"a JSON object, got {failure}") from failure
         check_sample(sample, form, place, labels=labels)
         samples.append({name: sample[name] for name in form.fields if sample.get(name) is not None})
     if "audio" in kinds:
@@ -73,15 +73,15 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = read_text(str(path), lambda: path.read_text("utf-8"))
     except OSError as failure:
-        raise _unreadable(path, f"a file that can be read; got {failure.strerror}") from failure
+        raise _unreadable(path, f"a file that can be read, got {failure.strerror}") from failure
     found = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not found:
-        raise _unreadable(path, "a file with samples, one JSON object a line; got none")
+        raise _unreadable(path, "a file with samples, one JSON object a line, got none")
     return found
 
 
 def _unreadable(place: object, wanted: str) -> OptionError:
-    return OptionError(f"{place}: must be {wanted}. Correct it.", code="eval-data")
+    return OptionError(f"`{place}` must be {wanted}. Correct it.", code="eval-data")
 
 
 def read_calls(
@@ -120,7 +120,7 @@ def read_calls(
         sounds = (read_wave(path.parent / line, rate=rate) for line in lines)
         return [dict(extract(one, sampling_rate=rate, return_tensors="pt")) for one in sounds]
     raise OptionError(
-        f"--data: a line must be all that a call reads; got a model that reads "
+        f"--data: a line must be all that a call reads, got a model that reads "
         f"{' and '.join(modalities)}. Omit it, or pass inputs= to the class's export.",
         code="quantize-text",
     )

@@ -82,7 +82,7 @@ def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, An
         return {}
     if not hasattr(tokenizer, "src_lang"):
         raise OptionError(
-            "--from, --to: must be omitted for a model whose tokenizer knows no languages; got "
+            "--from, `--to` must be omitted for a model whose tokenizer knows no languages, got "
             f"{options.source or options.to}. Omit them; T5 takes --prefix.",
             code="language-unknown",
         )
@@ -93,7 +93,7 @@ def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, An
         number = _number(tokenizer, code)
         if number in (None, tokenizer.unk_token_id):
             raise OptionError(
-                f"{option}: must be a language that the model's tokenizer knows; got {code}. See "
+                f"`{option}` must be a language that the model's tokenizer knows, got {code}. See "
                 "its card for the codes.",
                 code="language-unknown",
             )

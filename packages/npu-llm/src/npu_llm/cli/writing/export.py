@@ -117,7 +117,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
     kind = None if options.model is None else _class_of(options.model)
     if kind is None and how.get("data") is not None and options.dtype != "int4":
         raise OptionError(
-            f"--data: must come with --dtype int4 for a model that continues text; got "
+            f"`--data` must come with --dtype int4 for a model that continues text, got "
             f"{options.dtype}, which is rounded to nearest. Omit it.",
             code="quantize-text",
         )
@@ -198,8 +198,8 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
         refused += [*changed, *(["data"] if data is not None else [])]
     if refused:
         raise OptionError(
-            f"--{refused[0].replace('_', '-')}: must be omitted for "
-            f"{'a model of one step' if is_one_step else 'a model with an encoder and a decoder'}; "
+            f"`--{refused[0].replace('_', '-')}` must be omitted for "
+            f"{'a model of one step' if is_one_step else 'a model with an encoder and a decoder'}, "
             f"got it for {options.model}. Omit it.",
             code="export-option",
         )

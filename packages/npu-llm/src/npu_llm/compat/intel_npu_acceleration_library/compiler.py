@@ -74,7 +74,7 @@ def compile(  # noqa: A001  # the name its users know
     """
     if not isinstance(model, torch.nn.Module):
         raise OptionError(
-            f"compile: model must be a torch.nn.Module; got {type(model).__name__}. Call "
+            f"compile: model must be a torch.nn.Module, got {type(model).__name__}. Call "
             "torch.compile for a function.",
             code="compat-argument",
         )
@@ -109,7 +109,7 @@ def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
     others = sorted(set(options) - set(names))
     if others or not isinstance(config, CompilerConfig | None):
         raise OptionError(
-            f"compile: takes a CompilerConfig, or its fields {', '.join(names)} by name; got "
+            f"compile: takes a CompilerConfig, or its fields {', '.join(names)} by name, got "
             f"{', '.join(others) or type(config).__name__}. Pass those.",
             code="compat-argument",
         )

@@ -85,7 +85,7 @@ def dtype_of(dtype: Any) -> NPUDtype:
             return known
     raise OptionError(
         f"intel_npu_acceleration_library: dtype must be one of {', '.join(map(repr, _BY_TORCH))} "
-        f"or int4; got {dtype!r}. Pass one of these, such as numpy.float16.",
+        f"or int4, got {dtype!r}. Pass one of these, such as numpy.float16.",
         code="unknown-dtype",
     )
 

@@ -52,7 +52,7 @@ class NPUModel:
         """
         if not hasattr(transformers_class, "from_pretrained"):
             raise OptionError(
-                "NPUModel: transformers_class must be a class with from_pretrained; got "
+                "NPUModel: transformers_class must be a class with from_pretrained, got "
                 f"{transformers_class!r}. Pass one such as transformers.AutoModel.",
                 code="transformers-class",
             )
@@ -126,7 +126,7 @@ def _arguments(
     others = sorted(set(options) - set(_DECIDED) - set(_PASSED))
     if others or config.training:
         raise OptionError(
-            f"{kind.__name__}: takes {', '.join(_PASSED)} beside the config, and does not train; "
+            f"{kind.__name__}: takes {', '.join(_PASSED)} beside the config, and does not train, "
             f"got {', '.join(others) or 'training=True'}. Load the model by transformers, and "
             "compile it.",
             code="compat-argument",

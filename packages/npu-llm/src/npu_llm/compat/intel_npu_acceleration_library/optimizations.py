@@ -38,7 +38,7 @@ def fuse_linear_layers(
     inputs = {getattr(layer, "in_features", None) for layer in layers}
     if len(inputs) != 1 or not all(isinstance(layer, nn.Linear) for layer in layers):
         raise OptionError(
-            "fuse_linear_layers: must be given torch.nn.Linear layers with equal inputs; got "
+            "`fuse_linear_layers` must be given torch.nn.Linear layers with equal inputs, got "
             f"{[str(layer) for layer in layers]}. Fuse those that read one tensor.",
             code="fused-layers",
         )
@@ -74,7 +74,7 @@ def horizontal_fusion_linear(model: nn.Module) -> fx.GraphModule:
         traced = fx.symbolic_trace(model)
     except Exception as failure:  # the model's own code meets proxies
         raise OptionError(
-            "horizontal_fusion_linear: must be given a module that torch.fx can trace; got "
+            "`horizontal_fusion_linear` must be given a module that torch.fx can trace, got "
             f"{type(model).__name__}: {failure}. Omit it: compile fuses any model's layers with "
             "use_to=True.",
             code="fused-layers",

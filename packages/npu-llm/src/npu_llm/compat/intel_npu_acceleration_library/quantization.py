@@ -41,13 +41,13 @@ def quantize_tensor(
     if not isinstance(weight, torch.Tensor) or not bool(weight.isfinite().all()):
         kind = "NaN or infinity" if isinstance(weight, torch.Tensor) else type(weight).__name__
         raise OptionError(
-            f"quantize_tensor: weight must be a tensor of finite numbers; got {kind}. Pass "
+            f"quantize_tensor: weight must be a tensor of finite numbers, got {kind}. Pass "
             "torch.from_numpy of an array, and mend the weights.",
             code="quantize-weight",
         )
     if max(min_max_range) <= 0:
         raise OptionError(
-            "quantize_tensor: min_max_range must reach above 0; got "
+            "quantize_tensor: min_max_range must reach above 0, got "
             f"{min_max_range}. Pass (-128, 127), or (-8, 7).",
             code="quantize-weight",
         )
@@ -59,7 +59,7 @@ def quantize_tensor(
     least, greatest = float(integers.min()), float(integers.max())
     if not min(min_max_range) <= least <= greatest <= max(min_max_range):
         raise OptionError(
-            f"quantize_tensor: integers must be from {min(min_max_range)} to {max(min_max_range)}; "
+            f"quantize_tensor: integers must be from {min(min_max_range)} to {max(min_max_range)}, "
             f"got {least} to {greatest}, since float16 cannot hold the scale. Use "
             "npu_compiler.quantize_tensor, whose scales are float32.",
             code="quantize-scale",
@@ -95,7 +95,7 @@ def quantize_model(model: torch.nn.Module, dtype: Any) -> torch.nn.Module:
     kind = dtype_of(dtype)
     if kind not in (int8, int4):
         raise OptionError(
-            f"quantize_model: dtype must be int8 or int4; got {dtype!r}. Pass one of these.",
+            f"quantize_model: dtype must be int8 or int4, got {dtype!r}. Pass one of these.",
             code="unknown-dtype",
         )
     return npu_compiler.quantize_model(model, kind.name)
@@ -126,7 +126,7 @@ def quantize_fit(
     """
     if algorithm != "RTN":
         raise OptionError(
-            f"quantize_fit: algorithm must be RTN; got {algorithm!r}. For others, quantize by "
+            f"quantize_fit: algorithm must be RTN, got {algorithm!r}. For others, quantize by "
             "npu_compiler.quantize with calibration data.",
             code="quantize-algorithm",
         )

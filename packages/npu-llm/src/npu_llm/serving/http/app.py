@@ -144,12 +144,12 @@ async def _not_found(request: Request, failure: Exception) -> Response:
     if failure.status_code == 405:
         allowed = (failure.headers or {}).get("Allow", "")
         error = RequestError(
-            f"{request.method} {path}: must be a method of this path; got another. Use {allowed}.",
+            f"{request.method} `{path}` must be a method of this path, got another. Use {allowed}.",
             code="request-method",
         )
         return error_response(error, protocol_of(path), headers={"Allow": allowed})
     error = ModelError(
-        f"{request.method} {path}: must be an endpoint of this server; got another. Endpoints: "
+        f"{request.method} `{path}` must be an endpoint of this server, got another. Endpoints: "
         f"{', '.join(sorted((*_GET, *_POST)))}.",
         code="unknown-path",
     )

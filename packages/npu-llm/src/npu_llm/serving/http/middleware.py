@@ -114,7 +114,7 @@ class Middleware:
         if settings.checks_host and not is_local(_name_of(headers.get("host", ""))):
             # DNS rebinding: a page of another site whose name resolves to this machine.
             raise ServerError(
-                "server: answers requests for this machine by its own names; got another in the "
+                "server: answers requests for this machine by its own names, got another in the "
                 "Host header. Use 127.0.0.1 or localhost, or start it with --api-key.",
                 code="server-host",
             )
@@ -127,7 +127,7 @@ class Middleware:
         # Every key is compared, so that the time does not reveal which one matched.
         if not sum(hmac.compare_digest(given, one.encode()) for one in settings.api_keys):
             raise ServerError(
-                "server: must be asked with its key; got "
+                "`server` must be asked with its key, got "
                 f"{'another' if key else 'none'}. Send Authorization: Bearer KEY.",
                 code="server-key",
             )
@@ -212,13 +212,13 @@ class Traces:
         """
         if not endpoint.startswith(("http://", "https://")):
             raise OptionError(
-                f"--otlp-traces-endpoint: must be an address of HTTP; got {endpoint[:80]!r}. Pass "
+                f"`--otlp-traces-endpoint` must be an address of HTTP, got {endpoint[:80]!r}. Pass "
                 "one such as http://127.0.0.1:4318/v1/traces.",
                 code="traces-endpoint",
             )
         if not _is_installed("opentelemetry.exporter.otlp.proto.http"):
             raise OptionError(
-                "--otlp-traces-endpoint: OpenTelemetry must be installed; got none. Install it: "
+                "--otlp-traces-endpoint: OpenTelemetry must be installed, got none. Install it: "
                 "pip install 'npu-llm[otel]'.",
                 code="missing-otel",
             )

@@ -45,7 +45,7 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
         # Pages of other sites can send other types to this machine without a preflight. Browsers
         # name the site; programs, some of which set no type, do not.
         raise RequestError(
-            f"content-type: must be application/json where a page sends a request; got "
+            f"`content-type` must be application/json where a page sends a request, got "
             f"{kind[:80] or 'none'!r}. Set it.",
             code="request-type",
         )
@@ -57,13 +57,13 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
     except (ValueError, RecursionError) as failure:  # UnicodeDecodeError is a ValueError
         reason = "deeper levels than can be read" if isinstance(failure, RecursionError) else ""
         raise RequestError(
-            f"body: must be JSON; got {reason or 'something else: ' + str(failure)[:120]}. "
+            f"`body` must be JSON, got {reason or 'something else: ' + str(failure)[:120]}. "
             "Mend it.",
             code="request-json",
         ) from failure
     if not isinstance(given, dict):
         raise RequestError(
-            f"body: must be a JSON object; got a {type(given).__name__}. Name the fields.",
+            f"`body` must be a JSON object, got a {type(given).__name__}. Name the fields.",
             code="request-json",
         )
     try:
@@ -74,7 +74,7 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
         raise field_error(failure.errors(include_url=False, include_context=False)) from failure
     except RecursionError as failure:
         raise RequestError(
-            "body: must not be nested without end; got deeper levels than can be read. Mend it.",
+            "`body` must not be nested without end, got deeper levels than can be read. Mend it.",
             code="request-json",
         ) from failure
 
@@ -86,7 +86,7 @@ def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
     if refused:
         name = refused[0][:200]
         raise RequestError(
-            f"{name}: must be a field, with a value, that this server supports; got another. Omit "
+            f"`{name}` must be a field, with a value, that this server supports, got another. Omit "
             "it.",
             code="request-unsupported",
             parameter=name,
@@ -115,7 +115,7 @@ async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> byt
                     _refuse_size(max_bytes)
     except TimeoutError as failure:
         raise RequestError(
-            f"body: must come within {seconds:g} s; got {len(content):,} bytes by then. Send it "
+            f"`body` must come within {seconds:g} s, got {len(content):,} bytes by then. Send it "
             "at once.",
             code="request-time",
         ) from failure
@@ -124,7 +124,7 @@ async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> byt
 
 def _refuse_size(max_bytes: int) -> NoReturn:
     raise RequestError(
-        f"body: must be at most {max_bytes:,} bytes; got more. Send less, or start the server "
+        f"`body` must be at most {max_bytes:,} bytes, got more. Send less, or start the server "
         "with a higher bound.",
         code="request-size",
     )
@@ -155,7 +155,7 @@ async def read_form(
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise RequestError(
-            f"content-type: must be multipart/form-data; got {kind[:80] or 'none'!r}. Send the "
+            f"`content-type` must be multipart/form-data, got {kind[:80] or 'none'!r}. Send the "
             "sound as a form's file.",
             code="request-type",
         )
@@ -165,7 +165,7 @@ async def read_form(
         form = await _parse(request, content)
     except (MultiPartException, KeyError, ValueError) as failure:
         raise RequestError(
-            f"body: must be a form of at most {_MAX_FIELDS} fields and one file; got another "
+            f"`body` must be a form of at most {_MAX_FIELDS} fields and one file, got another "
             f"({str(failure)[:120] or type(failure).__name__}). Mend it.",
             code="request-form",
         ) from failure
@@ -184,7 +184,7 @@ def _check_origin(request: Request, settings: Settings) -> None:
     is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
     if not is_own and not is_allowed:
         raise ServerError(
-            "server: takes forms of programs and of its own page; got one of another site's page. "
+            "server: takes forms of programs and of its own page, got one of another site's page. "
             "Send it from a program.",
             code="server-host",
         )
@@ -217,7 +217,7 @@ async def _file(form: FormData) -> bytes:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise RequestError(
-            "file: must be there, as a file; got none. Send the sound.",
+            "`file` must be there, as a file, got none. Send the sound.",
             code="request-field",
             parameter="file",
         )

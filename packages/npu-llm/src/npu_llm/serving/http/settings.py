@@ -57,7 +57,7 @@ class Settings:
         is_reachable = self.uds is None and not is_local(self.host)
         if is_reachable and not self.api_keys and not self.is_open:
             raise OptionError(
-                f"--host: must be an address of this machine alone where no key is asked for; got "
+                f"`--host` must be an address of this machine alone where no key is asked for, got "
                 f"{self.host}. Pass --api-key, or --no-api-key to answer everybody.",
                 code="server-address",
             )

@@ -94,7 +94,7 @@ class ModelRegistry:
             name = name.removesuffix(":latest")
         if name not in self._loaders:
             raise ModelError(
-                f"model: must be one that the server has: {', '.join(self.names)}; got "
+                f"`model` must be one that the server has: {', '.join(self.names)}, got "
                 f"{name[:80]!r}. GET /v1/models lists them.",
                 code="unknown-model",
             )
@@ -163,7 +163,7 @@ class ModelRegistry:
             return name
         other = "no such model" if name is None else f"{name}, for {_ENDPOINTS[self._kinds[name]]}"
         raise ModelError(
-            f"model: must be one for {_ENDPOINTS[kind]}; got {other}. This server has "
+            f"`model` must be one for {_ENDPOINTS[kind]}, got {other}. This server has "
             f"{', '.join(able) or 'none'} for that.",
             code="model-endpoint",
         )
@@ -183,7 +183,7 @@ class ModelRegistry:
                 await self._unload(min(idle, key=lambda one: self._last_s[one]))
             elif is_too_large:
                 raise ServerError(
-                    f"server: must have memory for {name} beside the models that answer; got "
+                    f"`server` must have memory for {name} beside the models that answer, got "
                     f"{', '.join(self.loaded)}, which leave too little. Ask again later.",
                     code="server-memory",
                 )

@@ -127,7 +127,7 @@ class ServedModel:
         """
         if any(isinstance(message.get("content"), list) for message in messages):
             raise RequestError(
-                f"messages: must be texts for {self.name}; got an image or a sound. Name a model "
+                f"`messages` must be texts for {self.name}, got an image or a sound. Name a model "
                 "that reads those.",
                 code="request-unsupported",
                 parameter="messages",
@@ -179,8 +179,8 @@ class ServedModel:
             return await asyncio.wait_for(made, _MAX_MAKING_S)
         except TimeoutError as failure:
             raise OptionError(
-                f"form: must be one that is compiled within {_MAX_MAKING_S:.0f} s; got one that is "
-                "not, or others before it. Simplify it, or ask again later.",
+                f"`form` must compile within {_MAX_MAKING_S:.0f} s, got one that takes longer or "
+                "waits for others. Simplify it, or try again later.",
                 code="answer-form",
             ) from failure
 
@@ -200,7 +200,7 @@ class ServedModel:
         context, longest = self.context_length, self._longest_token
         if context is not None and longest is not None and length > context * longest:
             raise ContextError(
-                f"prompt: must fit into the context of {context:,} tokens; got {length:,} "
+                f"`prompt` must fit into the context of {context:,} tokens, got {length:,} "
                 f"characters, of which a token holds at most {longest:,}. Shorten it.",
                 code="context-overflow",
             )
@@ -208,7 +208,7 @@ class ServedModel:
             return await _in_thread(self._short, lambda: work(self._encoder))
         if self._num_long >= _MAX_LONG:
             raise ServerError(
-                f"server: takes {_MAX_LONG} texts above {_LONG:,} characters at once; got one "
+                f"server: takes {_MAX_LONG} texts above {_LONG:,} characters at once, got one "
                 "more. Ask again later.",
                 code="server-busy",
             )

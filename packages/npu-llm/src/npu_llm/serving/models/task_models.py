@@ -241,7 +241,7 @@ class ServedEncoder(_ServedTexts):
             return
         sizes = ", ".join(str(one) for one in sorted({*trained, self._width}))
         raise OptionError(
-            f"dimensions: must be {sizes}, as {self.name} was trained for no other; got "
+            f"`dimensions` must be {sizes}, as {self.name} was trained for no other, got "
             f"{dimensions}. Omit it.",
             code="vector-size",
         )

@@ -71,7 +71,7 @@ class ServedVisionModel(ServedModel):
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Raises RequestError [request-unsupported]: the model answers conversations."""
         raise RequestError(
-            f"prompt: must be a conversation for {self.name}, which reads images; got a text. Use "
+            f"`prompt` must be a conversation for {self.name}, which reads images, got a text. Use "
             "/v1/chat/completions.",
             code="request-unsupported",
             parameter="prompt",
@@ -120,7 +120,7 @@ class ServedVisionModel(ServedModel):
         special = next((one for one in self.tokenizer.special_tokens if one in text), None)
         if special is not None:  # the processor would insert an image or a role
             raise RequestError(
-                f"messages: must be without the model's special tokens; got {special!r:.80}. "
+                f"`messages` must be without the model's special tokens, got {special!r:.80}. "
                 "Rewrite it.",
                 code="request-field",
                 parameter="messages",
@@ -181,7 +181,7 @@ class _VisionEngine:
         limit = 1 + self.options.max_waiting
         if count > limit:
             raise OptionError(
-                f"requests: must be at most {limit:,} at once, which run or wait; got {count:,} "
+                f"`requests` must be at most {limit:,} at once, which run or wait, got {count:,} "
                 "answers to one request. Request fewer answers.",
                 code="request-count",
             )
@@ -226,7 +226,7 @@ class _VisionEngine:
         context = self._model.context_length
         if context is not None and length > context:
             raise ContextError(
-                f"prompt: must fit into the context of {context:,} tokens, images included; got "
+                f"`prompt` must fit into the context of {context:,} tokens, images included, got "
                 f"{length:,}. Shorten it.",
                 code="context-overflow",
             )
@@ -276,7 +276,7 @@ class _VisionEngine:
 
 def _unsupported(received: str) -> RequestError:
     return RequestError(
-        f"messages: must be texts and images for a model that reads images; got {received}. Omit "
+        f"`messages` must be texts and images for a model that reads images, got {received}. Omit "
         "it.",
         code="request-unsupported",
         parameter="messages",
@@ -289,7 +289,7 @@ def _read_image(content: bytes) -> Any:
         from PIL import Image, UnidentifiedImageError
     except ImportError as failure:
         raise OptionError(
-            "messages: Pillow must be installed to read images; got none. Run pip install "
+            "messages: Pillow must be installed to read images, got none. Run pip install "
             '"npu-llm[images]".',
             code="missing-pillow",
         ) from failure
@@ -301,8 +301,8 @@ def _read_image(content: bytes) -> Any:
             return image.convert("RGB")
     except (*unreadable, SyntaxError) as failure:
         raise OptionError(
-            "messages: must have images such as PNG or JPEG, of at most "
-            f"{_MAX_PIXELS:,} pixels; got {str(failure)[:120] or type(failure).__name__}. Convert "
+            "`messages` must have images such as PNG or JPEG, of at most "
+            f"{_MAX_PIXELS:,} pixels, got {str(failure)[:120] or type(failure).__name__}. Convert "
             "it.",
             code="image-unreadable",
         ) from failure

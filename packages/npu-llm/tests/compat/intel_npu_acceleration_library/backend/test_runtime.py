@@ -88,7 +88,7 @@ def test_integers_divide_by_the_root_which_users_are_told_and_layers_know(told, 
     ],
 )
 def test_products_of_other_arguments_are_refused(x, weight, scale):
-    with pytest.raises(OptionError, match="run_matmul: must have x") as error:
+    with pytest.raises(OptionError, match="`run_matmul` must have x") as error:
         run_matmul(x, weight, scale)
     assert error.value.code == "matmul-arguments"
 
@@ -158,7 +158,7 @@ def test_one_bound_of_clamp_is_that_bound():
 
 
 def test_a_perceptron_takes_rows():
-    with pytest.raises(OptionError, match=r"\(batch, channels\); got \(2, 3, 4\)"):
+    with pytest.raises(OptionError, match=r"\(batch, channels\), got \(2, 3, 4\)"):
         MLP((2, 3, 4), 8)
 
 

@@ -259,7 +259,7 @@ def test_a_sound_in_a_chat_is_transcribed(hearing, transcriber, stream):
 
 
 def test_a_chat_without_a_sound_is_refused(hearing):
-    with pytest.raises(openai.BadRequestError, match="messages: must end with one sound"):
+    with pytest.raises(openai.BadRequestError, match="`messages` must end with one sound"):
         hearing.client().chat.completions.create(
             model="ears", messages=[{"role": "user", "content": "the"}]
         )

@@ -90,7 +90,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     # os.path takes any text; Path raises for a name that is too long.
     if not options.is_module and not os.path.exists(options.program[0]):  # noqa: PTH110
         raise OperatorInputError(
-            f"script must be an existing file; got {options.program[0]}. Check the path, or use -m "
+            f"script must be an existing file, got {options.program[0]}. Check the path, or use -m "
             f"for a module.",
             code="script-missing",
         )
@@ -152,7 +152,7 @@ def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise OperatorInputError(
-            f"--cast must be a dtype of torch; got {name!r}. Pass one such as float64 or bfloat16.",
+            f"--cast must be a dtype of torch, got {name!r}. Pass one such as float64 or bfloat16.",
             code="tool-option",
         )
     return found
@@ -179,7 +179,7 @@ def _run(program: list[str], *, is_module: bool) -> int:
             traceback.print_exc()
             return 1
         raise OperatorInputError(
-            f"{'-m' if is_module else 'script'}: must be a program that Python can run; got "
+            f"`{'-m' if is_module else 'script'}` must be a program that Python can run, got "
             f"{name}: "
             f"{str(error).rstrip('.')}. Check the name; pass a script without -m.",
             "module-missing" if is_module else "script-missing",

@@ -146,7 +146,7 @@ def _wrong(what: str, name: str, known: Any) -> OperatorInputError:
     shown = sorted(known)
     some = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
     return OperatorInputError(
-        f"A template of cases: a known {what} ({some}); got {name!r}. Mend the template, or add "
+        f"A template of cases: a known {what} ({some}), got {name!r}. Mend the template, or add "
         f"the {what}.",
         code="case-template",
     )

@@ -508,7 +508,7 @@ def _optimizer(
 
     def run(param: torch.Tensor, grad: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
         if len(given) > len(names) or not named.keys() <= set(names[len(given) :]):
-            raise TypeError(f"expected param, grad, {', '.join(names)}; got {given}, {named}")
+            raise TypeError(f"expected param, grad, {', '.join(names)}, got {given}, {named}")
         values = options | dict(zip(names, given, strict=False)) | named
         lists = [[values.pop(state)] for state in states]
         if "step" in states:

@@ -93,7 +93,7 @@ class Operator:
         )
         if astray or missing:
             raise OperatorInputError(
-                f"{self.name}: arguments are those of its signature {self.signature}; got "
+                f"{self.name}: arguments are those of its signature {self.signature}, got "
                 f"{astray or 'none'} beside them, and {missing or 'none'} is missing. "
                 "Mend the case, or the signature in operators.toml.",
                 code="case-argument",
@@ -158,7 +158,7 @@ def operator_named(name: str) -> Operator:
 
 def _unknown(name: str) -> OperatorInputError:
     return OperatorInputError(
-        f"{ascii(name)[:80]}: must be an op of the interface, or of torch with its overload; got "
+        f"`{ascii(name)[:80]}` must be an op of the interface, or of torch with its overload, got "
         "neither. Write it as aten.addmm.default.",
         code="unknown-op",
     )

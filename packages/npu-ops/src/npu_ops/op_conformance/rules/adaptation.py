@@ -142,7 +142,7 @@ def load_rules(name: str) -> Rules:
         known = ", ".join(sorted(one.stem for one in _SHIPPED.glob("*.toml")))
         raise OperatorInputError(
             f"--rules: a TOML file with [[dtype]] (from, to) and [[layout]] (to), or one of "
-            f"{known}; got {name!r}: {type(error).__name__}: {error}. "
+            f"{known}, got {name!r}: {type(error).__name__}: {error}. "
             "Mend the file; docs/guides/conformance.md shows one.",
             code="conformance-rules",
         ) from error

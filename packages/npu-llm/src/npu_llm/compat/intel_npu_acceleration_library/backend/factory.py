@@ -64,14 +64,14 @@ class NNFactory(GraphBuilder):
         FACTORIES[self._recording] = weakref.ref(self)
         if profile:
             raise OptionError(
-                f"{type(self).__name__}: profile must be False; got True, and no profiling.json is "
+                f"{type(self).__name__}: profile must be False, got True, and no profiling.json is "
                 "written here. Run the program under `npu-profiler trace`, which has the times.",
                 code="compat-profile",
             )
         if device not in ("NPU", "AUTO") and device != npu_runtime.device_info(0).device:
             raise OptionError(
                 f"{type(self).__name__}: device must be NPU, AUTO or the one that serves, "
-                f"{npu_runtime.device_info(0).device}; got {device}. Set NPU_DEVICE={device} when "
+                f"{npu_runtime.device_info(0).device}, got {device}. Set NPU_DEVICE={device} when "
                 "the program starts.",
                 code="compat-device",
             )
@@ -201,7 +201,7 @@ class NNFactory(GraphBuilder):
         """Averages windows, as GraphBuilder does; n_spatial_dims follows from the input."""
         if named.pop("divisor_override", None) or any(args[6:7]):
             raise OptionError(
-                "NNFactory.avg_pooling: divisor_override must be None; got a number. Multiply "
+                "NNFactory.avg_pooling: divisor_override must be None, got a number. Multiply "
                 "the result.",
                 code="graph-call",
             )
@@ -251,7 +251,7 @@ class NNFactory(GraphBuilder):
         """
         if not 0 <= idx < len(self._inputs):
             raise OptionError(
-                f"NNFactory.set_input_tensor: idx must be from 0 to {len(self._inputs) - 1}; got "
+                f"NNFactory.set_input_tensor: idx must be from 0 to {len(self._inputs) - 1}, got "
                 f"{idx}. Count the parameters in the order in which they were made.",
                 code="graph-array",
             )
@@ -373,7 +373,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
         return tuple(int(size) for size in shape)
     except (TypeError, ValueError) as failure:
         raise OptionError(
-            f"NNFactory.parameter: shape must be a list of positive whole numbers; got {shape!r}. "
+            f"NNFactory.parameter: shape must be a list of positive whole numbers, got {shape!r}. "
             "Pass one size for each axis.",
             code="graph-array",
         ) from failure
@@ -381,6 +381,6 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 def _not_writable(method: str, path: Any, wanted: str) -> OptionError:
     return OptionError(
-        f"NNFactory.{method}: path must be {wanted}; got {str(path)!r}. Pass another.",
+        f"NNFactory.{method}: path must be {wanted}, got {str(path)!r}. Pass another.",
         code="output-file",
     )

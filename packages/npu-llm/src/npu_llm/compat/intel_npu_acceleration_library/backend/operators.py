@@ -144,19 +144,19 @@ class MLP(NNFactory):
         super().__init__(profile, device)
         if activation not in _ACTIVATIONS:
             raise OptionError(
-                f"MLP: activation must be one of {', '.join(sorted(_ACTIVATIONS))}; got "
+                f"MLP: activation must be one of {', '.join(sorted(_ACTIVATIONS))}, got "
                 f"{activation!r}. Build others with NNFactory.",
                 code="compat-activation",
             )
         numbers = [additional_args.get(name) for name in _ACTIVATIONS[activation]]
         if activation == "clamp" and numbers == [None, None]:
             raise OptionError(
-                "MLP: clamp must have min or max; got neither. Pass one.", code="compat-activation"
+                "MLP: clamp must have min or max, got neither. Pass one.", code="compat-activation"
             )
         rows = self.parameter(input_shape)
         if rows.dim() != 2:
             raise OptionError(
-                f"MLP: input_shape must be (batch, channels); got {tuple(input_shape)}. Reshape "
+                f"MLP: input_shape must be (batch, channels), got {tuple(input_shape)}. Reshape "
                 "the input to rows.",
                 code="graph-array",
             )

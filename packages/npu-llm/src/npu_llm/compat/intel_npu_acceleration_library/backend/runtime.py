@@ -63,8 +63,8 @@ def run_matmul(
     is_known = weights.dtype.is_floating_point or (has_integers and scale is not None)
     if not (is_fitting and is_known):
         raise OptionError(
-            "run_matmul: must have x (..., inputs) of a float dtype, and weights (outputs, inputs) "
-            "of a float dtype, or of int8 or uint8 with a scale; got x "
+            "`run_matmul` must have x (..., inputs) of a float dtype and weights (outputs, inputs) "
+            "of a float dtype, or of int8 or uint8 with a scale, got x "
             f"{tuple(x.shape)} {x.dtype}, weights {tuple(weights.shape)} {weights.dtype}, scale "
             f"{None if scale is None else tuple(scale.shape)}. Change these.",
             code="matmul-arguments",
@@ -110,7 +110,7 @@ def run_factory(
     _check_tensors("run_factory", *inputs, *weights)
     if not inputs:
         raise OptionError(
-            "run_factory: x must be a tensor or more; got none. Pass the operator's inputs.",
+            "run_factory: x must be a tensor or more, got none. Pass the operator's inputs.",
             code="graph-array",
         )
     given = [tensor.detach().to(torch.float16) for tensor in (*inputs, *weights)]
@@ -128,7 +128,7 @@ def _check_tensors(name: str, *values: Any) -> None:
     wrong = [type(value).__name__ for value in values if not isinstance(value, torch.Tensor)]
     if wrong:
         raise OptionError(
-            f"{name}: must be given tensors of torch; got {', '.join(wrong)}. Pass "
+            f"`{name}` must be given tensors of torch, got {', '.join(wrong)}. Pass "
             "torch.from_numpy of an array.",
             code="graph-array",
         )
@@ -163,7 +163,7 @@ def get_driver_version() -> int:
     """
     if not npu_available():
         raise DeviceError(
-            "get_driver_version: must have an NPU, whose driver it tells; got none that serves. "
+            "`get_driver_version` must have an NPU, whose driver it tells, got none that serves. "
             "`npu-runtime doctor` says why.",
             code="device-absent",
         )

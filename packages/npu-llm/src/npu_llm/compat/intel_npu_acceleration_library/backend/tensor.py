@@ -183,7 +183,7 @@ class Tensor(GraphTensor):
         for part, size in pairs:
             if isinstance(part, int) and not -size <= part < size:
                 raise OptionError(
-                    f"Tensor: an index must be inside its axis, of {size} here; got {part} for "
+                    f"Tensor: an index must be inside its axis, of {size} here, got {part} for "
                     f"{list(sizes)}. Pass one from {-size} to {size - 1}.",
                     code="tensor-index",
                 )
@@ -223,7 +223,7 @@ def _as_slice(part: Any) -> Any:
     if isinstance(part, slice) and (part.step is None or part.step > 0):
         return part
     raise OptionError(
-        "Tensor: an index must be of numbers, slices with positive steps, and an Ellipsis; got "
+        "Tensor: an index must be of numbers, slices with positive steps, and an Ellipsis, got "
         f"{part!r}. Use NNFactory.gather for others.",
         code="tensor-index",
     )
@@ -292,7 +292,7 @@ def fitted(tensor: torch.Tensor, at: GraphInput, *, place: int) -> torch.Tensor:
         return tensor.reshape(at.shape).to(at.dtype).contiguous()
     wanted = f"{at.shape[0]} bytes of packed 4-bit numbers" if at.is_packed else f"{at.shape}"
     raise OptionError(
-        f"NNFactory.run: input {place} must be {wanted}, {at.dtype}; got {tuple(tensor.shape)}, "
+        f"NNFactory.run: input {place} must be {wanted}, {at.dtype}, got {tuple(tensor.shape)}, "
         f"{tensor.dtype}. Pass it in that shape and dtype.",
         code="graph-array",
     )
@@ -324,7 +324,7 @@ def _tensor(value: Any) -> torch.Tensor:
         return torch.from_numpy(np.require(value, requirements=["C", "W"]))
     except (TypeError, ValueError) as failure:
         raise OptionError(
-            f"NNFactory.run: an input must be an array or a tensor; got {value!r:.60}. Pass "
+            f"NNFactory.run: an input must be an array or a tensor, got {value!r:.60}. Pass "
             "numbers in an array.",
             code="graph-array",
         ) from failure

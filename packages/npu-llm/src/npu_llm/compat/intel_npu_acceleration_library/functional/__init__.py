@@ -41,7 +41,7 @@ def scaled_dot_product_attention(
     """
     if dropout_p != 0 or scale is not None:
         raise OptionError(
-            "scaled_dot_product_attention: must have no dropout and no scale of its own; got "
+            "`scaled_dot_product_attention` must have no dropout and no scale of its own, got "
             f"dropout_p={dropout_p}, scale={scale}. Call torch's on npu tensors.",
             code="compat-attention",
         )

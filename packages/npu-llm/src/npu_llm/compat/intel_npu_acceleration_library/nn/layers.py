@@ -59,7 +59,7 @@ def checked_dtype(dtype: Any) -> torch.dtype | NPUDtype:
     ):
         return dtype
     raise OptionError(
-        "intel_npu_acceleration_library: dtype must be a float dtype, int8 or int4; got "
+        "intel_npu_acceleration_library: dtype must be a float dtype, int8 or int4, got "
         f"{dtype!r}. Pass one of these, such as torch.float16.",
         code="unknown-dtype",
     )
@@ -81,7 +81,7 @@ class Linear(torch.nn.Module):
         super().__init__()
         if weight.dim() != 2:
             raise OptionError(
-                f"Linear: weight must be (outputs, inputs); got {tuple(weight.shape)}. Reshape it; "
+                f"Linear: weight must be (outputs, inputs), got {tuple(weight.shape)}. Reshape it; "
                 "a convolution belongs in nn.Conv2d.",
                 code="matmul-arguments",
             )
@@ -149,7 +149,7 @@ class QuantizedLinear(torch.nn.Module):
         super().__init__()
         if weight.dtype not in (torch.int8, torch.uint8):
             raise OptionError(
-                f"QuantizedLinear: weight must be of int8 or uint8; got {weight.dtype}. Make it by "
+                f"QuantizedLinear: weight must be of int8 or uint8, got {weight.dtype}. Make it by "
                 "quantize_tensor.",
                 code="quantize-weight",
             )
@@ -177,7 +177,7 @@ class QuantizedLinear(torch.nn.Module):
         """
         if self.training:
             raise OptionError(
-                "QuantizedLinear: must be in evaluation mode, since integers take no gradient; got "
+                "`QuantizedLinear` must be in evaluation mode (integers take no gradient), got "
                 "training mode. Call .eval(), or compile with a float dtype.",
                 code="quantized-training",
             )

@@ -77,13 +77,13 @@ def generate_with_static_shape(
     """
     if pad_token_id is None or "position_ids" in options:
         raise OptionError(
-            "generate_with_static_shape: must have a pad_token_id, and no position_ids, which it "
-            f"counts itself; got {pad_token_id!r} and {sorted(options)}. Pass the tokenizer's.",
+            "`generate_with_static_shape` must have a pad_token_id, and no position_ids, which it "
+            f"counts itself, got {pad_token_id!r} and {sorted(options)}. Pass the tokenizer's.",
             code="static-padding",
         )
     if input_ids.shape[-1] > max_length:
         raise ContextError(
-            f"max_length: must be at least the prompt's {input_ids.shape[-1]:,} tokens; got "
+            f"`max_length` must be at least the prompt's {input_ids.shape[-1]:,} tokens, got "
             f"{max_length:,}. Shorten the prompt.",
             code="context-overflow",
         )

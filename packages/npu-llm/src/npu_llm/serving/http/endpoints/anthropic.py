@@ -96,7 +96,7 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
     name = "" if choice is None else choice.name or ""
     if kind == "tool" and name not in [tool["function"]["name"] for tool in tools]:
         raise RequestError(
-            "tool_choice: must name one of the tools; got another. Add it to tools.",
+            "`tool_choice` must name one of the tools, got another. Add it to tools.",
             code="request-field",
             parameter="tool_choice",
         )

@@ -199,27 +199,27 @@ def _check(body: ChatBody) -> None:
     names = [tool.function.name for tool in body.tools or ()]
     ends_open = body.continue_final_message
     if body.top_logprobs is not None and not body.logprobs:
-        wrong = ("top_logprobs", "must come with logprobs true; got it alone. Set that too.")
+        wrong = ("top_logprobs", "must come with logprobs true, got it alone. Set that too.")
     elif body.stream_options is not None and not body.stream:
-        wrong = ("stream_options", "must come with stream true; got it alone. Set that too.")
+        wrong = ("stream_options", "must come with stream true, got it alone. Set that too.")
     elif isinstance(chosen, ChosenTool) and chosen.function.name not in names:
-        wrong = ("tool_choice", "must name one of the tools; got another. Add it to tools.")
+        wrong = ("tool_choice", "must name one of the tools, got another. Add it to tools.")
     elif chosen == "required" and not names:
-        wrong = ("tool_choice", "must come with tools; got none. Add them.")
+        wrong = ("tool_choice", "must come with tools, got none. Add them.")
     elif len(set(names)) < len(names):
-        wrong = ("tools", "must have different names; got one twice. Rename one.")
+        wrong = ("tools", "must have different names, got one twice. Rename one.")
     elif reserved := sorted(_RESERVED & set(body.chat_template_kwargs or ())):
-        wrong = ("chat_template_kwargs", f"must be the template's; got {reserved[0]}. Omit it.")
+        wrong = ("chat_template_kwargs", f"must be the template's, got {reserved[0]}. Omit it.")
     elif ends_open and "add_generation_prompt" in body.model_fields_set:
         if body.add_generation_prompt:
             wrong = (
                 "continue_final_message",
-                "must come with add_generation_prompt false; got true. Set that to false.",
+                "must come with add_generation_prompt false, got true. Set that to false.",
             )
     elif not ends_open and not body.add_generation_prompt:
         wrong = (
             "add_generation_prompt",
-            "must come with continue_final_message if false; got it alone. Set that too.",
+            "must come with continue_final_message if false, got it alone. Set that too.",
         )
     if wrong is not None:
         name, text = wrong

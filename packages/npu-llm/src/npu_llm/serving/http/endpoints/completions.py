@@ -146,15 +146,15 @@ def _check(body: CompletionBody) -> None:
     """Raises RequestError [request-field] for incompatible fields."""
     wrong: tuple[str, str] | None = None
     if body.echo and body.logprobs is not None and body.stream:
-        wrong = ("echo", "must come without stream or logprobs; got all three. Omit one.")
+        wrong = ("echo", "must come without stream or logprobs, got all three. Omit one.")
     elif body.max_tokens == 0 and not body.echo:
-        wrong = ("max_tokens", "must be at least 1 without echo; got 0. Raise it.")
+        wrong = ("max_tokens", "must be at least 1 without echo, got 0. Raise it.")
     elif body.best_of is not None and body.best_of < body.n:
-        wrong = ("best_of", "must be at least n; got less. Raise it.")
+        wrong = ("best_of", "must be at least n, got less. Raise it.")
     elif body.best_of is not None and body.best_of > body.n and body.stream:
-        wrong = ("best_of", "must be n in a stream; got more. Omit it.")
+        wrong = ("best_of", "must be n in a stream, got more. Omit it.")
     elif body.stream_options is not None and not body.stream:
-        wrong = ("stream_options", "must come with stream true; got it alone. Set that too.")
+        wrong = ("stream_options", "must come with stream true, got it alone. Set that too.")
     if wrong is not None:
         name, text = wrong
         raise RequestError(f"{name}: {text}", code="request-field", parameter=name)

@@ -166,7 +166,7 @@ def inputs_of(parameter: str, given: Any, *, most: int) -> list[Any]:
     if not is_right_count or not all(found):
         received = "an empty one" if is_right_count else f"{len(found):,}"
         raise RequestError(
-            f"{parameter}: must be 1 to {most:,} texts or lists of tokens, none empty; got "
+            f"`{parameter}` must be 1 to {most:,} texts or lists of tokens, none empty, got "
             f"{received}. Pass some.",
             code="request-field",
             parameter=parameter,
@@ -192,7 +192,7 @@ def form_of(body: SamplingBody, response_format: Any = None) -> Callable[[], For
         makers += schema_forms(response_format.type, schema, field="response_format")
     if len(makers) > 1:
         raise RequestError(
-            "response_format: must be the only form; got a regex or a grammar too. Omit one.",
+            "`response_format` must be the only form, got a regex or a grammar too. Omit one.",
             code="request-field",
             parameter="response_format",
         )
@@ -214,7 +214,7 @@ def schema_forms(
     """
     if kind == "json_schema" and schema is None:
         raise RequestError(
-            f"{field}: must have a schema for this type; got nothing. Pass the schema.",
+            f"`{field}` must have a schema for this type, got nothing. Pass the schema.",
             code="request-field",
             parameter=field,
         )
@@ -253,8 +253,8 @@ def bias_of(given: Mapping[str, float]) -> dict[int, float]:
     for name, bias in given.items():
         if not (name.isascii() and name.isdecimal() and len(name) < 12):
             raise RequestError(
-                f"logit_bias: must name tokens by their numbers; got {name[:40]!r}. POST /tokenize "
-                "returns a text's tokens.",
+                f"`logit_bias` must name tokens by their numbers, got {name[:40]!r}. POST "
+                "/tokenize returns a text's tokens.",
                 code="request-field",
                 parameter="logit_bias",
             )

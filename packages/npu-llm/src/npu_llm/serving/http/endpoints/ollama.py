@@ -70,7 +70,7 @@ async def generate(request: Request) -> Response:
     prompt: Prompt
     if body.suffix:
         raise RequestError(
-            "suffix: must be omitted here; got one. POST /infill fills text in.",
+            "`suffix` must be omitted here, got one. POST /infill fills text in.",
             code="request-unsupported",
             parameter="suffix",
         )

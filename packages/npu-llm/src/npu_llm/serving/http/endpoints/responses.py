@@ -51,7 +51,7 @@ class _Responding:
         chosen = body.tool_choice
         if not isinstance(chosen, str) and chosen is not None and chosen.name not in names:
             raise RequestError(
-                "tool_choice: must name one of the tools; got another. Add it to tools.",
+                "`tool_choice` must name one of the tools, got another. Add it to tools.",
                 code="request-field",
                 parameter="tool_choice",
             )

@@ -31,7 +31,7 @@ async def transcribe_chat(request: Request, body: ChatBody) -> Response:
     sounds = [part for part in parts if part["type"] == "audio"]
     if len(sounds) != 1:
         raise RequestError(
-            f"messages: must end with one sound, input_audio, for a model of speech; got "
+            f"`messages` must end with one sound, input_audio, for a model of speech, got "
             f"{len(sounds)}. Send one.",
             code="request-field",
             parameter="messages",

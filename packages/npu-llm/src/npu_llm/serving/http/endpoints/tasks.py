@@ -119,7 +119,7 @@ async def score(request: Request) -> Response:
         first *= len(second)
     if len(first) != len(second):
         raise RequestError(
-            f"text_2: must be as many as text_1, or text_1 one; got {len(second)} for "
+            f"`text_2` must be as many as text_1, or text_1 one, got {len(second)} for "
             f"{len(first)}. Pair them.",
             code="request-field",
             parameter="text_2",
@@ -196,8 +196,8 @@ def _times(body: TranscriptionBody) -> Times | None:
         return None if body.response_format in ("json", "text") else "segment"
     if body.response_format != "verbose_json" or len(asked) != 1:
         raise RequestError(
-            "timestamp_granularities[]: must be one, word or segment, and go with response_format "
-            f"verbose_json; got {len(asked)} with {body.response_format}. Change one of them.",
+            "`timestamp_granularities[]` must be one, word or segment, and go with response_format "
+            f"verbose_json, got {len(asked)} with {body.response_format}. Change one of them.",
             code="request-field",
             parameter="timestamp_granularities[]",
         )
