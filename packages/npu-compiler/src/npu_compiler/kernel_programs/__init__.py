@@ -1,4 +1,4 @@
-"""From a captured decoder step to a kernel program (npu_ops.kernel_programs)."""
+"""Lowering of captured decoder steps to kernel programs (npu_ops.kernel_programs)."""
 
 from npu_compiler.kernel_programs.lowering import Lowered, lower_to_kernels
 

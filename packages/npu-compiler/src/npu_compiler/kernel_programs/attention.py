@@ -1,4 +1,4 @@
-"""Attention in a step: its parts, its scores and what masks them."""
+"""Matches attention in a step: operands, scores and masks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 _SDPA = _aten.scaled_dot_product_attention.default
 _PRODUCTS = (_aten.matmul.default, _aten.bmm.default)
 _RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
-# How far a search looks back from scores to their product.
+# Maximum depth of a search back from scores to their product.
 _FARTHEST = 64
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 
@@ -36,23 +36,23 @@ class AttentionCall:
     """softmax(cap(scale * queries keys^T) + mask) values, for heads of a batch."""
 
     queries: fx.Node  # (batch, heads, tokens, key size)
-    # (batch, heads, all, key size); transposed in its last two dimensions if `is_turned`.
+    # (batch, heads, all, key size), with the last two dimensions transposed if `is_turned`.
     keys: fx.Node
     values: fx.Node  # (batch, heads, all, value size)
     mask: fx.Node | None
     scale: float
     soft_cap: float | None = None
-    sinks: fx.Node | None = None  # a parameter (heads,); None for none
-    is_turned: bool = False  # see keys
-    # What softmax is taken of, if only computing it tells mask, scale and soft_cap, which are None,
-    # 0.0 and None then; None otherwise.
+    sinks: fx.Node | None = None  # a parameter (heads,), or None
+    is_turned: bool = False  # like keys
+    # Input of the softmax if mask, scale and soft_cap must be found by evaluation; they are then
+    # None, 0.0 and None. Otherwise None.
     scores: fx.Node | None = None
     product: fx.Node | None = None  # the queries times the keys, with `scores`
 
 
 @dataclass(frozen=True)
 class CachedOperand:
-    """Keys or values: the cache, those of new tokens, and the graph's output that joins both."""
+    """Keys or values: the cache, those of new tokens, and the graph output that joins both."""
 
     whole: fx.Node
     cache: fx.Node
@@ -62,7 +62,7 @@ class CachedOperand:
 def attention_call(
     node: fx.Node, graph_module: fx.GraphModule, rows: Container[fx.Node]
 ) -> AttentionCall | None:
-    """Returns the attention that ends at a node of a step with these rows; None if none does."""
+    """Returns the attention that ends at a node of a step with these rows, or None."""
     if node.target is _SDPA:
         return _fused(node)
     if node.target not in _PRODUCTS or not isinstance(node.args[1], fx.Node):
@@ -90,11 +90,11 @@ def _fused(node: fx.Node) -> AttentionCall:
 
 
 def _softmax_before(weights: Any) -> tuple[Any, fx.Node | None] | None:
-    """Returns the scores of which weights are the softmax, and sinks; None for other weights."""
+    """Returns the scores whose softmax is `weights`, and sinks; None for other weights."""
     weights = stripped(weights)
     while isinstance(weights, fx.Node) and weights.target in _RESHAPES:
         weights = stripped(weights.args[0])
-    # Sinks are one more score per head, whose share is dropped.
+    # Sinks are an additional score per head, whose weight is dropped.
     has_sinks = isinstance(weights, fx.Node) and weights.target is _aten.slice.Tensor
     if has_sinks:
         if weights.args[2:] != (0, -1) or not _is_last(weights, weights.args[1]):
@@ -114,7 +114,7 @@ def _softmax_before(weights: Any) -> tuple[Any, fx.Node | None] | None:
 def _computed(
     node: fx.Node, scores: fx.Node, sinks: fx.Node | None, rows: Container[fx.Node]
 ) -> AttentionCall | None:
-    """Attention whose scores are made of the one product before them in a way to be computed."""
+    """Returns attention whose scores are an unknown function of the one product before them."""
     products, pending, seen = [], [scores], {scores}
     while pending and len(seen) < _FARTHEST:
         one = pending.pop()
@@ -138,7 +138,7 @@ def _computed(
 def _spelled_out(
     node: fx.Node, scores: Any, sinks: fx.Node | None, graph_module: fx.GraphModule
 ) -> AttentionCall | None:
-    """softmax(scale * queries keys^T + mask) @ values in calls of their own."""
+    """Matches softmax(scale * queries keys^T + mask) @ values in separate calls."""
     values = node.args[1]
     mask = None
     soft_cap = None
@@ -176,17 +176,19 @@ def _spelled_out(
 
 
 def _is_last(node: fx.Node, dim: Any) -> bool:
-    """Whether a number is that of a node's last dimension."""
+    """Whether a number denotes a node's last dimension."""
     return dim in (-1, len(node.meta["val"].shape) - 1)
 
 
 def _without_sinks(scores: Any) -> tuple[Any, fx.Node | None]:
-    """Returns the scores to which one per head was joined, and the parameter with those."""
+    """Returns the scores to which sinks were joined, and the parameter of the sinks."""
     while isinstance(scores, fx.Node) and scores.target is _aten.sub.Tensor:
         taken: Any = scores.args[1]
         if not isinstance(taken, fx.Node) or taken.meta["val"].shape[-1] != 1:
             return scores, None
-        scores = stripped(scores.args[0])  # less a number per row, which changes no share
+        scores = stripped(
+            scores.args[0]
+        )  # minus a number per row, which does not change the softmax
     if not isinstance(scores, fx.Node) or scores.target is not _aten.cat.default:
         return scores, None
     parts: Any = scores.args[0]
@@ -201,10 +203,10 @@ def _without_sinks(scores: Any) -> tuple[Any, fx.Node | None]:
 def cached_operand(
     graph_module: fx.GraphModule, step: Step, call: fx.Node, operand: fx.Node, *, is_turned: bool
 ) -> CachedOperand:
-    """Returns what keys or values (batch, heads, all, size) are made of; heads may be repeated.
+    """Returns the parts of keys or values (batch, heads, all, size); heads may be repeated.
 
-    With `is_turned` their last two dimensions are exchanged. Raises [not-row-wise] if it is not the
-    cache followed by the new tokens'.
+    With `is_turned`, their last two dimensions are transposed. Raises [not-row-wise] unless they
+    are the cache followed by those of the new tokens.
     """
     whole = operand
     while is_moving(whole) and isinstance(whole.args[0], fx.Node):
@@ -230,20 +232,20 @@ def cached_operand(
     return CachedOperand(whole, parts[0], parts[1])
 
 
-# A mask is computed in cases that tell what it lets a token see.
+# A mask is evaluated in cases that distinguish the kinds of masks.
 
-# Factors are measured with products so large that a mask's numbers do not count, and with a cap so
-# small that it does not count.
+# Factors are measured with products so large that a mask is negligible, or so small that a cap is
+# negligible.
 _LARGE, _SMALL = 2.0**20, 2.0**-12
-# Below this a bias hides what it is added to.
+# A bias below this masks a score.
 _HIDDEN = -1e30
 
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """What a token sees: itself and what lies before it in its sequence, and no padding."""
+    """The tokens that a token sees: itself and earlier ones of its sequence, without padding."""
 
-    window: int | None  # how many tokens it sees, itself included; None for all
+    window: int | None  # number of visible tokens, including itself; None for all
     # (heads,) float32: slope * (slot - own slot) is added to the scores; None.
     slopes: torch.Tensor | None
 
@@ -253,8 +255,8 @@ class ScoreFacts:
     """Scores are cap(scale * queries keys^T) with a mask."""
 
     scale: float  # of the product
-    soft_cap: float | None  # c of c tanh(scale * product / c); None for none
-    mask: MaskFacts  # what is seen, and slopes
+    soft_cap: float | None  # c in c tanh(scale * product / c), or None
+    mask: MaskFacts  # window and slopes
 
 
 def read_scores(
@@ -265,7 +267,7 @@ def read_scores(
     *,
     positions: int,
 ) -> ScoreFacts:
-    """Returns how an attention makes scores of its product; [not-row-wise] if no kernel does so."""
+    """Returns an attention's function from product to scores; [not-row-wise] without a kernel."""
     if call.scores is None:
         return ScoreFacts(
             call.scale, call.soft_cap, _fused_mask(graph_module, step, node, call, positions)
@@ -278,7 +280,7 @@ def read_scores(
         return [evaluator.size(size) for size in product.meta["val"].shape]
 
     def made(case: Case, values: torch.Tensor) -> torch.Tensor:
-        """Returns the scores (batch, heads, tokens, all) for values of the product."""
+        """Returns scores (batch, heads, tokens, all) for values of the product."""
         evaluator = Evaluator(graph_module, step, case)
         if product.target is _aten.baddbmm.default:
             factors: Any = product.kwargs
@@ -345,9 +347,9 @@ def _numbers(node: fx.Node, end: fx.Node) -> set[float]:
 def _read_mask(
     node: fx.Node, computed: Callable[[Case], torch.Tensor], *, positions: int
 ) -> MaskFacts:
-    """Returns what a mask means; [not-row-wise] unless it is causal, or causal in a window.
+    """Returns the meaning of a mask; [not-row-wise] unless it is causal, or causal in a window.
 
-    `computed` computes the mask (batch, 1 or heads, tokens, past + tokens) in a case: boolean or
+    `computed` evaluates the mask (batch, 1 or heads, tokens, past + tokens) in a case: boolean, or
     added to the scores.
     """
     longest = max(positions, 2)
@@ -384,7 +386,7 @@ def _read_mask(
 
 
 def _seen(value: torch.Tensor) -> torch.Tensor:
-    """Returns what is seen by any head: (batch, tokens, all) bool."""
+    """Returns the positions visible to any head: (batch, tokens, all) bool."""
     return _visible(value).any(1)
 
 
@@ -393,7 +395,7 @@ def _visible(value: torch.Tensor) -> torch.Tensor:
 
 
 def _causal(case: Case, window: int | None) -> torch.Tensor:
-    """Returns (batch, tokens, all) bool: what a token should see."""
+    """Returns the expected mask, (batch, tokens, all) bool."""
     real = case.full_mask.bool()
     own = torch.arange(case.past, case.past + case.tokens)[:, None]
     other = torch.arange(case.past + case.tokens)[None]

@@ -1,4 +1,4 @@
-"""Calls of a step: views, activations, and the parts of linear layers and norms."""
+"""Matches calls of a step: views, activations, linear layers and norms."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = [
     "stripped",
 ]
 
-# Calls that only move elements (view, transpose, slice, expand, ...) are run on numbers of rows and
-# columns. So no such call needs a rule, and one that would mix rows is noticed.
+# Calls that only move elements (view, transpose, slice, expand, ...) are executed on row and column
+# numbers. So they need no rules, and calls that mix rows are detected.
 
 _aten = torch.ops.aten
 _CASTS = {
@@ -80,7 +80,7 @@ _MOVES = {
     _aten.repeat_interleave.self_int,
     operator.getitem,
 }
-# Of their second argument only the shape counts.
+# These use only the shape of their second argument.
 _LIKE_OTHERS = {_aten.view_as.default, _aten.expand_as.default, _aten.reshape_as.default}
 _MOVES |= _LIKE_OTHERS
 _ROW_ROLES = {"batch", "tokens", "kept", "rows", "kept rows"}
@@ -89,20 +89,20 @@ _CASE = Case()
 
 @dataclass(frozen=True)
 class View:
-    """What a node shows of a draft's value: int64 columns of its dimensions that are not rows."""
+    """A node's view of a draft's value: int64 columns for its dimensions that are not rows."""
 
     value: int
     columns: torch.Tensor
 
     @property
     def flat(self) -> list[int]:
-        """The columns in their order."""
+        """The columns in order."""
         result: list[int] = self.columns.flatten().tolist()
         return result
 
     @property
     def run(self) -> tuple[int, int] | None:
-        """First column and number of columns if they follow one another; else None."""
+        """Returns the first column and the number of columns if consecutive; else None."""
         flat = self.columns.flatten()
         first, count = int(flat[0]), flat.numel()
         if torch.equal(flat, torch.arange(first, first + count)):
@@ -111,12 +111,12 @@ class View:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether a column is shown more than once."""
+        """Whether a column occurs more than once."""
         return len(set(self.flat)) < self.columns.numel()
 
 
 def other_rows(roles: Sequence[str | int]) -> str:
-    """Returns why a call is refused whose result has dimensions that no row has."""
+    """Returns the reason to refuse a call whose result has dimensions that rows do not have."""
     if "all" in roles and "?" not in roles:
         return (
             "computes with the cache of all tokens outside of attention, as latent keys and an "
@@ -126,7 +126,7 @@ def other_rows(roles: Sequence[str | int]) -> str:
 
 
 def is_cast(node: fx.Node) -> bool:
-    """Whether a call changes at most the dtype or the memory of its first argument."""
+    """Whether a call changes at most the dtype or the memory layout of its first argument."""
     if node.target is _aten.dropout.default:
         return not node.args[2]
     if node.op != "call_function" or node.target not in _CASTS:
@@ -149,16 +149,16 @@ def _is_constant(node: Any) -> bool:
 
 
 class Mover:
-    """Follows columns through calls that move elements."""
+    """Tracks columns through calls that move elements."""
 
     def __init__(self, graph_module: fx.GraphModule, step: Step) -> None:
         self._step = step
         self._evaluator = Evaluator(graph_module, step, _CASE)
 
     def moved(self, node: fx.Node, source: fx.Node, view: View) -> View:
-        """Returns what a moving call shows of its source; a split and its getitem are one.
+        """Returns a moving call's view of its source; a split and its getitem count as one call.
 
-        Raises [not-row-wise] if elements of one row come to lie in another.
+        Raises [not-row-wise] if elements move from one row to another.
         """
         width = int(view.columns.max()) + 1
         rows = self._rows(self._step.roles(source))
@@ -187,7 +187,7 @@ class Mover:
         return View(view.value, columns)
 
     def _rows(self, roles: Sequence[str | int]) -> torch.Tensor:
-        """Returns an empty tensor of the shape of the dimensions that are rows."""
+        """Returns an empty tensor with the shape of the row dimensions."""
         sizes = {
             "batch": _CASE.batch,
             "tokens": _CASE.tokens,
@@ -203,12 +203,12 @@ class Mover:
 
 
 def rows_first(tensor: torch.Tensor, roles: Sequence[str | int]) -> torch.Tensor:
-    """Returns a tensor with the dimensions of its rows first, batch before tokens."""
+    """Moves a tensor's row dimensions to the front, batch before tokens."""
     return tensor.permute(_order(roles))
 
 
 def arranged(tensor: torch.Tensor, roles: Sequence[str | int]) -> torch.Tensor:
-    """The reverse of rows_first: a tensor whose rows come first in the order of a node's roles."""
+    """Reverses rows_first: returns a tensor in the dimension order of a node's roles."""
     order = _order(roles)
     return tensor.permute([order.index(dim) for dim in range(len(order))])
 
@@ -235,7 +235,7 @@ ACTIVATIONS: dict[Any, Callable[[fx.Node], Activation | None]] = {
 
 
 def find_activation(compute: Callable[[torch.Tensor], torch.Tensor]) -> Activation | None:
-    """Returns the activation that a function of single numbers is; None if it is none."""
+    """Returns the activation that equals an elementwise function, or None."""
     x = torch.cat([torch.linspace(-12, 12, 997), torch.tensor([-60.0, -1e-4, 0.0, 1e-4, 60.0])])
     found = compute(x)
     for name, formula in FORMULAS.items():
@@ -251,14 +251,14 @@ _TURNS = {_aten.t.default, _aten.transpose.int, _aten.numpy_T.default}
 
 
 def stripped(node: Any) -> Any:
-    """Returns what a value was before it was cast."""
+    """Returns a value before casts."""
     while isinstance(node, fx.Node) and is_cast(node):
         node = node.args[0]
     return node
 
 
 def scalar(value: Any, graph_module: fx.GraphModule) -> float | None:
-    """Returns the number that an argument is, also as a constant tensor of one element; or None."""
+    """Returns an argument as number, also from a constant tensor of one element, or None."""
     value = stripped(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -271,7 +271,7 @@ def scalar(value: Any, graph_module: fx.GraphModule) -> float | None:
 
 @dataclass(frozen=True)
 class LinearCall:
-    """x weight^T + bias, or without; a weight by name, (inputs, outputs) if transposed."""
+    """x weight^T, plus an optional bias; the weight by name, (inputs, outputs) if transposed."""
 
     x: fx.Node
     weight: str
@@ -280,7 +280,7 @@ class LinearCall:
 
 
 def linear_call(node: fx.Node) -> LinearCall | None:
-    """Returns a product with a parameter; None if a node is none."""
+    """Returns a node's product with a parameter, or None."""
     target, args = node.target, node.args
     bias: Any = None
     if target is _aten.linear.default:
@@ -320,14 +320,16 @@ class NormCall:
     """A normalization over the last dimension."""
 
     kind: Literal["rms", "layer"]  # "rms" or "layer"
-    x: fx.Node  # what is normalized
+    x: fx.Node  # the normalized node
     eps: float  # added before the root
-    weight: tuple[fx.Node, float] | None = None  # its node, and what is added to it; None for ones
+    weight: tuple[fx.Node, float] | None = (
+        None  # its node, and an offset added to it; None for ones
+    )
     bias: fx.Node | None = None  # its node; None for zeros
 
 
 def norm_call(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:
-    """Returns the normalization that ends at a node; None if none does."""
+    """Returns the normalization that ends at a node, or None."""
     target, args = node.target, node.args
     if target is _aten.layer_norm.default:
         if len(args[1]) != 1:  # type: ignore[arg-type]
@@ -360,7 +362,7 @@ def _with(weight: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, float] | 
 
 
 def _offset_weight(node: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, float] | None:
-    """Returns a vector parameter and what is added to it; None for anything else."""
+    """Returns a vector parameter and the offset added to it, or None."""
     node = stripped(node)
     if not isinstance(node, fx.Node):
         return None
@@ -376,7 +378,7 @@ def _offset_weight(node: Any, graph_module: fx.GraphModule) -> tuple[fx.Node, fl
 
 
 def _plain_norm(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:
-    """Returns x / sqrt(mean(x^2) + eps), or the same of x - mean(x); None for anything else."""
+    """Matches x / sqrt(mean(x^2) + eps), or the same of x - mean(x); None without a match."""
     if node.target in MULTIPLIES:
         sides = [node.args[:2], node.args[1::-1]]
     else:
@@ -402,7 +404,7 @@ def _plain_norm(node: fx.Node, graph_module: fx.GraphModule) -> NormCall | None:
 
 
 def _mean_of(node: Any) -> fx.Node | None:
-    """Returns what a node is the mean of over the last dimension, which stays."""
+    """Returns x if a node is mean(x) over the last dimension, with keepdim."""
     node = stripped(node)
     if not isinstance(node, fx.Node) or node.target is not _aten.mean.dim:
         return None
@@ -414,7 +416,7 @@ def _mean_of(node: Any) -> fx.Node | None:
 
 
 def _centered(node: fx.Node) -> fx.Node | None:
-    """Returns x if a node is x - mean(x); None otherwise."""
+    """Returns x if a node is x - mean(x), or None."""
     if node.target is not _aten.sub.Tensor or len(node.args) > 2 or node.kwargs:
         return None
     x = stripped(node.args[0])
@@ -422,7 +424,7 @@ def _centered(node: fx.Node) -> fx.Node | None:
 
 
 def _is_same_rows(one: Any, other: fx.Node) -> bool:
-    """Whether two nodes are the same, or both the same rows less their mean."""
+    """Whether two nodes are the same, or both the same rows minus their mean."""
     if one is other:
         return True
     if not isinstance(one, fx.Node):
@@ -432,7 +434,7 @@ def _is_same_rows(one: Any, other: fx.Node) -> bool:
 
 
 def _inside_root(node: fx.Node, *, is_inverse: bool) -> fx.Node | None:
-    """Returns what a root is taken of, or 1 / root."""
+    """Returns the argument of a root or reciprocal root."""
     power: Any = node.args[1] if node.target in _POWERS else None
     root = _aten.rsqrt.default if is_inverse else _aten.sqrt.default
     if node.target is not root and power != (-0.5 if is_inverse else 0.5):
@@ -442,7 +444,7 @@ def _inside_root(node: fx.Node, *, is_inverse: bool) -> fx.Node | None:
 
 
 def squared_of(node: fx.Node) -> Any:
-    """Returns what a node is the square of; None if it is none."""
+    """Returns x if a node is x^2, or None."""
     is_square = (
         node.target is _aten.square.default
         or (node.target in _POWERS and node.args[1] == 2)

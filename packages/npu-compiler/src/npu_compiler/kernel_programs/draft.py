@@ -1,4 +1,4 @@
-"""Drafts of instructions, and the placement of their values in memory."""
+"""Draft programs: instructions before their values are placed in memory."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ class Part:
 class Line:
     """One instruction."""
 
-    # Which; "select" are columns in an order of their own, which no instruction gives; "join"
-    # copies the parts that it reads side by side, each by an instruction.
+    # Kind of instruction. "select" permutes columns, which no instruction does; "join" concatenates
+    # its parts, with one copy instruction for each.
     kind: LineKind
-    out: int  # the value that it writes; -1 for none, also of a "rotate" that changes what it reads
-    reads: dict[str, Part]  # the parts that it reads, by name
-    fields: dict[str, Any] = field(default_factory=dict)  # its other fields
-    module: str = ""  # the module that it comes from
+    out: int  # the written value; -1 for none, and for a "rotate" in place
+    reads: dict[str, Part]  # the parts read, by name
+    fields: dict[str, Any] = field(default_factory=dict)  # other fields
+    module: str = ""  # the torch module of origin
 
     @property
     def activation(self) -> Activation | None:
-        """Its activation, if it has any."""
+        """The activation, or None."""
         found: Activation | None = self.fields.get("activation")
         return found
 
 
 @dataclass
 class Draft:
-    """Lines in their order, and what they name."""
+    """Lines in order, and the tables that they refer to."""
 
     lines: list[Line] = field(default_factory=list)  # the instructions
-    widths: list[int] = field(default_factory=list)  # of each value
-    weights: dict[str, Recipe] = field(default_factory=dict)  # how each weight is made
-    names: dict[Recipe, str] = field(default_factory=dict)  # of these, by how they are made
-    results: set[int] = field(default_factory=set)  # values that are read after the last line
-    logits: Part = Part(-1, 0, 0)  # the columns with the result
+    widths: list[int] = field(default_factory=list)  # width of each value
+    weights: dict[str, Recipe] = field(default_factory=dict)  # recipe of each weight
+    names: dict[Recipe, str] = field(default_factory=dict)  # weights by recipe
+    results: set[int] = field(default_factory=set)  # values read after the last line
+    logits: Part = Part(-1, 0, 0)  # columns of the result
 
     def value(self, width: int) -> int:
         """Returns a new value."""
@@ -77,13 +77,13 @@ class Draft:
     def add(
         self, kind: LineKind, width: int, reads: dict[str, Part], *, module: str = "", **fields: Any
     ) -> Part:
-        """Adds an instruction that writes a new value of a width, which is returned."""
+        """Adds an instruction that writes a new value with a width; returns the value."""
         out = self.value(width)
         self.lines.append(Line(kind, out, reads, fields, module))
         return self.whole(out)
 
     def weight(self, recipe: Recipe) -> str:
-        """Returns the name of a weight made so; equal recipes have one name."""
+        """Returns the name of the weight with a recipe; equal recipes share a name."""
         if recipe not in self.names:
             name = f"{recipe.kind}.{len(self.weights)}"
             self.names[recipe] = name
@@ -91,7 +91,7 @@ class Draft:
         return self.names[recipe]
 
     def redirect(self, value: int, place: Part) -> None:
-        """Makes all readers of a value read other columns, which hold the same."""
+        """Redirects all readers of a value to other columns with the same content."""
 
         def moved(part: Part) -> Part:
             if part.value != value:
@@ -108,14 +108,14 @@ class Draft:
         return [line for line in self.lines if any(p.value == value for p in line.reads.values())]
 
     def writer(self, value: int) -> Line:
-        """Returns the line that writes a value first."""
+        """Returns the first line that writes a value."""
         return next(line for line in self.lines if line.out == value)
 
 
 def keep_early(draft: Draft) -> None:
-    """Drops the rows whose logits nobody wants right after the last attention.
+    """Drops rows without requested logits right after the last attention.
 
-    What comes after it treats each row by itself, so only kept rows need it.
+    Later lines treat each row separately, so only the kept rows need them.
     """
     keeps = [line for line in draft.lines if line.kind == "keep"]
     attends = [at for at, line in enumerate(draft.lines) if line.kind in ("attend", "append")]
@@ -130,7 +130,7 @@ def keep_early(draft: Draft) -> None:
     if any(
         part.value in before for line in draft.lines[last + 1 :] for part in line.reads.values()
     ):
-        return  # something is read in full and in part
+        return  # a value is read in full and in part
     needed = {
         part.value
         for line in [*after, keep]
@@ -157,9 +157,9 @@ def keep_early(draft: Draft) -> None:
 
 
 def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:
-    """Returns the buffer of each value, and the width of each buffer.
+    """Returns the buffer width of each value, and the width of each buffer.
 
-    A buffer serves again once nothing reads its value any more. The logits have one of their own.
+    A buffer is reused after the last read of its value. The logits have a separate buffer.
     """
     last: dict[int, int] = {}
     for at, line in enumerate(draft.lines):
@@ -191,7 +191,7 @@ def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:
 
 
 def _in_place(draft: Draft, line: Line, ending: set[int]) -> int | None:
-    """Returns a value that is read here for the last time and whose place the result can take."""
+    """Returns a value whose last read is here, so that the result can reuse its buffer."""
     names = {"linear": ["residual"], "experts": ["residual"], "combine": ["left", "right"]}
     for name in names.get(line.kind, []):
         part = line.reads.get(name)

@@ -1,4 +1,4 @@
-"""Evaluation of symbolic values of a step, and refusals of calls without kernels."""
+"""Evaluates values of a step in concrete cases; errors for calls without kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Case", "Evaluator", "Step", "inputs_of", "no_kernel", "refused", "un
 
 
 def refused(node: fx.Node, reason: str) -> LoweringError:
-    """Returns the error for a call that no kernel computes, or that mixes rows: [not-row-wise]."""
+    """Returns the error for a call without a kernel, or that mixes rows: [not-row-wise]."""
     return LoweringError(
         f"{call_place(node)} must treat every token by itself, or be attention to "
         f"the cache, got one that {reason}. Run the model in another pipeline.",
@@ -28,7 +28,7 @@ def refused(node: fx.Node, reason: str) -> LoweringError:
 
 
 def no_kernel(node: fx.Node, reason: str) -> LoweringError:
-    """Returns the error for a call of a graph of tensors that no kernel computes: [no-kernel]."""
+    """Returns the error for a call without a kernel in a graph of tensors: [no-kernel]."""
     place = call_place(node)
     return LoweringError(
         f"{place}: a kernel must compute it row by row, got one that {reason}. Compile it for "
@@ -40,7 +40,7 @@ def no_kernel(node: fx.Node, reason: str) -> LoweringError:
 
 
 def unordered(module: str) -> LoweringError:
-    """Returns the error for values that are read in an order that no weight can be given."""
+    """Returns the error for values read in an order that weights cannot have."""
     return LoweringError(
         f"`{module or 'a layer'}` must give its outputs in runs of columns, got one whose outputs "
         "are read in another order by several calls. Run the model in another pipeline.",
@@ -49,8 +49,8 @@ def unordered(module: str) -> LoweringError:
     )
 
 
-# Much of a step depends on no token: masks, tables of rotary embeddings. Such parts are not
-# recognized by their calls but computed for cases that tell them apart.
+# Parts of a step do not depend on tokens: masks, tables of rotary embeddings. They are not matched
+# by their calls, but evaluated in cases that distinguish them.
 
 _aten = torch.ops.aten
 
@@ -61,13 +61,13 @@ class Step:
 
     tokens: fx.Node  # input_ids (batch, tokens)
     mask: fx.Node  # attention_mask (batch, past + tokens)
-    positions: fx.Node | None  # position_ids (batch, tokens); None if the model counts them itself
+    positions: fx.Node | None  # position_ids (batch, tokens); None if the model computes positions
     kept: fx.Node  # logits_to_keep (kept,)
     caches: tuple[fx.Node, ...]  # key and value of each layer (batch, heads, past, size)
 
     @classmethod
     def of(cls, graph: fx.Graph, inputs: Sequence[str]) -> Step:
-        """Returns the placeholders of a graph by the names of its inputs."""
+        """Returns the placeholders of a graph by input names."""
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
         named = dict(zip(inputs, nodes, strict=False))
         return cls(
@@ -79,11 +79,11 @@ class Step:
         )
 
     def roles(self, node: fx.Node) -> tuple[str | int, ...]:
-        """Returns what each dimension of a tensor is.
+        """Returns the role of each dimension of a tensor.
 
-        A number for one of the model's own; "batch", "tokens", "kept", "rows" (batch * tokens),
-        "kept rows", "all" (past + tokens), or "?" for another size. A dimension of batch * heads
-        counts as two, see Evaluator.opened.
+        The role is a number for a fixed size of the model, "batch", "tokens", "kept", "rows" (batch
+        * tokens), "kept rows", "all" (past + tokens), or "?" for another size. A dimension of batch
+        * heads counts as two, see Evaluator.opened.
         """
         return tuple(role for size in node.meta["val"].shape for role in self._roles(size))
 
@@ -100,7 +100,7 @@ class Step:
 
     @cached_property
     def _symbols(self) -> tuple[Any, Any, Any, Any, Any]:
-        """The graph's sizes: batch, tokens, kept, past, and past with tokens."""
+        """Returns the graph's sizes: batch, tokens, kept, past, and past + tokens."""
         shapes = (
             *self.tokens.meta["val"].shape,
             *self.kept.meta["val"].shape,
@@ -124,7 +124,7 @@ class Step:
         }
 
     def sizes(self, case: Case) -> dict[Any, int]:
-        """Returns what the symbols of the graph's sizes are in a case."""
+        """Returns the values of the graph's symbolic sizes in a case."""
         sizes = (case.batch, case.tokens, case.kept, case.past, case.past + case.tokens)
         return dict(zip(self._symbols, sizes, strict=True))
 
@@ -133,12 +133,12 @@ class Step:
 class Case:
     """Sizes and inputs of a step."""
 
-    batch: int = 2  # how many sequences
-    tokens: int = 3  # how many new tokens each has
-    past: int = 4  # how many each has in the cache
-    kept: int = 2  # how many tokens have logits
-    mask: torch.Tensor | None = None  # (batch, past + tokens) int64; None for no padding
-    # (batch, tokens) int64; None to count what is not padding.
+    batch: int = 2  # number of sequences
+    tokens: int = 3  # number of new tokens of each
+    past: int = 4  # number of cached tokens of each
+    kept: int = 2  # number of tokens with logits
+    mask: torch.Tensor | None = None  # (batch, past + tokens) int64; None without padding
+    # (batch, tokens) int64; None to count tokens that are not padding.
     positions: torch.Tensor | None = None
 
     @property
@@ -157,7 +157,7 @@ class Case:
 
 
 class Evaluator:
-    """Computes nodes of a graph in one case, each once."""
+    """Evaluates nodes of a graph in one case, each once."""
 
     def __init__(self, graph_module: fx.GraphModule, step: Step, case: Case) -> None:
         self._module = graph_module
@@ -173,13 +173,13 @@ class Evaluator:
             self._known[step.positions] = case.full_positions
 
     def size(self, size: Any) -> int:
-        """Returns a size of the graph in this case."""
+        """Returns the value of a size in this case."""
         if isinstance(size, int):
             return size
         return int(size.node.expr.xreplace(self._sizes))
 
     def opened(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
-        """Returns a node's value with a dimension for each of its roles."""
+        """Returns a node's value with one dimension per role."""
         case = self._case
         sizes = {
             "batch": case.batch,
@@ -193,7 +193,7 @@ class Evaluator:
         return tensor.reshape([sizes[role] if isinstance(role, str) else role for role in roles])
 
     def closed(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
-        """The reverse of opened: returns a tensor in a node's shape."""
+        """Reverses opened: returns a tensor in a node's shape."""
         return tensor.reshape([self.size(size) for size in node.meta["val"].shape])
 
     def empty(self, node: fx.Node) -> torch.Tensor:
@@ -201,7 +201,7 @@ class Evaluator:
         return torch.empty([self.size(size) for size in node.meta["val"].shape])
 
     def call(self, node: fx.Node, given: Mapping[fx.Node, Any]) -> Any:
-        """Returns what one call returns for other values of some arguments."""
+        """Executes one call with other values of some arguments."""
 
         def argument(one: fx.Node) -> Any:
             return given[one] if one in given else self.value(one)
@@ -218,7 +218,7 @@ class Evaluator:
         return self._known[node]
 
     def with_values(self, given: Mapping[fx.Node, Any]) -> Evaluator:
-        """Returns an evaluator of the same case in which some nodes have other values."""
+        """Returns an evaluator of the same case with other values of some nodes."""
         other = Evaluator(self._module, self._step, self._case)
         other._known.update(given)
         return other
@@ -226,7 +226,7 @@ class Evaluator:
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             tensor = getattr(self._module, str(node.target))
-            if isinstance(tensor, torch.nn.Parameter):  # has no memory while a model is built
+            if isinstance(tensor, torch.nn.Parameter):  # has no memory while a model is being built
                 raise refused(node, "is a weight in a place where only numbers known before count")
             return tensor
         if node.op == "placeholder":
@@ -238,7 +238,7 @@ class Evaluator:
         return self._called(node, args, kwargs)
 
     def _called(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        # Tensors made here may lie in memory in another order than the model's.
+        # Tensors created here may have another memory layout than the model's.
         target = _aten.reshape.default if node.target is _aten.view.default else node.target
         assert callable(target)
         try:
@@ -250,7 +250,7 @@ class Evaluator:
 
 
 def _unknown_before(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:
-    """Returns the nodes to compute for a node, in an order in which they can be."""
+    """Returns the nodes to evaluate for a node, in topological order."""
     order: list[fx.Node] = []
     seen: set[fx.Node] = set()
     pending = [(node, False)]
@@ -268,7 +268,7 @@ def _unknown_before(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node
 
 
 def inputs_of(node: fx.Node) -> list[fx.Node]:
-    """Returns the nodes that a node's value depends on; a size depends on none."""
+    """Returns the nodes that a node's value depends on; none for a size."""
     if isinstance(node.meta.get("val"), (torch.SymInt, int)):
         return []
     return list(node.all_input_nodes)

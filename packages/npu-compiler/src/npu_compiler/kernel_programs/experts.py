@@ -1,7 +1,7 @@
-"""Mixtures of experts: the calls by which a captured step multiplies rows by chosen weights.
+"""Matches mixtures of experts: products of rows with the weights of chosen experts.
 
-The products and the choice are found by their calls. How scores become shares, and what stands
-between an expert's two products, is found by computing it.
+The products and the choice are matched by their calls. The function from scores to shares, and the
+one between an expert's two products, are found by evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 _aten = torch.ops.aten
 _SUM = _aten.sum.dim_IntList
 _CLAMPS = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
-# How far a search looks back from a call; routers and gates have a dozen calls.
+# Maximum depth of a search back from a call; routers and gates have about twelve calls.
 _FARTHEST = 64
 
 ShareKind = Literal["softmax", "softmax_normalized", "sigmoid"]
@@ -40,14 +40,14 @@ ShareKind = Literal["softmax", "softmax_normalized", "sigmoid"]
 
 @dataclass(frozen=True)
 class ChosenProduct:
-    """Rows times the weights of the expert that each has chosen, and its bias."""
+    """Product of each row with the weights of its chosen expert, and a bias."""
 
-    result: fx.Node  # the node: (rows * chosen, outputs) apart from dimensions of 1
+    result: fx.Node  # the node: (rows * chosen, outputs), ignoring dimensions of 1
     rows: fx.Node  # the node with the rows
     weight: fx.Node  # the parameter (experts, outputs, inputs)
     is_transposed: bool  # whether it is (experts, inputs, outputs)
-    bias: fx.Node | None  # the parameter (experts, outputs); None for none
-    choice: fx.Node  # the node with the experts' numbers (rows * chosen,)
+    bias: fx.Node | None  # the parameter (experts, outputs), or None
+    choice: fx.Node  # the node with expert indices (rows * chosen,)
     top: fx.Node  # the call that chooses
 
 
@@ -56,48 +56,48 @@ class ExpertsCall:
     """The sum over chosen experts of share * (down gate(gate_up x))."""
 
     x: fx.Node  # the rows (rows, inputs)
-    scores: fx.Node  # the router's (rows, experts), before they are made shares
-    shares: fx.Node  # the node with the shares (rows * chosen,) apart from dimensions of 1
+    scores: fx.Node  # the router's scores (rows, experts)
+    shares: fx.Node  # the node with the shares (rows * chosen,), ignoring dimensions of 1
     gate_up: ChosenProduct  # the first product
-    opened: fx.Node  # what `down` multiplies
+    opened: fx.Node  # the input of `down`
     down: ChosenProduct  # the second product
 
     @property
     def experts(self) -> int:
-        """How many there are."""
+        """Number of experts."""
         return int(self.down.weight.meta["val"].shape[0])
 
     @property
     def chosen(self) -> int:
-        """How many each row has."""
+        """Number of experts chosen for each row."""
         return int(self.down.top.args[1])  # type: ignore[arg-type]
 
     @property
     def inner(self) -> int:
-        """How many channels `opened` has."""
+        """Number of channels of `opened`."""
         return int(self.down.weight.meta["val"].shape[1 if self.down.is_transposed else 2])
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What an expert does between its products."""
+    """The function between an expert's two products."""
 
     activation: Activation  # of the gate
     limit: float | None  # see npu_ops.kernel_programs.program.Experts
-    # (2 * inner,): which outputs of the first product are gates, then what they open.
+    # (2 * inner,): outputs of the first product that are gates, then the gated ones.
     order: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How scores become shares (see npu_ops' Experts), and a factor that all have besides."""
+    """The function from scores to shares (see npu_ops' Experts), and a common factor."""
 
     kind: ShareKind
     factor: float
 
 
 def experts_call(node: fx.Node) -> ExpertsCall | None:
-    """Returns the mixture of experts that ends at a node; None if none does."""
+    """Returns the mixture of experts that ends at a node, or None."""
     if node.target is not _SUM or list(node.args[1]) != [1]:  # type: ignore[arg-type]
         return None
     weighted = _moved_from(node.args[0])
@@ -124,7 +124,7 @@ def experts_call(node: fx.Node) -> ExpertsCall | None:
 
 
 def _repeated(node: fx.Node) -> fx.Node | None:
-    """Returns the rows of which each is repeated for the experts that it chose."""
+    """Returns the rows before each is repeated for its chosen experts."""
     while is_moving(node):
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -135,7 +135,7 @@ def _repeated(node: fx.Node) -> fx.Node | None:
 
 
 def _before(node: fx.Node, is_end: Any) -> Iterator[fx.Node]:
-    """Yields the nearest nodes before a node that end the search."""
+    """Yields the nearest nodes before a node that satisfy a predicate."""
     pending, seen = [node], {node}
     while pending and len(seen) < _FARTHEST:
         one = pending.pop()
@@ -176,7 +176,7 @@ def _plain_product(result: fx.Node, node: fx.Node | None) -> ChosenProduct | Non
 
 
 def _chosen_weights(node: Any) -> tuple[fx.Node, fx.Node, fx.Node] | None:
-    """Returns the parameter, the choice, and the call that chooses, of weights by row."""
+    """Returns the parameter, the choice, and the choosing call of weights by row."""
     weights = stripped(node)
     if not isinstance(weights, fx.Node) or weights.target is not _aten.index.Tensor:
         return None
@@ -192,22 +192,22 @@ def _chosen_weights(node: Any) -> tuple[fx.Node, fx.Node, fx.Node] | None:
 
 
 def _moved_from(node: Any, end: Any = None) -> fx.Node | None:
-    """Returns the value whose elements a node shows."""
+    """Returns the value whose elements a node moves."""
     node = stripped(node)
     while isinstance(node, fx.Node) and is_moving(node) and node.target is not end:
         node = stripped(node.args[0])
     return node if isinstance(node, fx.Node) else None
 
 
-# ----------------------------------------------------------------------------- found by computing
+# ----------------------------------------------------------------------------- evaluation
 
 
 def read_shares(
     graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall
 ) -> Shares:
-    """Returns how a mixture's scores become shares, after a check that its rows stay apart.
+    """Returns the function from scores to shares, after a check that rows are not mixed.
 
-    Raises [not-row-wise] if no kernel computes it so.
+    Raises [not-row-wise] without a kernel for it.
     """
     case = Case()
     rows, chosen = case.batch * case.tokens, call.chosen
@@ -254,12 +254,12 @@ def read_shares(
 
 
 def read_gate(graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall) -> Gate:
-    """Returns what experts do between their products; [not-row-wise] if no kernel does so."""
+    """Returns the function between experts' products; [not-row-wise] without a kernel for it."""
     evaluator = Evaluator(graph_module, step, Case())
     shape = [evaluator.size(size) for size in call.gate_up.result.meta["val"].shape]
     limits = [value for value in _limits(call) if value > 0]
     outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    outputs[::2] *= 2 * max([3.0, *limits])  # some beyond each limit
+    outputs[::2] *= 2 * max([3.0, *limits])  # some values beyond each limit
     outputs = outputs.reshape(shape)
     known: torch.Tensor = evaluator.with_values({call.gate_up.result: outputs}).value(call.opened)
     known, outputs = known.reshape(-1, call.inner), outputs.reshape(-1, 2 * call.inner)
@@ -282,7 +282,7 @@ def read_gate(graph_module: fx.GraphModule, step: Step, node: fx.Node, call: Exp
 
 
 def _limits(call: ExpertsCall) -> set[float]:
-    """Returns the numbers that something between the products is clamped to."""
+    """Returns the limits of clamps between the products."""
     found: set[float] = set()
     pending = [call.opened]
     seen: set[fx.Node] = set()

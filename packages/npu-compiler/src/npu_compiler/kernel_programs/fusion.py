@@ -1,4 +1,4 @@
-"""Joins instructions that one kernel does together: fewer passes over rows, fewer meetings."""
+"""Fuses instructions for one kernel: fewer passes over rows, and fewer barriers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from npu_ops.kernel_programs.weights import BLOCK_OUTPUTS
 
 __all__ = ["fuse"]
 
-# Each run is an instruction of its own.
+# Each run becomes a separate instruction.
 _MOST_RUNS = 128
 
 
 def fuse(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
     """Fuses a draft in place; computed weights with orders are added to the tables.
 
-    Raises [not-row-wise] for columns in an order that no weight can be given.
+    Raises [not-row-wise] for columns in an order that weights cannot have.
     """
     _until_settled(draft, _add_bias)
     _order_outputs(draft, tables)
@@ -49,7 +49,7 @@ def _is_whole(draft: Draft, part: Part) -> bool:
 
 
 def _written_by(draft: Draft, part: Part, kind: str) -> Line | None:
-    """Returns the instruction that writes exactly these columns, if it is of this kind."""
+    """Returns the instruction of a kind that writes exactly these columns, or None."""
     if not _is_whole(draft, part):
         return None
     line = draft.writer(part.value)
@@ -57,7 +57,7 @@ def _written_by(draft: Draft, part: Part, kind: str) -> Line | None:
 
 
 def _add_bias(draft: Draft) -> bool:
-    """Lets a product add the vector that is added to it."""
+    """Fuses the addition of a vector into the product before it."""
     for line in draft.lines:
         vector = line.fields.get("vector")
         if line.kind != "combine" or vector is None or line.fields["op"] != "add":
@@ -74,9 +74,9 @@ def _add_bias(draft: Draft) -> bool:
 
 
 def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
-    """Gives products their outputs in the order in which they are read, or copies columns.
+    """Reorders outputs of products to the order of reads, or copies columns.
 
-    Some models join queries, keys and values head by head, or repeat heads.
+    Some models interleave queries, keys and values by head, or repeat heads.
     """
     for value in {line.reads["input"].value for line in draft.lines if line.kind == "select"}:
         writer = _with_activation(draft, draft.writer(value))
@@ -90,7 +90,7 @@ def _order_outputs(draft: Draft, tables: dict[str, torch.Tensor]) -> None:
 
 
 def _with_activation(draft: Draft, line: Line) -> Line:
-    """Returns the product that a line only changes number by number, after taking it in."""
+    """Fuses an elementwise line into the product before it; returns the product."""
     if line.kind != "combine" or len(line.reads) != 1 or "vector" in line.fields:
         return line
     part = line.reads["left"]
@@ -109,7 +109,7 @@ def _with_activation(draft: Draft, line: Line) -> Line:
 def _order_product(
     draft: Draft, tables: dict[str, torch.Tensor], writer: Line, readers: list[Line]
 ) -> None:
-    """Makes a product's outputs the columns that its readers read, one reader after the other."""
+    """Reorders a product's outputs to the columns of its readers, one reader after the other."""
     order = [column for reader in readers for column in reader.fields["columns"]]
     name = f"order.{len(tables)}"
     tables[name] = torch.tensor(order)
@@ -129,7 +129,7 @@ def _order_product(
 
 
 def _copy_columns(line: Line) -> None:
-    """Makes columns in an order of their own copies of runs of columns."""
+    """Replaces columns in another order by copies of runs of columns."""
     value, columns = line.reads["input"].value, line.fields.pop("columns")
     starts = [0] + [at for at in range(1, len(columns)) if columns[at] != columns[at - 1] + 1]
     if len(starts) > _MOST_RUNS:
@@ -167,7 +167,7 @@ def _rotate_in_place(draft: Draft) -> None:
 
 
 def _fold_activations(draft: Draft) -> bool:
-    """Takes what only changes one operand of a sum or product into it."""
+    """Fuses an activation of one operand into a sum or product."""
     for line in draft.lines:
         if line.kind != "combine" or line.fields.get("vector") is not None:
             continue
@@ -190,14 +190,14 @@ def _fold_activations(draft: Draft) -> bool:
 
 
 def _gate(draft: Draft) -> bool:
-    """Makes activation(gate) * up one product whose outputs are both."""
+    """Fuses activation(gate) * up into one product with both outputs."""
     for line in draft.lines:
         is_product = line.kind == "combine" and line.fields.get("op") == "mul"
         if not is_product or "right" not in line.reads or line.fields.get("factor", 1.0) != 1.0:
             continue
         for first, second in (("left", "right"), ("right", "left")):
             if first == "right" and line.activation is not None:
-                continue  # the activation is of the left operand
+                continue  # the activation applies to the left operand
             gate, up = line.reads[first], line.reads[second]
             found = _gated_weight(draft, line, gate, up)
             if found is None:
@@ -220,7 +220,7 @@ def _gate(draft: Draft) -> bool:
 def _gated_weight(
     draft: Draft, line: Line, gate: Part, up: Part
 ) -> tuple[list[Line], str, str | None] | None:
-    """Returns the products that gate and up come from, and weight and bias of them as one."""
+    """Returns the products of gate and up, and their joined weight and bias."""
     if gate.width != up.width or gate.width % BLOCK_OUTPUTS:
         return None
     if gate.value == up.value:
@@ -255,7 +255,7 @@ def _is_plain_product(line: Line) -> bool:
 def _joined_weights(
     draft: Draft, writers: list[Line], *, interleaved: bool
 ) -> tuple[str, str | None] | None:
-    """Returns weight and bias of several products as one; None if they are too unlike."""
+    """Joins weights and biases of several products; None if they are incompatible."""
     recipes = [draft.weights[writer.fields["weight"]] for writer in writers]
     biases = [writer.fields["bias"] for writer in writers]
     weight = _joined(recipes, interleaved=interleaved)
@@ -270,7 +270,7 @@ def _joined_weights(
 
 
 def _joined(recipes: list[Recipe], *, interleaved: bool) -> Recipe | None:
-    """Returns one recipe for the outputs of several, one after the other."""
+    """Returns a recipe that concatenates the outputs of several."""
     first = recipes[0]
     alike = all(
         (one.kind, one.transposed, one.keeps_precision, one.index, one.order, one.added)
@@ -285,7 +285,7 @@ def _joined(recipes: list[Recipe], *, interleaved: bool) -> Recipe | None:
 
 
 def _follow(draft: Draft) -> bool:
-    """Takes an activation or a factor after a product or a combination into it."""
+    """Fuses an activation or a factor into the product or combination before it."""
     for line in draft.lines:
         if line.kind != "combine" or len(line.reads) != 1 or "vector" in line.fields:
             continue
@@ -310,7 +310,7 @@ def _follow(draft: Draft) -> bool:
 
 
 def _add_residual(draft: Draft) -> bool:
-    """Lets a product add what is added to it."""
+    """Fuses the addition of a residual into a product."""
     for line in draft.lines:
         is_sum = line.kind == "combine" and line.fields.get("op") == "add"
         if not is_sum or "right" not in line.reads or line.activation is not None:
@@ -345,7 +345,7 @@ def _add_residual(draft: Draft) -> bool:
 
 
 def _join_products(draft: Draft) -> None:
-    """Makes one product of those that read the same rows, such as queries, keys and values."""
+    """Joins products of the same rows, such as queries, keys and values, into one."""
     groups: dict[Part, list[Line]] = {}
     for line in draft.lines:
         is_apart = draft.widths[line.out] % BLOCK_OUTPUTS if line.kind == "linear" else True
@@ -373,7 +373,7 @@ def _join_products(draft: Draft) -> None:
 
 
 def _normalize_inputs(draft: Draft) -> None:
-    """Lets products normalize their input, if nothing else reads the normalized rows."""
+    """Fuses a normalization into the products that read it, without other readers."""
     for line in [line for line in draft.lines if line.kind == "norm"]:
         options = line.fields["options"]
         readers = draft.readers(line.out)

@@ -1,4 +1,4 @@
-"""lower_to_kernels: from a captured step to a kernel program."""
+"""Lowers captured steps to kernel programs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _BY_EXPERT = ("gate_up", "down", "gate_up_bias", "down_bias")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel program, and what its weights are made of."""
+    """A kernel program, and the sources of its weights."""
 
     program: KernelProgram
-    # Weights that the compiler computed, by the names that recipes of tables and orders use.
+    # Weights computed by the compiler, by their names in recipes of tables and orders.
     tables: Mapping[str, torch.Tensor]
-    # The model's parameters by the names that other recipes use.
+    # The model's parameters, by their names in other recipes.
     sources: Mapping[str, torch.Tensor]
 
 
@@ -61,16 +61,16 @@ def lower_to_kernels(
     """Lowers a decoder's step to a kernel program.
 
     Args:
-        graph_module: the step: its placeholders are `inputs`, then key and value (batch, heads,
-            past, size) of each layer; its outputs the logits (batch, kept, vocabulary), then the
-            longer keys and values. It writes nothing in place.
-        inputs: "input_ids", "attention_mask", "position_ids" if there is one, "logits_to_keep".
-        layers: what the cache keeps for each layer.
-        vocabulary: token ids are below this.
-        positions: how long a sequence may become.
+        graph_module: the step. Its placeholders are `inputs`, then key and value (batch, heads,
+            past, size) of each layer. Its outputs are the logits (batch, kept, vocabulary), then
+            the extended keys and values. It does not write in place.
+        inputs: "input_ids", "attention_mask", optionally "position_ids", "logits_to_keep".
+        layers: the cached values of each layer.
+        vocabulary: exclusive upper bound of token ids.
+        positions: maximum length of a sequence.
 
     Raises:
-        LoweringError: [not-row-wise] if a call has no kernel or mixes rows, which it names.
+        LoweringError: [not-row-wise] if a call, which it names, has no kernel or mixes rows.
     """
     selection = select(graph_module, inputs, layers, positions=positions)
     return finish(
@@ -100,13 +100,13 @@ def finish(
         draft: the step; changed in place.
         tables: computed weights by name; orders are added.
         sources: the model's parameters by the names in recipes.
-        layers: see KernelProgram; so are those that follow.
-        logits: their columns.
-        vocabulary: token ids are below this.
-        positions: positions are below this.
+        layers: as in KernelProgram.
+        logits: columns of the logits.
+        vocabulary: exclusive upper bound of token ids.
+        positions: exclusive upper bound of positions.
 
     Raises:
-        LoweringError: [not-row-wise] for columns in an order that no weight can be given.
+        LoweringError: [not-row-wise] for columns in an order that weights cannot have.
     """
     draft.logits = logits
     draft.results = {logits.value}
@@ -144,9 +144,9 @@ def as_program(
     vocabulary: int = 0,
     positions: int | None = None,
 ) -> KernelProgram:
-    """Returns the program of a fused draft, with the buffer of each value and their widths.
+    """Returns the program of a fused draft, given the buffer of each value and its width.
 
-    Logits are columns or None; token ids are below `vocabulary`, positions below `positions`.
+    `logits` are columns or None; `vocabulary` and `positions` are exclusive upper bounds.
     """
 
     def columns(part: Part) -> Columns:
@@ -173,7 +173,7 @@ def as_program(
 def _instructions(
     draft: Draft, line: Line, columns: Callable[[Part], Columns], used: set[str]
 ) -> list[Instruction]:
-    """Returns the instructions that a line is; weights that they name are added to `used`."""
+    """Returns the instructions of a line; adds the weights that they name to `used`."""
     if line.kind != "join":
         return [_instruction(draft, line, columns, used)]
     copies: list[Instruction] = []
@@ -188,7 +188,7 @@ def _instructions(
 def _instruction(
     draft: Draft, line: Line, columns: Callable[[Part], Columns], used: set[str]
 ) -> Instruction:
-    """Returns the instruction that a line is; the weights that it names are added to `used`."""
+    """Returns the instruction of a line; adds the weights that it names to `used`."""
     fields = dict(line.fields)
     reads: dict[str, Any] = {name: columns(part) for name, part in line.reads.items()}
     out: Any = None if line.out < 0 else columns(draft.whole(line.out))

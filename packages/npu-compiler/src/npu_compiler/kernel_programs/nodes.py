@@ -1,4 +1,4 @@
-"""Kinds of nodes of a step, rotary embeddings among them."""
+"""Classifies nodes of a step; finds rotary embeddings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from npu_compiler.kernel_programs.experts import experts_call
 
 __all__ = ["Nodes", "Rotation", "find_rotation", "is_vector"]
 
-# y[i] = own[p, i] x[i] + other[p, i] x[partner[i]], whatever calls say so: halves, interleaved
-# pairs, a part of the head only, any scaling.
+# y[i] = own[p, i] x[i] + other[p, i] x[partner[i]], for any calls: halves, interleaved pairs, a
+# part of the head, any scaling.
 
-_CHUNK = 512  # positions computed at once
-_PROBED = (3, 7)  # positions at which partners are looked for
+_CHUNK = 512  # positions evaluated at once
+_PROBED = (3, 7)  # positions used to find partners
 
 # x (batch, tokens, width), positions (batch, tokens), tokens in the cache
 # -> (batch, tokens, width)
@@ -45,7 +45,7 @@ class Rotation:
 
 
 def find_rotation(compute: Compute, *, heads: int, size: int, positions: int) -> Rotation | None:
-    """Returns the rotation that a function is for each head; None if it is not one."""
+    """Returns the rotation that a function applies to each head, or None."""
     partner = _partners(compute, heads, size, positions)
     if partner is None:
         return None
@@ -65,7 +65,7 @@ def find_rotation(compute: Compute, *, heads: int, size: int, positions: int) ->
 
 
 def _partners(compute: Compute, heads: int, size: int, positions: int) -> torch.Tensor | None:
-    """Returns which other channel each channel takes from: (size,); its own for none."""
+    """Returns the partner of each channel, (size,); the channel itself without one."""
     units = torch.eye(size).repeat(1, heads)[:, None]
     takes = torch.zeros(size, size, dtype=torch.bool)
     for place in _PROBED:
@@ -80,7 +80,7 @@ def _partners(compute: Compute, heads: int, size: int, positions: int) -> torch.
 
 
 def _holds(rotation: Rotation, compute: Compute, heads: int, size: int, positions: int) -> bool:
-    """Whether the rotation gives what the function does, for random values and lengths."""
+    """Whether the rotation equals the function for random values and lengths."""
     generator = torch.Generator().manual_seed(0)
     for past in (0, 1, max(0, positions - 5)):
         x = torch.randn(2, 5, heads * size, generator=generator)
@@ -99,7 +99,8 @@ _aten = torch.ops.aten
 class Nodes:
     """The nodes of a step.
 
-    `rows` depend on the tokens or the cache, embeddings too; `computed` have instructions so far.
+    `rows` depend on the tokens or the cache, including embeddings; `computed` have instructions so
+    far.
     """
 
     def __init__(self, graph_module: fx.GraphModule, step: Step) -> None:
@@ -114,7 +115,7 @@ class Nodes:
         self.rows = self._find_rows()
 
     def _find_rows(self) -> set[fx.Node]:
-        """Returns the nodes whose values depend on the tokens or the cache, and embeddings."""
+        """Returns the nodes that depend on the tokens or the cache, including embeddings."""
         found: set[fx.Node] = set()
         starts = {self._step.tokens, *self._step.caches}
         for node in self._graph.nodes:
@@ -125,7 +126,7 @@ class Nodes:
         return found
 
     def is_anchor(self, node: fx.Node) -> bool:
-        """Whether a node is a call that is an instruction by itself."""
+        """Whether a node is a call with its own instruction."""
         return (
             node.target is _aten.embedding.default
             or linear_call(node) is not None
@@ -134,13 +135,13 @@ class Nodes:
         )
 
     def attention(self, node: fx.Node) -> AttentionCall | None:
-        """Returns the attention that ends at a node; None if none does."""
+        """Returns the attention that ends at a node, or None."""
         if node not in self._attentions:
             self._attentions[node] = attention_call(node, self._module, self.rows)
         return self._attentions[node]
 
     def is_boundary(self, node: fx.Node) -> bool:
-        """Whether a node's value is computed by an instruction of its own."""
+        """Whether a separate instruction computes a node's value."""
         return (
             node in self.computed
             or self.is_anchor(node)
@@ -150,7 +151,7 @@ class Nodes:
         )
 
     def is_joined(self, node: fx.Node) -> bool:
-        """Whether a node is rows of several instructions side by side, unchanged."""
+        """Whether a node concatenates rows of several instructions, unchanged."""
         if node.target is not _aten.cat.default:
             return False
         sources = set()
@@ -162,7 +163,7 @@ class Nodes:
         return len(sources) > 1
 
     def is_weighted(self, node: fx.Node) -> bool:
-        """Whether a node is a row plus or times a vector of the model."""
+        """Whether a node is a row plus or times a parameter vector."""
         if node.target not in ADDS and node.target not in MULTIPLIES:
             return False
         sides = [stripped(side) for side in node.args[:2]]
@@ -179,13 +180,13 @@ class Nodes:
         return self.is_boundary(node)
 
     def _moved_from(self, node: fx.Node) -> fx.Node:
-        """Returns the nearest node before one that is computed, not moved."""
+        """Returns the nearest computed node before a node, skipping moves."""
         while is_moving(node) and node not in self.computed and isinstance(node.args[0], fx.Node):
             node = node.args[0]
         return node
 
     def activation_source(self, node: fx.Node) -> fx.Node | None:
-        """Returns the one value of which a node is computed element by element; else None."""
+        """Returns the only value from which a node is computed elementwise, or None."""
         leaves: set[fx.Node] = set()
         calls = 0
         pending = [node]
@@ -215,7 +216,7 @@ class Nodes:
         return leaf if same else None
 
     def region(self, node: fx.Node) -> tuple[list[fx.Node], list[fx.Node], Any]:
-        """Returns the rows and the tables that a node is computed of, and how, for comparison."""
+        """Returns the rows, tables and calls from which a node is computed, for comparison."""
         leaves: list[fx.Node] = []
         tables: list[fx.Node] = []
         known: dict[fx.Node, int] = {}
@@ -247,7 +248,7 @@ class Nodes:
         return leaves, tables, repr(signature)
 
     def number(self, node: fx.Node) -> int:
-        """Returns a number that is the same for nodes that compute the same of the same inputs."""
+        """Returns a value number: equal for nodes with the same computation on the same inputs."""
         if node not in self._numbers:
             value = node.meta.get("val")
             if isinstance(value, (torch.SymInt, int)):
@@ -263,10 +264,10 @@ class Nodes:
         return f"node {self.number(node)}"
 
     def rows_of(self, node: fx.Node) -> tuple[str, ...]:
-        """Returns the roles of a node's dimensions that are rows."""
+        """Returns the roles of a node's row dimensions."""
         return tuple(role for role in self._step.roles(node) if isinstance(role, str))
 
 
 def is_vector(node: fx.Node) -> bool:
-    """Whether a node is a tensor of the model with more than one element."""
+    """Whether a node is a model tensor with more than one element."""
     return node.op == "get_attr" and node.meta["val"].numel() > 1

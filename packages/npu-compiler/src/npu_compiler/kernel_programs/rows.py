@@ -1,4 +1,4 @@
-"""Rows of a graph of tensors: equal runs of elements that no call of the graph mixes."""
+"""Derives rows of a graph of tensors: equal runs of elements that calls do not mix."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
 
 @dataclass(frozen=True)
 class GraphSize:
-    """How much a graph computes.
+    """Amount of computation in a graph.
 
     Attributes:
-        rows: of its first product or norm; without one, of its result.
-        multiplications: of its products.
+        rows: number of rows of its first product or norm, or else of its result.
+        multiplications: number of multiplications in its products.
     """
 
     rows: int
@@ -49,7 +49,7 @@ class GraphSize:
 
 
 def graph_size(graph: fx.Graph) -> GraphSize | None:
-    """Returns how much a graph computes; None where its sizes vary."""
+    """Returns the amount of computation in a graph; None for dynamic shapes."""
     rows, multiplications = 0, 0
     for node in graph.nodes:
         if not _is_static(node.meta.get("val")):
@@ -68,28 +68,28 @@ def graph_size(graph: fx.Graph) -> GraphSize | None:
 
 
 def derive_rows(graph: fx.Graph, constants: Container[str]) -> int:
-    """Returns into how many rows each tensor of a graph is cut.
+    """Returns the number of rows of each tensor in a graph.
 
-    Rows are equal runs of a tensor's elements in their order. A product takes each of its vectors
-    as one row. So do the other calls of a graph without products, or they take several as one: the
-    count is the greatest common divisor of the numbers of vectors, a vector being a run along the
-    last dimension. Whether calls keep rows apart is for those who lower them to check.
+    Rows are equal runs of a tensor's elements in order. A vector is a run along the last dimension.
+    In a product each vector is one row. In a graph without products a row may have several vectors:
+    the count is the greatest common divisor of the numbers of vectors. Lowering must check that
+    calls do not mix rows.
 
     Args:
-        graph: of tensors with fixed shapes.
-        constants: names of the placeholders that are weights.
+        graph: graph of tensors with fixed shapes.
+        constants: names of placeholders that are weights.
 
     Returns:
-        The number of rows; 0 if the graph computes nothing of its inputs.
+        The number of rows; 0 if no result depends on the inputs.
 
     Raises:
-        LoweringError: [no-kernel] if products take different numbers of vectors, or a tensor's
-            elements cannot be cut so.
+        LoweringError: [no-kernel] if products have different numbers of vectors, or a tensor cannot
+            be divided into the rows.
     """
     computed = {
         node: value
         for node in _computed(graph, constants)
-        # What is read of a tuple is a call as well.
+        # Reading an element of a tuple is a call as well.
         if isinstance(value := node.meta.get("val"), torch.Tensor)
     }
     owner: fx.Node | None = None
@@ -110,7 +110,7 @@ def derive_rows(graph: fx.Graph, constants: Container[str]) -> int:
 
 
 def _computed(graph: fx.Graph, constants: Container[str]) -> Iterator[fx.Node]:
-    """Yields the inputs and calls that results are computed of, without what is constant."""
+    """Yields the inputs and calls from which results are computed, without constants."""
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
@@ -126,7 +126,7 @@ def _computed(graph: fx.Graph, constants: Container[str]) -> Iterator[fx.Node]:
 
 
 def _operand(node: fx.Node) -> fx.Node:
-    """Returns the tensor whose vectors a product or a norm takes."""
+    """Returns the operand of a product or norm with the row vectors."""
     operand = node.args[1 if PRODUCTS.get(node.target) == "addmm" else 0]
     assert isinstance(operand, fx.Node)
     return operand
@@ -139,6 +139,6 @@ def _is_static(value: Any) -> bool:
 
 
 def _leading(value: torch.Tensor) -> int:
-    """Returns how many vectors along its last dimension a tensor has."""
+    """Returns a tensor's number of vectors along the last dimension."""
     width = value.shape[-1] if value.dim() else 1
     return int(value.numel()) // max(int(width), 1)

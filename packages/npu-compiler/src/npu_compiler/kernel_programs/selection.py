@@ -1,4 +1,4 @@
-"""From a captured step's graph to instructions on values, one call after the other."""
+"""Selects instructions for a captured step's graph, call by call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _aten = torch.ops.aten
 
 @dataclass
 class Selection:
-    """A graph as instructions: the draft, its logits, computed tables, and parameters by name."""
+    """Selected instructions of a graph: draft, logits, computed tables, and parameters by name."""
 
     draft: Draft
     logits: Part
@@ -70,7 +70,7 @@ def select(
     *,
     positions: int,
 ) -> Selection:
-    """Returns the instructions of a captured step, which writes nothing in place.
+    """Returns the instructions of a captured step without in-place writes.
 
     Raises [not-row-wise] if a call has no kernel, or mixes rows.
     """
@@ -105,7 +105,7 @@ class _Selector:
         (output,) = self._graph.find_nodes(op="output")
         results: Any = output.args[0]
         for node in self._graph.nodes:
-            # In the graph's order, so that no later call has to look far back.
+            # In the graph's order, so that later calls search back only a few nodes.
             if node in self._nodes.rows and self._nodes.is_anchor(node):
                 self._view(node)
         logits = self._part(stripped(results[0]))
@@ -115,11 +115,11 @@ class _Selector:
     # Values
 
     def _part(self, node: fx.Node) -> Part:
-        """Returns the columns that a node's rows are."""
+        """Returns the columns of a node's rows."""
         return self._columns(node, self._view(node))
 
     def _columns(self, node: fx.Node, view: View) -> Part:
-        """Returns the columns that a view shows, as a run of them."""
+        """Returns the columns of a view as one run."""
         run = view.run
         if run is not None:
             return Part(view.value, *run)
@@ -132,7 +132,7 @@ class _Selector:
         )
 
     def _view(self, node: fx.Node) -> View:
-        """Returns what a node of rows shows, after adding the instructions that compute it."""
+        """Returns the view of a node of rows, after adding its instructions."""
         node = stripped(node)
         if node not in self._views:
             self._views[node] = self._compute(node)
@@ -164,7 +164,7 @@ class _Selector:
                 source = source.args[0]
             assert isinstance(source, fx.Node)
             moved = self._mover.moved(node, source, self._view(source))
-            if moved.is_repeated:  # heads that share keys, before they are rotated
+            if moved.is_repeated:  # heads that share keys, before rotation
                 return self._result(node, self._columns(node, moved))
             return moved
         if self._is_kept(node):
@@ -181,7 +181,7 @@ class _Selector:
         return self._result(node, self._combine(node))
 
     def _result(self, node: fx.Node, part: Part) -> View:
-        """Returns the view of a node that an instruction computed."""
+        """Returns the view of a node computed by an instruction."""
         self._nodes.computed.add(node)
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
         columns = torch.arange(part.start, part.start + part.width).view(shape)
@@ -200,7 +200,7 @@ class _Selector:
         return name
 
     def _vector(self, node: fx.Node | None, added: float = 0.0, *, repeats: int = 1) -> str | None:
-        """Returns the name of a vector of the model, or of several of the same in a row."""
+        """Returns the name of a parameter vector, possibly repeated."""
         node = stripped(node)
         if node is None:
             return None
@@ -210,7 +210,7 @@ class _Selector:
         return self._draft.weight(Recipe(sources=sources, kind="vector", added=added))
 
     def _table(self, tensor: torch.Tensor) -> str:
-        """Returns the name of a table; equal ones have one name."""
+        """Returns the name of a table; equal tables share a name."""
         for name, known in self._tables.items():
             if known.dtype is tensor.dtype and torch.equal(known, tensor):
                 return name
@@ -240,7 +240,7 @@ class _Selector:
         return self._add(node, "embed", width, {}, table=self._draft.weight(recipe), index=chosen)
 
     def _entries(self, node: fx.Node, index: fx.Node, table: fx.Node) -> str | None:
-        """Returns the table of the entries that positions look up; None for their own numbers."""
+        """Returns the table entries that positions look up; None for the positions themselves."""
         entries = int(table.meta["val"].shape[0])
         last = min(self._positions, entries)
         mask = torch.ones(2, 7, dtype=torch.int64)
@@ -284,7 +284,7 @@ class _Selector:
         )
 
     def _is_table(self, name: str) -> bool:
-        """Whether a parameter is an embedding too."""
+        """Whether a parameter is also an embedding."""
         return any(
             stripped(node.args[0]).target == name
             for node in self._graph.find_nodes(op="call_function", target=_aten.embedding.default)
@@ -349,7 +349,7 @@ class _Selector:
         return self._add(node, "combine", width, {"left": result}, factor=shares.factor)
 
     def _by_expert(self, recipe: Recipe, experts: int) -> tuple[str, ...]:
-        """Returns the names of a weight for each expert, slices of what a recipe makes."""
+        """Returns the weight names of all experts, as slices of a recipe's result."""
         return tuple(self._draft.weight(replace(recipe, index=index)) for index in range(experts))
 
     def _is_kept(self, node: fx.Node) -> bool:
@@ -420,7 +420,7 @@ class _Selector:
                 )
 
     def _join(self, node: fx.Node) -> Part:
-        """Rows side by side."""
+        """Concatenates rows."""
         parts: Any = node.args[0]
         roles = self._step.roles(node)
         given: Any = node.args[1] if len(node.args) > 1 else 0
@@ -445,10 +445,10 @@ class _Selector:
         joined = self._add(node, "join", start, reads)
         return self._columns(node, View(joined.value, torch.cat(numbers, at)))
 
-    # Calls element by element
+    # Elementwise calls
 
     def _combine(self, node: fx.Node) -> Part:
-        """A sum, a product, a factor, or an activation."""
+        """Adds a sum, a product, a factor or an activation."""
         activation = ACTIVATIONS.get(node.target)
         if activation is not None:
             name = activation(node)
@@ -479,7 +479,7 @@ class _Selector:
         raise refused(node, "no kernel computes")
 
     def _pair(self, node: fx.Node) -> Part | None:
-        """A sum or product of two rows, or of a row and a vector of the model."""
+        """Adds a sum or product of two rows, or of a row and a parameter vector."""
         op = "add" if node.target in ADDS else "mul"
         left, right = stripped(node.args[0]), stripped(node.args[1])
         alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
@@ -504,7 +504,7 @@ class _Selector:
         return None
 
     def _broadcast(self, operand: fx.Node, node: fx.Node) -> Part:
-        """Returns an operand's columns, repeated as a sum or product repeats them."""
+        """Returns an operand's columns, broadcast for a sum or product."""
         view = self._view(operand)
         shape = [role for role in self._step.roles(node) if isinstance(role, int)]
         return self._columns(operand, View(view.value, view.columns.expand(shape)))
@@ -517,7 +517,8 @@ class _Selector:
         def compute(x: torch.Tensor) -> torch.Tensor:
             tokens = 1 + x.numel() // width
             evaluator = Evaluator(self._module, self._step, Case(batch=1, tokens=tokens, past=0))
-            # Numbers of several kinds in a row: what mixes a row's numbers is no activation.
+            # Different numbers in a row: a function that mixes a row's numbers is not an
+            # activation.
             given = torch.cat([x, x.new_zeros(tokens * width - x.numel())])
             given = evaluator.closed(given, source)
             result: torch.Tensor = evaluator.with_values({source: given}).value(node)
@@ -536,7 +537,7 @@ class _Selector:
     # Rotary embedding
 
     def _rotate(self, node: fx.Node) -> Part | None:
-        """Rows that are turned by their position; None if a node is no such thing."""
+        """Adds a rotation of rows by position; None if a node is not one."""
         leaves, tables, signature = self._nodes.region(node)
         if not leaves or not tables:
             return None

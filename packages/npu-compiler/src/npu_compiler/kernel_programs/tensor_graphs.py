@@ -1,4 +1,4 @@
-"""Whole graphs of tensors as kernel programs: one call each, then the program."""
+"""Lowers whole graphs of tensors to kernel programs, call by call."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _SUMS: Mapping[Any, int] = {
 _REVERSED = (_aten.rsub.Tensor, _aten.rsub.Scalar)
 _MULTIPLIES = (_aten.mul.Tensor, _aten.mul.Scalar)
 _DIVIDES = (_aten.div.Tensor, _aten.div.Scalar)
-# Where they stand in a tuple, the other results of these are not computed.
+# Ops with a tuple of results, of which only the first is computed.
 _FIRST_OF_TUPLE = (_aten.native_layer_norm.default, BATCH_NORM)
 
 
 class TensorCalls:
-    """Adds the lines of calls to a draft."""
+    """Adds lines for calls to a draft."""
 
     def __init__(self, graph_module: fx.GraphModule, values: TensorValues) -> None:
-        """Takes a graph, and what its nodes are so far."""
+        """Takes a graph, and the values of its nodes so far."""
         self._module = graph_module
         self._values = values
-        self._parts_of: dict[fx.Node, list[Shown]] = {}  # of calls that split
+        self._parts_of: dict[fx.Node, list[Shown]] = {}  # calls that split
 
     def take(self, node: fx.Node) -> None:
-        """Takes a call; why no kernel computes it matters only if something else reads it."""
+        """Lowers a call; a missing kernel is an error only if its result is used."""
         is_fixed = all(before in self._values.fixed for before in node.all_input_nodes)
         try:
             if is_fixed and not is_effectful(node):
@@ -197,7 +197,7 @@ class TensorCalls:
         self._values.add(node, "combine", {"left": scaled}, op="add", vector=name)
 
     def _move(self, node: fx.Node) -> None:
-        """A call that only moves elements, computed on their numbers."""
+        """Lowers a call that only moves elements, by execution on element numbers."""
         target: Any = node.target
         args: Any = node.args
         source = args[0]
@@ -230,7 +230,7 @@ class TensorCalls:
             self._parts_of[node] = [Shown(shown.value, part) for part in moved]
 
     def _combine(self, node: fx.Node) -> None:
-        """A sum, difference, product or quotient of rows, constants and numbers."""
+        """Lowers a sum, difference, product or quotient of rows, constants and numbers."""
         norm = norm_call(node, self._module) if node.target in _MULTIPLIES else None
         if norm is not None and norm.weight is None:
             self._normalize(node, norm.x, norm.kind, norm.eps)
@@ -304,7 +304,7 @@ class TensorCalls:
 
 @dataclass(frozen=True)
 class LoweredTensors:
-    """A kernel program of a graph: rows of its tensors, placeholders in order, weights by name."""
+    """The kernel program of a graph: row count, placeholders in order, weights by name."""
 
     program: KernelProgram
     rows: int
@@ -315,11 +315,11 @@ class LoweredTensors:
 def lower_tensors_to_kernels(
     graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor]
 ) -> LoweredTensors:
-    """Lowers a functional float32 graph whose rows have nothing to do with one another.
+    """Lowers a functional float32 graph with independent rows.
 
-    The shapes are fixed. The rows are those of derive_rows. Each call is checked against them; a
-    call that moves elements runs on the elements' numbers, which shows where it would mix rows.
-    Raises [no-kernel] for a call that no kernel computes, or that mixes rows.
+    Shapes are fixed, and derive_rows gives the rows. Each call is checked against them; a call that
+    moves elements is executed on element numbers, to detect a mix of rows. Raises [no-kernel] for a
+    call without a kernel, or that mixes rows.
     """
     graph = graph_module.graph
     values = TensorValues(graph_module, constants, derive_rows(graph, constants))

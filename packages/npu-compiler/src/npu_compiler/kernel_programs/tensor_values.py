@@ -1,4 +1,4 @@
-"""TensorValues: what the nodes of a graph of tensors are in a kernel program."""
+"""Values of the nodes of a tensor graph in a kernel program."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["Shown", "TensorValues"]
 
 @dataclass(frozen=True)
 class Shown:
-    """What a node shows of a value: the number row * width + column of each of its elements.
+    """A node's view of a value: the element number row * width + column of each element.
 
-    None stands for all of them in their order.
+    None is the identity.
     """
 
     value: int
@@ -32,21 +32,21 @@ class Shown:
 
 
 class TensorValues:
-    """The rows, constants and weights that the nodes of a graph stand for.
+    """Maps the nodes of a graph to rows, constants and weights.
 
     Attributes:
-        rows: how many rows each value has.
-        draft: of the program.
-        shown: what a node shows of a value, for those that have rows.
-        refusals: why no kernel computes a node.
-        fixed: what a node is, for constants.
-        sources: the tensors that weights are made of, by name.
+        rows: number of rows of each value.
+        draft: draft of the program.
+        shown: views of nodes with rows.
+        refusals: reasons why nodes have no kernel.
+        fixed: values of constant nodes.
+        sources: source tensors of weights, by name.
     """
 
     def __init__(
         self, graph_module: fx.GraphModule, constants: Mapping[str, torch.Tensor], rows: int
     ) -> None:
-        """Takes a graph of tensors with fixed shapes, its weights by name, and its rows."""
+        """Takes a graph of tensors with fixed shapes, its weights by name, and its row count."""
         self.rows = rows
         self.draft = Draft()
         self.shown: dict[fx.Node, Shown] = {}
@@ -60,12 +60,12 @@ class TensorValues:
         self._constants = constants
 
     def load(self, node: fx.Node, number: int) -> None:
-        """Takes a placeholder that the program loads, as its input of a number."""
+        """Adds a placeholder as the program's input with an index."""
         part = self.draft.add("load", self.width(node), {}, argument=number)
         self.shown[node] = Shown(part.value)
 
     def fix(self, node: fx.Node) -> None:
-        """Takes a weight or a tensor that belongs to the graph."""
+        """Adds a weight or a constant tensor of the graph."""
         if node.op == "placeholder":
             self.fixed[node] = _on_host(self._constants[node.name])
         else:
@@ -77,23 +77,23 @@ class TensorValues:
         return node.name
 
     def vector(self, name: str, tensor: torch.Tensor) -> str:
-        """Returns the weight that is a vector."""
+        """Returns the name of a weight for a vector."""
         self.sources[name] = tensor.detach().float().contiguous()
         return self.draft.weight(Recipe(sources=(name,), kind="vector"))
 
     def packed(self, recipe: Recipe) -> PackedLinear | torch.Tensor:
-        """Returns a weight as the program needs it, in memory of its own."""
+        """Returns a packed copy of a weight for the program."""
         sources = [self.sources[name] for name in recipe.sources]
         if recipe.transposed:
             sources = [source.t() for source in sources]
         joined = torch.cat(sources) if len(sources) > 1 else sources[0]
         if recipe.interleaved:
             joined = interleave(*joined.chunk(2))
-        # A copy: the program was made for what the weights are now.
+        # A copy, because the program is specialized to the current weights.
         return pack(joined, "float32") if recipe.kind == "linear" else joined.clone()
 
     def width(self, node: fx.Node) -> int:
-        """Returns how many columns a value of a node has; checks what it is."""
+        """Returns the number of columns of a node's value, after checks of dtype and size."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
             kind = getattr(value, "dtype", type(value).__name__)
@@ -105,7 +105,7 @@ class TensorValues:
         return int(value.numel()) // self.rows
 
     def part(self, node: Any) -> Part:
-        """Returns the columns that a node shows in the graph's rows; LoweringError without."""
+        """Returns the columns of a node in the graph's rows; LoweringError without rows."""
         if node in self.refusals:
             raise self.refusals[node]
         if node not in self.shown:
@@ -132,14 +132,14 @@ class TensorValues:
         return part
 
     def add(self, node: fx.Node, kind: Any, reads: dict[str, Part], **fields: Any) -> None:
-        """Adds the line that computes a node."""
+        """Adds a line that computes a node."""
         part = self.draft.add(
             kind, self.width(node), reads, module=self._modules.get(node.name, ""), **fields
         )
         self.shown[node] = Shown(part.value)
 
     def drop_unread(self) -> None:
-        """Drops lines that nobody reads, such as parts of a norm that became one instruction."""
+        """Drops unread lines, such as parts of a norm that became one instruction."""
         read: set[int] = set()
         for line in reversed(list(self.draft.lines)):
             if line.kind in ("store", "load") or line.out in read:
@@ -148,7 +148,7 @@ class TensorValues:
                 self.draft.lines.remove(line)
 
     def evaluated(self, node: fx.Node) -> Any:
-        """Returns what a call of constants gives."""
+        """Evaluates a call of constants."""
         target: Any = node.target
         arguments, names = fx.map_arg((node.args, node.kwargs), self.fixed.__getitem__)
         try:
@@ -158,7 +158,7 @@ class TensorValues:
         return _on_host(result) if isinstance(result, torch.Tensor) else result
 
     def spread(self, node: fx.Node, operand: Any) -> str:
-        """Returns the vector that an operand is for each row; LoweringError if it varies."""
+        """Returns an operand's vector, the same for each row; LoweringError if rows differ."""
         value = self.fixed.get(operand) if isinstance(operand, fx.Node) else operand
         if value is None:
             raise no_kernel(node, "has an operand that is no constant")
