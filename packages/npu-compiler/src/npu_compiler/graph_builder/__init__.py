@@ -1,4 +1,4 @@
-"""Graphs built by hand: tensors without values that record what is done with them."""
+"""Graphs built by hand from tensors without values, which record calls."""
 
 from npu_compiler.graph_builder.builder import GraphBuilder
 from npu_compiler.graph_builder.recording import GraphTensor

@@ -1,4 +1,4 @@
-"""The graph builder: inputs and outputs by hand, compiled to one program."""
+"""The graph builder: a graph built by hand and compiled to one program."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _NAME = "GraphBuilder"
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a run that was compared."""
+    """Result of a compared run."""
 
-    results: list[torch.Tensor]  # that are right, on the host
-    program: npu_runtime.Program  # for the next runs; another than before where that one was mended
-    eager: Replay | None  # for the next runs in the program's place, where it is wrong
+    results: list[torch.Tensor]  # correct results, on the host
+    program: npu_runtime.Program  # program for the next runs; a new one if the old one was fixed
+    eager: Replay | None  # replaces a wrong program in the next runs
 
 
 class GraphTrial:
-    """Judges runs of a graph's program, and says what came of it."""
+    """Verifies runs of a graph's program, and reports the result."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class GraphTrial:
         precision: str,
         load: Callable[[Mapping[str, str]], npu_runtime.Program],
     ) -> None:
-        """Takes a graph before any pass, and what its program was made of.
+        """Takes a graph before any pass, and the parts of its program.
 
-        `load` loads the program with further options of the device's compiler.
+        `load` loads the program with additional options of the device's compiler.
         """
         self._original, self._lowered, self._replay = original, lowered, replay
         self._weights, self._compression = weights, compression
@@ -71,9 +71,9 @@ class GraphTrial:
     def run(
         self, program: npu_runtime.Program, inputs: Sequence[torch.Tensor], *, is_strict: bool
     ) -> Tried:
-        """Runs a program on inputs in its order, compares, and mends it where it can.
+        """Runs a program on inputs in its order, compares, and fixes it if possible.
 
-        Raises [wrong-result] under strict, for a program that cannot be mended.
+        Raises [wrong-result] under strict if the program cannot be fixed.
         """
         names = self._lowered.output_names
         call = plain_call(program, self._lowered.input_names, len(names))
@@ -122,8 +122,8 @@ class GraphTrial:
 class GraphBuilder(NamedCalls):
     """A graph built by hand.
 
-    Its tensors take operators and torch functions, so that the methods here are only short ways:
-    `x @ w + 1` and `torch.softmax(x, -1)` do as well. Shapes and dtypes are checked by each call.
+    Its tensors support operators and torch functions, such as `x @ w + 1` and `torch.softmax(x,
+    -1)`; the methods here are shortcuts. Each call checks shapes and dtypes.
     """
 
     def __init__(
@@ -136,15 +136,16 @@ class GraphBuilder(NamedCalls):
         """Starts an empty graph.
 
         Args:
-            config: dtype, precision, group_size, symmetric, verify, strict, nan, check_indices,
-                disabled_passes and device_options are what counts here, and target "NPU": what
-                an NPU would refuse is replaced by equal forms. The device NPU implies it.
-            tensor_class: a subclass of GraphTensor, of which every tensor of the graph is one.
-            options: the options by name, instead of config.
+            config: the relevant options are dtype, precision, group_size, symmetric, verify,
+                strict, nan, check_indices, disabled_passes, device_options and target. With target
+                "NPU", which the device NPU implies, operations that an NPU refuses are replaced by
+                equal forms.
+            tensor_class: a subclass of GraphTensor, used for every tensor of the graph.
+            options: options by keyword, instead of config.
 
         Raises:
-            OptionError: as CompilerConfig.
-            GraphError: [graph-parameter] for another tensor_class.
+            OptionError: as for CompilerConfig.
+            GraphError: [graph-parameter] if tensor_class is not a subclass of GraphTensor.
         """
         if not (isinstance(tensor_class, type) and issubclass(tensor_class, GraphTensor)):
             raise GraphError(
@@ -162,13 +163,14 @@ class GraphBuilder(NamedCalls):
         self._output_places: tuple[int, ...] = ()
 
     def to_module(self, *outputs: Any) -> Replay:
-        """Returns the graph as a module from its inputs, for compile(), export() and torch.
+        """Returns the graph as a module, for compile(), export() and torch.
 
         Args:
-            outputs: tensors of the graph; by default those that no call reads, as they were made.
+            outputs: tensors of the graph; by default those that no call reads, in order of
+                creation.
 
         Raises:
-            GraphError: [graph-output] when there are none.
+            GraphError: [graph-output] if there are none.
         """
         chosen: Sequence[Any] = outputs or self._recording.unread()
         if not chosen or not all(isinstance(tensor, GraphTensor) for tensor in chosen):
@@ -180,15 +182,15 @@ class GraphBuilder(NamedCalls):
         return self._recording.replay(chosen[0] if len(chosen) == 1 else tuple(chosen))
 
     def compile(self, *outputs: GraphTensor) -> GraphBuilder:
-        """Makes the program; run() does it as well.
+        """Compiles the program; run() does so if needed.
 
         Args:
-            outputs: tensors of the graph, in the order in which run() is to return them; by
-                default those that no call reads, in the order they were made.
+            outputs: tensors of the graph, in the order in which run() returns them; by default
+                those that no call reads, in order of creation.
 
         Raises:
             GraphError: [graph-output].
-            LoweringError: [no-converter] or [cannot-lower] for a call that no program takes.
+            LoweringError: [no-converter] or [cannot-lower] for a call that programs cannot have.
         """
         module = self.to_module(*outputs)
         captured, lowered, report = self._lower(module)
@@ -214,31 +216,31 @@ class GraphBuilder(NamedCalls):
         return self
 
     def to_openvino(self, *outputs: GraphTensor) -> ov.Model:
-        """Returns the graph as a model of OpenVINO, to save it or to compile it for another device.
+        """Returns the graph as an OpenVINO model, to save it or to compile it for another device.
 
         Args:
             outputs: as for compile().
 
         Raises:
             GraphError: [graph-output].
-            LoweringError: as compile().
+            LoweringError: as for compile().
         """
         return self._lower(self.to_module(*outputs))[1].model
 
     def run(self, *inputs: Any) -> Any:
-        """Runs the graph; compiles it first where that is not done, or it grew since.
+        """Runs the graph; compiles it first if it is new or has grown.
 
         Args:
-            inputs: one array or tensor per parameter, in the order these were made.
+            inputs: one array or tensor per parameter, in order of creation.
 
         Returns:
-            The output, or a tuple of them; arrays for arrays and tensors for tensors.
+            The output, or a tuple of outputs; arrays for arrays and tensors for tensors.
 
         Raises:
             GraphError: [graph-input] for a wrong number of inputs.
-            WrongResultError: [wrong-result] under strict, where the first results are not torch's
-                and no way to compile the graph mends it.
-            npu_runtime.InputError: [program-input] for one of another shape or dtype.
+            WrongResultError: [wrong-result] under strict, if the first results differ from torch's
+                and no compilation of the graph fixes it.
+            npu_runtime.InputError: [program-input] for another shape or dtype.
         """
         if self._program is None or self._compiled_length != self._recording.length:
             self.compile()
@@ -281,7 +283,7 @@ class GraphBuilder(NamedCalls):
                 symmetric=self._config.symmetric,
             )
         if for_npu:
-            from npu_compiler.exported.ahead import rewrite_program  # late: for an NPU alone
+            from npu_compiler.exported.ahead import rewrite_program  # late: only for an NPU
 
             rewrite_program(lowered.model)
         return captured, lowered, report
@@ -320,9 +322,9 @@ def _lowered(
     *,
     for_npu: bool,
 ) -> LoweredModel:
-    """Lowers the whole graph, or says which of the user's lines stands against it."""
+    """Lowers the whole graph; an error has the user's line of the unsupported call."""
     nodes = {node.name: node for node in graph_module.graph.nodes}
-    config = replace(config, target="openvino")  # also of what the host's cores do better
+    config = replace(config, target="openvino")  # also calls that run faster on the host's cores
     for node in nodes.values():
         if node.op == "call_function" and not is_symbolic(node):
             reason = refusal(node, config)

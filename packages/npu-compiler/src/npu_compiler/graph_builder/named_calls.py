@@ -1,4 +1,4 @@
-"""Calls of a graph by the names of intel-npu-acceleration-library's NNFactory."""
+"""Graph calls with the names of intel-npu-acceleration-library's NNFactory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Axes = int | Sequence[int] | None
 
 
 def torch_dtype_of(dtype: Any) -> torch.dtype:
-    """Returns torch's dtype for one of torch or numpy, or a name; else [graph-parameter]."""
+    """Returns torch's dtype for a dtype of torch or numpy, or a name; else [graph-parameter]."""
     if isinstance(dtype, torch.dtype):
         return dtype
     name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
@@ -41,7 +41,7 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
 
 
 def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
-    """Returns a dtype of tensors that a program can hold; [graph-parameter] for another."""
+    """Returns the dtype if a program can have tensors of it; else [graph-parameter]."""
     known = DEVICE_DTYPES | NARROW_DTYPES
     if dtype in known:
         return dtype
@@ -57,7 +57,7 @@ def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def _named(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor]:
-    """A method that is one call of torch."""
+    """Returns a method that is one torch call."""
 
     def method(self: NamedCalls, *args: Any, **kwargs: Any) -> GraphTensor:
         return self._call(function, args, kwargs)
@@ -67,7 +67,7 @@ def _named(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor
 
 
 def _reduction(function: Callable[..., Any], text: str) -> Callable[..., GraphTensor]:
-    """A method that reduces over axes."""
+    """Returns a method that reduces over axes."""
 
     def method(
         self: NamedCalls, x: GraphTensor, reduction_axes: Axes = None, keep_dims: bool = False
@@ -97,7 +97,8 @@ class NamedCalls:
         Args:
             shape: positive sizes.
             dtype: a torch dtype, a numpy dtype or a name, of float32, float16, bfloat16, bool, and
-                integers from 8 to 64 bits. Those of 8 and 16 bits are moved, compared and cast.
+                integers from 8 to 64 bits. Integers of 8 and 16 bits can be moved, compared and
+                cast.
 
         Raises:
             GraphError: [graph-parameter] for another size or dtype.
@@ -113,10 +114,10 @@ class NamedCalls:
     def constant(self, data: Any) -> GraphTensor:
         """Adds a constant: a tensor, an array, a number or a list of numbers.
 
-        As in torch, numbers without a dtype of their own are float32 or int64.
+        As in torch, Python numbers become float32 or int64.
 
         Raises:
-            GraphError: [graph-parameter] for anything but a number.
+            GraphError: [graph-parameter] for data that is not numeric.
         """
         if isinstance(data, GraphTensor):
             return data
@@ -133,7 +134,7 @@ class NamedCalls:
         return self._add_constant(tensor)
 
     def _add_constant(self, tensor: torch.Tensor) -> GraphTensor:
-        if tensor.dtype is not torch.float64:  # what numpy makes; it can be cast in the graph
+        if tensor.dtype is not torch.float64:  # numpy's default; it can be cast in the graph
             _computable("constant", tensor.dtype)
         return self._recording.add_constant(tensor)
 
@@ -145,7 +146,7 @@ class NamedCalls:
     def matmul(
         self, x: torch.Tensor, weights: torch.Tensor, trA: bool = False, trB: bool = True
     ) -> GraphTensor:
-        """Multiplies; trB stands for weights of shape (outputs, inputs), as torch keeps them."""
+        """Multiplies matrices; trB is for weights of shape (outputs, inputs), as in torch."""
         left = self._call(torch.Tensor.mT.__get__, (x,)) if trA else x  # type: ignore[attr-defined]
         right = (
             self._call(torch.Tensor.mT.__get__, (weights,))  # type: ignore[attr-defined]
@@ -163,18 +164,18 @@ class NamedCalls:
         act_dtype: Any = None,
         wt_dtype: Any = None,
     ) -> GraphTensor:
-        """Adds a layer whose weight, and bias, are further parameters of the graph.
+        """Adds a linear layer with weight and bias as new parameters of the graph.
 
         Args:
             x: (..., input_channels).
             output_channels: rows of the weight.
             input_channels: columns of the weight.
-            bias: whether there is one, of shape (output_channels,).
-            act_dtype: to what x is cast; by default it is not.
-            wt_dtype: of the parameters; by default x's.
+            bias: whether to add a bias of shape (output_channels,).
+            act_dtype: dtype to which x is cast; by default none.
+            wt_dtype: dtype of the parameters; by default x's.
         """
         given = x if act_dtype is None else self.to(x, act_dtype)
-        # What is no tensor of a graph has no dtype; the call below refuses it.
+        # A value that is not a graph tensor has no dtype; the call below rejects it.
         dtype = getattr(given, "dtype", torch.float32) if wt_dtype is None else wt_dtype
         weight = self.parameter((output_channels, input_channels), dtype)
         offset = self.parameter((output_channels,), dtype) if bias else None
@@ -190,7 +191,7 @@ class NamedCalls:
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
     ) -> GraphTensor:
-        """Convolves x (batch, channels, ...) over its 1, 2 or 3 further dimensions."""
+        """Convolves x (batch, channels, ...) over 1, 2 or 3 spatial dimensions."""
         function = _of_rank("conv{}d", x)
         return self._call(function, (x, weights, bias, strides, padding, dilation, groups))
 
@@ -199,10 +200,10 @@ class NamedCalls:
         return self._call(torch.permute, (x, tuple(input_order)))
 
     def unsqueeze(self, x: GraphTensor, axis: int | Sequence[int]) -> GraphTensor:
-        """Adds axes of size 1 at these places of the result.
+        """Adds axes of size 1 at these positions of the result.
 
         Raises:
-            GraphError: [graph-op] for a place that the result has not, or one named twice.
+            GraphError: [graph-op] for a position outside of the result, or a repeated one.
         """
         axes = (axis,) if isinstance(axis, int) else tuple(map(operator.index, axis))
         for place in _places("unsqueeze", axes, _rank(x) + len(axes)):
@@ -219,7 +220,7 @@ class NamedCalls:
         """Takes x[begin:end:stride] of the leading axes.
 
         Raises:
-            GraphError: [graph-op] when the lengths differ.
+            GraphError: [graph-op] if the lengths differ.
         """
         steps = [1] * len(begin) if stride is None else list(stride)
         if not len(begin) == len(end) == len(steps):
@@ -241,14 +242,14 @@ class NamedCalls:
         """Multiplies over axes, by default all.
 
         Raises:
-            GraphError: [graph-op] for an axis that x has not, or one named twice.
+            GraphError: [graph-op] for an axis outside of x, or a repeated one.
         """
         for axis in reversed(_places("reduce_prod", _axes(x, reduction_axes), _rank(x))):
             x = self._call(torch.prod, (x, axis, keep_dims))
         return x
 
     def normL2(self, x: GraphTensor, axis: int, eps: float = 1e-12) -> GraphTensor:
-        """Divides by the root of the sum of squares over an axis, plus eps under the root."""
+        """Divides by sqrt(sum of squares over an axis + eps)."""
         total = self._call(torch.sum, (self._call(torch.mul, (x, x)), axis, True))
         return self._call(torch.div, (x, self._call(torch.sqrt, (total + eps,))))
 
@@ -275,23 +276,23 @@ class NamedCalls:
         padding: int | Sequence[int] = 0,
         ceil_mode: bool = False,
     ) -> GraphTensor:
-        """Takes the largest of windows of x (batch, channels, ...)."""
+        """Takes the maxima of windows of x (batch, channels, ...)."""
         function = _of_rank("max_pool{}d", x)
         return self._call(function, (x, kernel_size, strides, padding), {"ceil_mode": ceil_mode})
 
     def adaptive_avg_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
-        """Averages windows of x (batch, channels, ...), of which there are output_size."""
+        """Averages x (batch, channels, ...) over output_size windows."""
         return self._call(_of_rank("adaptive_avg_pool{}d", x), (x, output_size))
 
     def adaptive_max_pool(self, x: GraphTensor, output_size: int | Sequence[int]) -> GraphTensor:
-        """Takes the largest of windows of x (batch, channels, ...), output_size of them."""
+        """Takes the maxima of output_size windows of x (batch, channels, ...)."""
         return self._call(_of_rank("adaptive_max_pool{}d", x), (x, output_size))
 
     def gather(self, x: GraphTensor, indices: Any, axis: int = 0) -> GraphTensor:
-        """Takes the entries of an axis that indices name; the result has indices' shape there.
+        """Gathers entries of an axis; the result has the shape of indices in place of the axis.
 
         Raises:
-            GraphError: [graph-op] for an axis that x has not, or constant indices outside of it.
+            GraphError: [graph-op] for an axis outside of x, or constant indices out of range.
         """
         places = self.constant(indices)
         (axis,) = _places("gather", (axis,), _rank(x))
@@ -387,7 +388,7 @@ def _rank(x: GraphTensor) -> int:
 
 
 def _of_rank(name: str, x: GraphTensor) -> Callable[..., Any]:
-    """The function of torch for the 1, 2 or 3 dimensions behind batch and channels."""
+    """Returns torch's function for 1, 2 or 3 dimensions after batch and channels."""
     function: Callable[..., Any] = getattr(F, name.format({3: 1, 5: 3}.get(_rank(x), 2)))
     return function
 
@@ -408,7 +409,7 @@ def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
 
 
 def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
-    """Axes counted from the front, rising."""
+    """Returns axes counted from the front, ascending."""
     if wrong := [axis for axis in axes if not -max(rank, 1) <= axis < max(rank, 1)]:
         raise GraphError(
             f"GraphBuilder.{name} ({find_place()}): axes are from {-max(rank, 1)} to "

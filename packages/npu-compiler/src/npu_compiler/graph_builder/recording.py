@@ -1,4 +1,4 @@
-"""Recording of calls on graph tensors, with the checks at the call."""
+"""Records calls on graph tensors, with checks at the call."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ __all__ = [
     "pass_over",
 ]
 
-# Modules through which a call comes here from the user's line: modules of torch call functions, and
-# what checks the kinds of arguments calls methods.
+# Modules between the user's line and this one: torch modules, and checks of argument types.
 _between = {__name__.rpartition(".")[0], "torch", "npu_runtime.public_calls"}
 
 
@@ -47,12 +46,12 @@ class Place:
 
 
 def pass_over(package: str) -> None:
-    """Makes find_place look for the caller of this package, whose code builds graphs for a user."""
+    """Makes find_place skip a package that builds graphs for a user."""
     _between.add(package)
 
 
 def find_place() -> Place | None:
-    """Returns the innermost line outside of torch and of what builds graphs; None without one."""
+    """Returns the innermost line outside of torch and of skipped packages, or None."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -64,7 +63,7 @@ def find_place() -> Place | None:
 
 @contextlib.contextmanager
 def at_place(place: Place | None) -> Iterator[None]:
-    """Says where the calls stand that torch.export captures in the body."""
+    """Sets the source line of calls that torch.export captures in the body."""
     if place is None or not torch.compiler.is_exporting():
         yield
         return
@@ -75,40 +74,38 @@ def at_place(place: Place | None) -> Iterator[None]:
         yield
 
 
-# Fake tensors know shapes and dtypes, but torch's kernels check more: that both factors of a
-# product have one dtype, and that indices lie inside. Such calls run once on zeros and on the
-# graph's constants.
+# Fake tensors check shapes and dtypes, but torch's kernels check more: equal dtypes of a product's
+# factors, and indices in range. Such calls run once on zeros and on the graph's constants.
 
-# Tensors with more elements are not made for a rehearsal, nor kept for later ones.
+# Limit of tensor elements that a rehearsal creates, or stores for later ones.
 _MOST_ELEMENTS = 1 << 24
-# What torch's kernels raise.
+# Exceptions of torch's kernels.
 _REFUSALS = (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 class Rehearsal:
-    """What is known of a graph's values: its integer constants, and what follows from them."""
+    """Known values of a graph: its integer constants, and values computed from them."""
 
     def __init__(self) -> None:
-        """Knows nothing yet."""
+        """Starts without values."""
         self._known: dict[int, torch.Tensor] = {}
 
     def learn(self, slot: int, value: torch.Tensor) -> None:
-        """Takes a value of a slot in; floats index nothing and are left out."""
+        """Stores a slot's value, except floats, which are not used as indices."""
         if not value.dtype.is_floating_point and value.numel() <= _MOST_ELEMENTS:
             self._known[slot] = value
 
     def forget(self) -> None:
-        """Drops all values: a call wrote, and others may be views of what it wrote to."""
+        """Drops all values after a write, because others may be views of the written one."""
         self._known.clear()
 
     def try_call(
         self, call: Callable[[Mapping[int, torch.Tensor]], Any], fakes: Mapping[int, torch.Tensor]
     ) -> Any:
-        """Runs a call on real tensors where only that shows whether torch takes it.
+        """Runs a call on real tensors if only this shows whether torch accepts it.
 
-        `call` makes it on a value per slot, of which `fakes` has the tensors. Returns the result
-        where every value was known, else None. Raises what torch raises whatever the other values
-        are.
+        `call` executes it on a value per slot; `fakes` has the fake tensors. Returns the result if
+        every value is known, or None. Raises torch's error if it does not depend on unknown values.
         """
         known = {slot for slot in fakes if slot in self._known}
         is_mixed = len({fake.dtype for fake in fakes.values()}) > 1
@@ -118,7 +115,7 @@ class Rehearsal:
         try:
             result = self._run(call, fakes, 0)
         except _REFUSALS as failure:
-            # A quotient refuses zeros, an index into one row refuses ones.
+            # A quotient rejects zeros, and an index into one row rejects ones.
             try:
                 result = self._run(call, fakes, 1)
             except _REFUSALS:
@@ -141,10 +138,9 @@ class Rehearsal:
         return torch.full(tuple(fake.shape), fill, dtype=fake.dtype)
 
 
-# The calls run once on fake tensors, which checks shapes and dtypes, and again when the graph is
-# captured.
+# Calls run once on fake tensors, to check shapes and dtypes, and again when the graph is captured.
 
-# Calls that give Python what a tensor holds, and what fake tensors raise for others of the kind.
+# Calls that read a tensor's values in Python, and errors of fake tensors for similar calls.
 _GIVES_VALUES = {
     "__array__",
     "__dlpack__",
@@ -160,17 +156,17 @@ _VALUES_NEEDED = (
     "GuardOnDataDependentSymNode",
 )
 
-# Calls that count although they return nothing.
+# Calls that are recorded although they return nothing.
 _WRITES = {"__setitem__"}
 
-# Says each refusal at length before it is raised.
+# This logger prints each refusal at length before it is raised.
 _FAKE_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 class GraphTensor(torch.Tensor):
-    """A tensor of a graph: shape and dtype, and values only while the graph runs.
+    """A graph tensor with shape and dtype; it has values only while the graph runs.
 
-    Operators, methods and torch functions on it add to the graph. Other tensors among their
+    Operators, methods and torch functions on it add calls to the graph. Other tensors among their
     arguments become constants.
     """
 
@@ -180,7 +176,7 @@ class GraphTensor(torch.Tensor):
 
     @classmethod
     def wrap(cls, recording: Recording, slot: int, fake: torch.Tensor) -> GraphTensor:
-        """Makes the tensor of a slot."""
+        """Creates the tensor of a slot."""
         made: GraphTensor = torch.Tensor._make_wrapper_subclass(
             cls, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device
         )
@@ -195,7 +191,7 @@ class GraphTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Records a call of torch on tensors of a graph."""
+        """Records a torch call on graph tensors."""
         found = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, cls)]
         return found[0]._recording.call(func, args, dict(kwargs or {}))
 
@@ -207,11 +203,11 @@ class GraphTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Nothing gets here but code that bypasses torch functions; there are no values."""
+        """Rejects code that bypasses torch functions, because there are no values."""
         raise _needs_values(getattr(func, "__name__", str(func)), find_place())
 
     def item(self) -> GraphTensor:  # type: ignore[override]
-        """The only element, as a tensor of the graph without axes: it has no value yet."""
+        """Returns the only element as a rank-0 graph tensor, because it has no value yet."""
         return self.reshape(())  # type: ignore[return-value]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -221,7 +217,7 @@ class GraphTensor(torch.Tensor):
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for a tensor of the graph among the arguments of a recorded call."""
+    """A placeholder for a graph tensor among the arguments of a recorded call."""
 
     index: int
 
@@ -235,7 +231,7 @@ class _Step:
     place: Place | None
 
     def run(self, values: Mapping[int, torch.Tensor]) -> Any:
-        """Makes the call on a value per slot."""
+        """Executes the call on a value per slot."""
         args, kwargs = pytree.tree_map_only(
             _Slot, lambda slot: values[slot.index], (self.args, self.kwargs)
         )
@@ -247,10 +243,10 @@ class _Step:
 
 
 class Recording:
-    """The calls of one graph."""
+    """The recorded calls of one graph."""
 
     def __init__(self, tensor_class: type[GraphTensor] = GraphTensor) -> None:
-        """Starts an empty graph, whose tensors are of a class."""
+        """Starts an empty graph with a class for its tensors."""
         self._tensor_class = tensor_class
         self._fake_mode = FakeTensorMode()
         self._steps: list[_Step] = []
@@ -260,17 +256,17 @@ class Recording:
         self._rehearsal = Rehearsal()
         self._given: list[int] = []
         self._constants: dict[int, torch.Tensor] = {}
-        # The originals are held, so that their ids stay theirs.
+        # Keeps the originals alive, so that their ids are not reused.
         self._known: dict[int, tuple[torch.Tensor, GraphTensor]] = {}
 
     @property
     def length(self) -> int:
-        """Counts the tensors so far: a graph that grew is another graph."""
+        """Number of tensors so far, which shows whether the graph has grown."""
         return len(self._tensors)
 
     @property
     def parameters(self) -> list[GraphTensor]:
-        """The inputs, in the order they were made."""
+        """The inputs, in order of creation."""
         return [self._tensors[slot] for slot in self._given]
 
     def add_parameter(self, shape: Sequence[int], dtype: torch.dtype) -> GraphTensor:
@@ -281,7 +277,7 @@ class Recording:
         return made
 
     def add_constant(self, tensor: torch.Tensor) -> GraphTensor:
-        """Adds a constant; the same tensor is added once."""
+        """Adds a constant; a tensor is added only once."""
         if (known := self._known.get(id(tensor))) is not None:
             return known[1]
         try:
@@ -302,11 +298,11 @@ class Recording:
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Records a call and returns its result, with tensors of the graph for tensors.
+        """Records a call and returns its result, with graph tensors for tensors.
 
         Raises:
-            GraphError: [graph-op] when torch refuses the arguments, [graph-value] when the call
-                needs values, [graph-mixed] for tensors of two graphs.
+            GraphError: [graph-op] if torch rejects the arguments, [graph-value] if the call needs
+                values, [graph-mixed] for tensors of two graphs.
         """
         place = find_place()
         try:
@@ -331,11 +327,11 @@ class Recording:
             with _quiet(), self._fake_mode, torch.no_grad():
                 result = step.run(fakes)
             value = self._rehearsal.try_call(step.run, fakes)
-        except Exception as failure:  # torch's kernels raise of any class
+        except Exception as failure:  # torch's kernels raise errors of any class
             raise _refusal(step, list(fakes.values()), failure) from failure
         if versions != [fake._version for fake in fakes.values()]:
             self._rehearsal.forget()
-        # A call may return what it was given: those that write, and no-ops.
+        # Calls that write, and no-ops, may return their arguments.
         own = {id(fake): used[slot] for slot, fake in fakes.items()}
         slots: list[int] = []
 
@@ -356,7 +352,7 @@ class Recording:
         return wrapped
 
     def unread(self) -> list[GraphTensor]:
-        """What calls returned and none reads, in the order it was made."""
+        """Returns the results that no call reads, in order of creation."""
         ends = self._returned - self._read
         return [tensor for tensor in self._tensors if tensor._slot in ends]
 
@@ -364,7 +360,7 @@ class Recording:
         """Returns the graph as a module from inputs to outputs.
 
         Args:
-            outputs: tensors of the graph, nested as the result is to be.
+            outputs: graph tensors, nested like the result.
         """
         places = pytree.tree_map_only(GraphTensor, lambda tensor: _Slot(tensor._slot), outputs)
         return Replay(list(self._given), dict(self._constants), list(self._steps), places)
@@ -396,7 +392,7 @@ class Replay(nn.Module):
         steps: Sequence[_Step],
         outputs: Any,
     ) -> None:
-        """Takes a recording apart; see Recording.replay."""
+        """Takes the parts of a recording; see Recording.replay."""
         super().__init__()
         self._given, self._steps, self._outputs = given, steps, outputs
         self._constant_slots = tuple(constants)
@@ -404,7 +400,7 @@ class Replay(nn.Module):
             self.register_buffer(f"constant_{slot}", tensor)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Returns the outputs for the inputs, which are not written to."""
+        """Returns the outputs for the inputs; does not write to the inputs."""
         values: dict[int, torch.Tensor] = {}
         for slot, tensor in zip(self._given, inputs, strict=True):
             values[slot] = tensor.clone()

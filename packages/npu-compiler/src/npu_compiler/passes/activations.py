@@ -1,4 +1,4 @@
-"""Fusions of activations, norms and rotary embeddings that models write out."""
+"""Fusions of activations, norms and rotary embeddings that models spell out in single calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HALF_X = either(call(_MUL, _X, number("half")), call(aten.div.Tensor, _X, numbe
 
 
 def _near(name: str, expected: float) -> Pattern:
-    """A number that is `expected` but for the digits that authors write."""
+    """Matches a number close to `expected`, within the digits that authors write."""
     return anything(
         name,
         check=lambda v: isinstance(v, (int, float)) and math.isclose(v, expected, rel_tol=1e-6),
@@ -90,7 +90,7 @@ class FuseGelu(FusePattern):
         return Replacement(aten.gelu.default, (match["x"],), {"approximate": form})
 
 
-# In half precision the models compute in float32 between two casts; the fused op does so too.
+# In half precision, models compute in float32 between two casts, as the fused op does.
 
 _CAST = aten._to_copy.default
 _PRODUCT = aten.mul.Tensor
@@ -133,7 +133,7 @@ class FuseRmsNorm(FusePattern):
         return Replacement(torch.ops.npu.rms_norm.default, (x, weight, match["eps"]))
 
 
-# In inference alone: in training the norm's statistics are of the batch.
+# Only in inference: in training the norm uses the statistics of the batch.
 
 _CONVOLUTION = call(aten.convolution.default, anything(), name="convolution")
 _NORM = call(
@@ -143,10 +143,10 @@ _NORM = call(
 
 @dataclass(frozen=True)
 class FoldBatchNorm(FusePattern):
-    """Convolution of weights cast to half precision, batch norm -> convolution of folded weights.
+    """Convolution with weights cast to half precision, batch norm -> convolution.
 
-    The weights are folded in float32 and then rounded, once. A device folds what is rounded already
-    and rounds again, which is less exact than eager's autocast.
+    The weights are folded in float32 and rounded once. A device would fold rounded weights and
+    round again, which is less exact than eager's autocast.
     """
 
     name = "fold_batch_norm"
@@ -170,7 +170,7 @@ class FoldBatchNorm(FusePattern):
 
 
 def _uncast(node: Any) -> fx.Node | None:
-    """The float32 that a value of half precision was cast from."""
+    """Returns the float32 source of a cast to half precision."""
     if not is_call(node, _CAST) or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0] if value_of(node.args[0]).dtype is torch.float32 else None
@@ -179,7 +179,7 @@ def _uncast(node: Any) -> fx.Node | None:
 def _folded(
     root: fx.Node, weight: fx.Node, bias: fx.Node | None, parts: list[Any], eps: float
 ) -> tuple[fx.Node, fx.Node]:
-    """Weight and bias of a convolution with a batch norm, whose parts are as torch orders them."""
+    """Returns weight and bias of a convolution with a folded batch norm; `parts` as in torch."""
     norm_weight, norm_bias, mean, variance = parts
     scale = _added(root, aten.rsqrt.default, _added(root, _ADD, variance, eps))
     if norm_weight is not None:
@@ -201,7 +201,7 @@ def _added(root: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
 
 @dataclass(frozen=True)
 class FuseConvBnRelu(FusePattern):
-    """convolution, batch norm of running statistics, relu -> npu.conv_bn_relu."""
+    """convolution, batch norm with running statistics, relu -> npu.conv_bn_relu."""
 
     name = "fuse_conv_bn_relu"
     kinds = frozenset({"inference"})
@@ -238,7 +238,7 @@ _PATTERN = call(
 
 @dataclass(frozen=True)
 class FuseRotaryEmbedding(FusePattern):
-    """x cos + turned(x) sin, where tables hold each angle twice -> npu.rotary_embedding.
+    """x cos + rotated(x) sin with tables that hold each angle twice -> npu.rotary_embedding.
 
     Source: Su et al., RoFormer, arXiv 2104.09864.
     """
@@ -265,10 +265,9 @@ class FuseRotaryEmbedding(FusePattern):
 
 
 def _doubled_table(table: object) -> fx.Node | None:
-    """The table (batch, sequence, width) behind one of shape (batch, 1, sequence, width).
+    """Returns the table (batch, sequence, width) of a view (batch, 1, sequence, width).
 
-    The halves must be known to be equal: the table comes from a concatenation of one tensor with
-    itself.
+    Its halves must be known to be equal: the table is a concatenation of a tensor with itself.
     """
     if not is_call(table, aten.unsqueeze.default) or table.args[1] != 1:
         return None
@@ -279,7 +278,7 @@ def _doubled_table(table: object) -> fx.Node | None:
 
 
 def _is_doubled(node: fx.Node) -> bool:
-    """Whether a tensor's last axis holds the same values twice."""
+    """Whether a tensor's last axis has the same values twice."""
     pointwise = (
         aten.cos.default,
         aten.sin.default,

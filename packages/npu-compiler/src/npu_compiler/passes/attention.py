@@ -1,4 +1,4 @@
-"""Passes on attention: fuse what models write out, recognize causal masks, open sparse blocks."""
+"""Passes on attention: fuse spelled-out attention, detect causal masks, inline sparse blocks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from npu_ops.sparse_attention import sparse_attention
 
 __all__ = ["FuseAttention", "OpenSparseAttention", "RecognizeCausalMask"]
 
-# Attention that a model calls by torch's own function is kept whole by
-# npu_compiler.graph.op_forms.
+# npu_compiler.graph.op_forms keeps calls of torch's attention function whole.
 
 aten = torch.ops.aten
 
@@ -40,7 +39,7 @@ _CAST = aten._to_copy.default
 
 
 def _flat(inner: Pattern, name: str) -> Pattern:
-    """A factor as the three axes that bmm takes."""
+    """Matches a factor with the three axes of bmm."""
     whole = optional(_COPY, optional(aten.expand.default, inner))
     return call(_VIEWS, whole, anything(), name=name)
 
@@ -101,7 +100,7 @@ class FuseAttention(FusePattern):
 
 
 def _is_mask(mask: Any, scores: fx.Node, dtype: torch.dtype) -> bool:
-    """Whether something added to the scores can be an attention mask."""
+    """Whether a value added to the scores can be an attention mask."""
     if not isinstance(mask, fx.Node) or value_of(mask).dtype is not dtype:
         return False
     given, wanted = sizes_of(mask), sizes_of(scores)
@@ -110,22 +109,22 @@ def _is_mask(mask: Any, scores: fx.Node, dtype: torch.dtype) -> bool:
 
 
 def _has_four_axes(match: Match) -> bool:
-    """Whether the scores have four axes, and both products the last two of them."""
+    """Whether the scores have four axes, and both products are over the last two."""
     scores, product = sizes_of(match["scores"]), sizes_of(match["product"])
     weights = sizes_of(match["flat_weights"])
     return len(scores) == 4 and _are_equal(weights, product) and _are_equal(scores[2:], product[1:])
 
 
 def _are_equal(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Whether sizes are the same, symbolic ones too."""
+    """Whether sizes are equal, including symbolic ones."""
     return list(map(str, left)) == list(map(str, right))
 
 
 def _of_four_axes(match: Match, name: str, flat: str, wanted: tuple[Any, ...]) -> fx.Node:
-    """A factor of these sizes, or of 1 where it is the same for all rows or heads.
+    """Returns a factor with these sizes, or 1 where it is broadcast over rows or heads.
 
-    What the model took the factor from may have other axes: views that follow each other are one by
-    now, as from (rows, heads * channels, height, width) to (rows * heads, channels, tokens).
+    The factor's source may have other axes, because consecutive views have been merged, as from
+    (rows, heads * channels, height, width) to (rows * heads, channels, tokens).
     """
     factor: fx.Node = match[name]
     given = sizes_of(factor)
@@ -138,7 +137,7 @@ def _of_four_axes(match: Match, name: str, flat: str, wanted: tuple[Any, ...]) -
 
 
 def _turned_back(turned: fx.Node, match: Match) -> fx.Node:
-    """The key, of which the product took the transpose."""
+    """Returns the key from its transpose in the product."""
     if is_call(turned, aten.transpose.int) and isinstance(turned.args[0], fx.Node):
         axes = {int(axis) % 4 for axis in turned.args[1:3]}  # type: ignore[arg-type]
         if axes == {2, 3}:
@@ -147,12 +146,12 @@ def _turned_back(turned: fx.Node, match: Match) -> fx.Node:
     return add_call(root.graph, root, aten.transpose.int, (turned, 2, 3), origin=root)
 
 
-# The device's kernel then leaves the hidden half out instead of reading a mask.
+# The device's kernel then skips the masked half instead of reading a mask.
 
 
 @dataclass(frozen=True)
 class RecognizeCausalMask(GraphPass):
-    """A constant mask of flags that is lower triangular -> is_causal; all true -> no mask."""
+    """A constant boolean mask: lower triangular -> is_causal; all true -> no mask."""
 
     name = "recognize_causal_mask"
     stage = "fuse"
@@ -182,7 +181,7 @@ class RecognizeCausalMask(GraphPass):
 
 
 def _kind(mask: object) -> str | None:
-    """Says "causal", "full", or None of any other mask."""
+    """Returns "causal", "full", or None for any other mask."""
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() < 2:
         return None
     with unset_fake_temporarily():
@@ -196,8 +195,8 @@ def _kind(mask: object) -> str | None:
         return "causal" if torch.equal(here, lower.expand_as(here)) else None
 
 
-# On the host's cores it stays one call, which writes its caches in place. A program returns the
-# written caches, and the copies at the graph's end carry them into the inputs.
+# On the host's cores the block stays one call, which writes its caches in place. A program returns
+# the written caches, and copies at the graph's end store them in the inputs.
 
 _BLOCK = torch.ops.npu.sparse_attention.default
 _CACHES = ("kv_cache", "kr_cache", "idx_cache")
@@ -205,7 +204,7 @@ _CACHES = ("kv_cache", "kr_cache", "idx_cache")
 
 @dataclass(frozen=True)
 class OpenSparseAttention(GraphPass):
-    """Replaces the block by its parts, where each cache is a tensor of its own."""
+    """Replaces the block by its parts if each cache is a separate tensor."""
 
     name = "open_sparse_attention"
     stage = "normalize"
@@ -248,7 +247,7 @@ def _open(graph: fx.Graph, node: fx.Node) -> bool:
 def _inlined(
     graph: fx.Graph, node: fx.Node, given: dict[str, Any]
 ) -> tuple[fx.Node, tuple[fx.Node, ...]]:
-    """Puts the parts before a node; returns the nodes of y and of the written caches."""
+    """Inlines the parts before a node; returns the nodes of y and of the written caches."""
     names = [name for name, value in given.items() if isinstance(value, fx.Node)]
     fixed = {name: value for name, value in given.items() if name not in names}
 

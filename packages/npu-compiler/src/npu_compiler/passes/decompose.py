@@ -1,4 +1,4 @@
-"""Decompositions: complex numbers into pairs, a convolution backward into its gradients."""
+"""Decompositions of complex numbers into pairs, and of convolution gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class OpenComplexNumbers(GraphPass):
-    """Replaces calls that have a rule; between them and others stand views as complex numbers."""
+    """Replaces complex calls that have a rule, and adds views as complex numbers for others."""
 
     name = "open_complex_numbers"
     stage = "normalize"
@@ -37,7 +37,7 @@ class OpenComplexNumbers(GraphPass):
 
 
 def _has_rule(node: fx.Node) -> bool:
-    """Whether a call takes or gives complex64, and no wider numbers, in fixed sizes."""
+    """Whether a call uses complex64, without wider numbers, and static sizes."""
     if node.op != "call_function" or node.target not in RULES:
         return False
     nodes = (node, *node.all_input_nodes)
@@ -48,7 +48,7 @@ def _has_rule(node: fx.Node) -> bool:
 
 
 def _open(graph: fx.Graph, node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> bool:
-    """Replaces a call; a complex result becomes one of `pairs`, which later calls read."""
+    """Replaces a call; adds a complex result to `pairs`, for later calls."""
     sources = list(node.all_input_nodes)
     for source in sources:
         if _is_complex(source) and source not in pairs:
@@ -85,13 +85,13 @@ def _is_complex(node: fx.Node) -> bool:
 
 
 def _as_pairs(graph: fx.Graph, before: fx.Node, source: fx.Node) -> fx.Node:
-    """A view of complex numbers that come from elsewhere, perhaps as conjugates."""
+    """Returns a view of other complex numbers, perhaps conjugated, as pairs."""
     plain = add_call(graph, before, aten.resolve_conj.default, (source,), origin=source)
     return add_call(graph, before, aten.view_as_real.default, (plain,), origin=source)
 
 
-# The gradient of the input is what other gradients wait for: a program has it, and a backward graph
-# is not cut at each convolution. Which gradients a program takes is the converter's rule.
+# Other gradients depend on the gradient of the input. A program computes it, so that a backward
+# graph is not split at each convolution. The converter's rule selects the gradients of a program.
 
 _GRADIENTS = torch.ops.aten.convolution_backward.default
 
@@ -127,7 +127,7 @@ def _separate(graph: fx.Graph, node: fx.Node, others: Sequence[bool]) -> None:
     graph.erase_node(node)
 
 
-# A program has no op for them; the converters of convolutions serve these instead.
+# A program has no op for them; the converters of convolutions are used instead.
 
 
 def convolution_backward(
@@ -155,18 +155,17 @@ def convolution_backward(
         input_: (batch, in_channels, *size).
         weight: (out_channels, in_channels / groups, *kernel); for transposed convolutions
             (in_channels, out_channels / groups, *kernel).
-        bias_sizes: not needed.
-        stride: one number per spatial axis, or one for all; so are padding, dilation and
-            output_padding.
-        padding: see stride.
-        dilation: see stride.
-        transposed: whether the convolution was a transposed one.
-        output_padding: of a transposed one.
+        bias_sizes: not used.
+        stride: one number per spatial axis, or one for all.
+        padding: like stride.
+        dilation: like stride.
+        transposed: whether the convolution was transposed.
+        output_padding: like stride, for a transposed convolution.
         groups: number of groups of channels.
-        output_mask: which of the three gradients are wanted.
+        output_mask: which of the three gradients to compute.
 
     Returns:
-        Gradients of input, weight and bias; None for those that are not wanted.
+        Gradients of input, weight and bias; None for those not requested.
     """
     spatial = weight.dim() - 2
     strides, pads, dilations = (_spread(v, spatial) for v in (stride, padding, dilation))
@@ -176,7 +175,7 @@ def convolution_backward(
         grad_input = torch.ops.aten.convolution.default(
             grad_output, weight, None, strides, pads, dilations, False, none, groups
         )
-        # A large output padding makes room for windows that no input has.
+        # A large output padding adds windows without an input position.
         for axis, size in enumerate(input_.shape[2:], start=2):
             grad_input = grad_input.narrow(axis, 0, size)
         grad_input = grad_input.contiguous()
@@ -213,7 +212,7 @@ def _weight_gradient(
     dilations: list[int],
     groups: int,
 ) -> torch.Tensor:
-    """`large` has the axes that the window moves over, `small` one place for each window."""
+    """Returns the weight gradient; windows move over `large`, one per element of `small`."""
     batch, channels, *sizes = large.shape
     per_group = channels // groups
     axes = list(range(3, 3 + len(sizes)))

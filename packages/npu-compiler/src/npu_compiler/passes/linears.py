@@ -30,8 +30,8 @@ __all__ = [
     "MergeLinears",
 ]
 
-# `linear` on a tensor of more than two axes becomes view, mm or addmm with a transposed weight, and
-# view again; as one call it lowers to one node and can be fused with what follows.
+# `linear` on a tensor of more than two axes is traced to view, mm or addmm with a transposed
+# weight, and view; as one call it lowers to one node and can be fused with the next calls.
 
 aten = torch.ops.aten
 
@@ -48,7 +48,7 @@ _PLAIN_ADDMM = call(
 
 @dataclass(frozen=True)
 class FuseLinear(FusePattern):
-    """view, mm or addmm of a transposed weight, view -> aten.linear."""
+    """view, mm or addmm with a transposed weight, view -> aten.linear."""
 
     name = "fuse_linear"
     stage = "normalize"
@@ -67,16 +67,16 @@ class FuseLinear(FusePattern):
         if not _are_rows(sizes_of(x), sizes_of(match.root), sizes_of(weight)):
             return None
         if bias is not None and sizes_of(bias) != sizes_of(weight)[:1]:
-            return None  # broadcast in another way than linear's
+            return None  # broadcast differently from linear's
         return Replacement(aten.linear.default, (x, weight, bias))
 
 
 def _are_rows(given: tuple[Any, ...], result: tuple[Any, ...], weight: tuple[Any, ...]) -> bool:
-    """Whether the product is of the input's last axis, and the others stay as they are."""
+    """Whether the product is over the input's last axis and keeps the others."""
     return [str(size) for size in given] == [str(size) for size in (*result[:-1], weight[1])]
 
 
-# The activations are those that torch.ops.npu has an op for: relu and gelu.
+# torch.ops.npu has ops for two activations: relu and gelu.
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class FuseLinearActivation(FusePattern):
 
 @dataclass(frozen=True)
 class FuseAddmmRelu(FusePattern):
-    """addmm, relu -> npu.addmm_relu; for products whose weight is not transposed."""
+    """addmm, relu -> npu.addmm_relu, for products without a transposed weight."""
 
     name = "fuse_addmm_relu"
     patterns = (
@@ -147,8 +147,8 @@ class FuseSwiglu(FusePattern):
 
 
 # Weights must be constants of the program, so that joining them costs nothing at run time. The
-# parts of the joined result are copies, and the CPU plugin's products of some hundred rows gain
-# less than those cost (1 to 4 % slower on BERT and Llama): hence only where asked for, or measured
+# parts of the joined result are copies, which cost more than the CPU plugin gains for products of a
+# few hundred rows (1 to 4 % slower on BERT and Llama). So this runs only on request, or if measured
 # faster.
 
 
@@ -192,7 +192,7 @@ def _merge(graph: fx.Graph, nodes: list[fx.Node]) -> None:
     x = first.args[0]
     weights = [node.args[1] for node in nodes]
     has_bias = len(first.args) > 2 and first.args[2] is not None
-    # All arguments are inputs of the graph but x, which stands before the first of its readers.
+    # All arguments are graph inputs except x, which precedes its first reader.
     weight = add_call(graph, first, aten.cat.default, (weights, 0), origin=first)
     bias = None
     if has_bias:
@@ -206,7 +206,7 @@ def _merge(graph: fx.Graph, nodes: list[fx.Node]) -> None:
         part = add_call(
             graph, first, aten.slice.Tensor, (whole, axis, start, start + width), origin=node
         )
-        # Contiguous, as the layer's own result was: a view of it stays possible.
+        # Contiguous, like the layer's result, so that views of it stay valid.
         copy = add_call(
             graph, first, aten.clone.default, (part,), origin=node,
             memory_format=torch.contiguous_format,
@@ -217,15 +217,15 @@ def _merge(graph: fx.Graph, nodes: list[fx.Node]) -> None:
         graph.erase_node(node)
 
 
-# Many small products, as experts or branches have them, cost a call of the device each.
+# Each of many small products, as in experts or branches, costs a device call.
 
 
 @dataclass(frozen=True)
 class BatchMatmuls(GraphPass):
     """mm(a, b), mm(c, d), ... -> parts of bmm([a, c], [b, d])."""
 
-    min_count: int = 3  # fewer products stay as they are
-    # Of one left factor; a large one is worth its own call, and copying it is not.
+    min_count: int = 3  # fewer products are not batched
+    # Limit of one left factor; a large product is worth a separate call, and its copy is not.
     max_elements: int = 1 << 14
 
     name = "batch_matmuls"
@@ -257,14 +257,14 @@ class BatchMatmuls(GraphPass):
 
 
 def _is_constant(node: fx.Node, facts: Facts) -> bool:
-    """Whether a factor is a weight, so that stacking it costs nothing at run time."""
+    """Whether a factor is a weight, which costs nothing to stack at run time."""
     while is_call(node, aten.t.default) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node.op == "placeholder" and node.name in facts.constants
 
 
 def _independent(nodes: list[fx.Node]) -> list[list[fx.Node]]:
-    """Groups of products none of which waits for another of its group."""
+    """Returns groups of products that do not depend on each other."""
     groups: list[tuple[list[fx.Node], set[fx.Node]]] = []
     for node in nodes:
         before = _ancestors(node)
@@ -306,7 +306,7 @@ def _batch(graph: fx.Graph, nodes: list[fx.Node]) -> None:
 
 
 def _sort_after(graph: fx.Graph, end: fx.Node) -> None:
-    """Moves calls that stand before a node and wait for something behind it to behind it."""
+    """Moves calls before a node that depend on a later value to after the node."""
     place = {node: index for index, node in enumerate(graph.nodes)}
     late = [
         node
@@ -314,7 +314,7 @@ def _sort_after(graph: fx.Graph, end: fx.Node) -> None:
         if place[node] < place[end] and any(place[s] > place[node] for s in node.all_input_nodes)
     ]
     moved = set(late)
-    # What waits for a moved call waits as well.
+    # Calls that depend on a moved call move as well.
     for node in graph.nodes:
         if place[node] < place[end] and any(source in moved for source in node.all_input_nodes):
             moved.add(node)

@@ -1,4 +1,4 @@
-"""Passes on memory: calls that write to an argument, output views, elements read as numbers."""
+"""Passes on memory: in-place writes, views as outputs, elements read as numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
     "written_arguments",
 ]
 
-# A number that the host reads ends a program, and another starts behind it.
+# A number that the host reads splits a program in two.
 
 aten = torch.ops.aten
 
-# Calls that take a tensor without axes for a number, with a result of the same dtype.
+# Calls that accept a rank-0 tensor instead of a number, with a result of the same dtype.
 _TAKERS = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 
 
 @dataclass(frozen=True)
 class UseElementsAsTensors(GraphPass):
-    """mul(x, item(y)) -> mul(x, view(y, [])), where nothing else reads the number."""
+    """mul(x, item(y)) -> mul(x, view(y, [])), if nothing else reads the number."""
 
     name = "use_elements_as_tensors"
     stage = "normalize"
@@ -53,7 +53,7 @@ class UseElementsAsTensors(GraphPass):
 
 
 def _takes_tensor(user: fx.Node, number: fx.Node) -> bool:
-    """Whether the number is one operand of floats with axes, and as wide as these."""
+    """Whether the number is an operand next to a float tensor of its dtype, with axes."""
     if user.target not in _TAKERS or number in user.kwargs.values():
         return False
     others: list[Any] = [operand for operand in user.args if operand is not number]
@@ -65,9 +65,9 @@ def _takes_tensor(user: fx.Node, number: fx.Node) -> bool:
     return bool(source.dtype.is_floating_point and other.dtype.is_floating_point)
 
 
-# AOTAutograd makes such a call functional: it runs on clones, and a copy at the graph's end carries
-# the clones into the inputs. Where the former content is no longer needed, the call writes to the
-# input itself.
+# AOTAutograd makes such a call functional: it runs on clones, and copies at the graph's end store
+# the clones in the inputs. If the previous content is no longer needed, the call writes to the
+# input directly.
 
 _COPY = torch.ops.aten.copy_.default
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -75,10 +75,10 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 
 @dataclass(frozen=True)
 class WriteInPlace(GraphPass):
-    """Replaces functional forms of writing calls by the calls, where that changes no result.
+    """Replaces functional forms by the writing calls if this does not change results.
 
-    That is so where the written memory is inputs of the graph that are not read in their former
-    state afterwards. Any other keeps its clones.
+    That holds if the written memory belongs to graph inputs whose previous content is not read
+    afterwards. All other calls keep their clones.
     """
 
     name = "write_in_place"
@@ -96,7 +96,7 @@ def _put_writing_call(graph: fx.Graph, node: fx.Node) -> bool:
     op = cast(torch._ops.OpOverload, node.args[0])
     bases = list(cast(Any, node.kwargs["_all_bases"]))
     results = len(op._schema.returns)
-    first_base = max(results, 1)  # an op that returns nothing has None in the first place
+    first_base = max(results, 1)  # an op without results has None as its first element
     after = _nodes_after(graph, node)
     if not all(_is_free(base, node, after) for base in bases):
         return False
@@ -138,7 +138,7 @@ def _nodes_after(graph: fx.Graph, node: fx.Node) -> set[fx.Node]:
 
 
 def _is_free(base: Any, node: fx.Node, after: set[fx.Node]) -> bool:
-    """Whether an input's former content may be lost once a call has run."""
+    """Whether an input's previous content is unused after a call."""
     if not isinstance(base, fx.Node) or base.op != "placeholder":
         return False
     return all(
@@ -158,9 +158,9 @@ def _readers(base: fx.Node) -> Iterator[fx.Node]:
 def written_arguments(
     op: torch._ops.OpOverload, node: fx.Node
 ) -> dict[str, tuple[int, Any]] | None:
-    """Written argument -> base and (size, stride, offset), or None for a whole base.
+    """Returns written argument -> base and (size, stride, offset), or None for a whole base.
 
-    None when a view is written down in another way, or an argument is a list.
+    Returns None if a view is described differently, or an argument is a list.
     """
     plans: dict[str, tuple[int, Any]] = {}
     for argument in op._schema.arguments:
@@ -187,7 +187,7 @@ def _view(graph: fx.Graph, base: fx.Node, view: Any) -> fx.Node:
     node = graph.call_function(_AS_STRIDED, (base, *view))
     size, stride, offset = (_values(part) for part in view)
     node.meta["val"] = torch.as_strided(base.meta["val"], size, stride, offset)
-    node.meta["npu_is_output_view"] = True  # taken on the host: in a program it would be a copy
+    node.meta["npu_is_output_view"] = True  # stays on the host: in a program it would be a copy
     return node
 
 
@@ -197,15 +197,15 @@ def _values(part: Any) -> Any:
     return part.meta["val"] if isinstance(part, fx.Node) else part
 
 
-# On the host's cores such a call stays as it is, and its own kernel writes in place. A program
-# returns what is written, and the copies at the graph's end carry it into the inputs.
+# On the host's cores such a call is kept, and its kernel writes in place. A program returns the
+# written content, and copies at the graph's end store it in the inputs.
 
 
 @dataclass(frozen=True)
 class UseFunctionalForms(GraphPass):
-    """Replaces writing calls that have a converter, where each written tensor is one of its own.
+    """Replaces writing calls with a converter by functional forms, for separate tensors.
 
-    A call that writes to a view of a larger tensor stays as it is.
+    A call that writes to a view of a larger tensor is kept.
     """
 
     name = "use_functional_forms"
@@ -237,7 +237,7 @@ def _put_form(graph: fx.Graph, node: fx.Node, form: torch._ops.OpOverload) -> bo
     }
     ordered = tuple(given.pop(item.name) for item in op._schema.arguments if not item.kwarg_only)
     own = len(op._schema.returns)
-    # An op that returns nothing has None in the first place.
+    # An op without results has None as its first element.
     former = [*range(own), *(max(own, 1) + index for index in indices)]
     values = tuple(node.meta["val"][place] for place in former)
     with graph.inserting_before(node):
@@ -255,15 +255,14 @@ def _put_form(graph: fx.Graph, node: fx.Node, form: torch._ops.OpOverload) -> bo
     return True
 
 
-# A program writes each result to new memory, without gaps. Where a graph returns views of one
-# tensor, or a view with gaps or behind the first element, the views must be taken outside of
-# programs; the copies made here have the output as their only user, so that programs keep their
-# own.
+# A program writes each result to new contiguous memory. If a graph returns views of one tensor, or
+# a view with gaps or an offset, the views must be taken outside of programs. The copies made here
+# are used only by the output, so that programs keep their own views.
 
 
 @dataclass(frozen=True)
 class SeparateOutputViews(GraphPass):
-    """Views that the caller sees are taken by the host."""
+    """Takes views that the caller receives on the host."""
 
     name = "separate_output_views"
     stage = "layout"

@@ -1,6 +1,7 @@
-"""The stages of a compilation, in order, and the passes of each: the one list.
+"""The stages of a compilation and their passes, in order.
 
-A module of npu_compiler.passes holds passes of one concept, on npu_compiler.passes.infra.
+Each module of npu_compiler.passes has the passes of one concept, based on
+npu_compiler.passes.infra.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ __all__ = ["PASSES", "STAGES", "Stage", "pass_names", "register_pass", "run_pass
 
 @dataclass(frozen=True)
 class Stage:
-    """One step from a Python function to a program: its name, and what it does in one line."""
+    """One step from a Python function to a program: a name and a description."""
 
     name: str
     what: str
@@ -78,8 +79,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("run", "the program on the tensors' own memory"),
 )
 
-# The order is the order in which they run. Writes come first, since other passes keep away from
-# what is written; views of results come last, since they are for the caller and not for fusions.
+# Passes run in this order. Writes are first, because other passes skip written values; views of
+# results are last, because they would block fusions.
 PASSES: tuple[GraphPass, ...] = (
     RemoveDeadCode(),
     DropEmptyParts(),
@@ -111,39 +112,39 @@ PASSES: tuple[GraphPass, ...] = (
 
 
 def pass_names() -> tuple[str, ...]:
-    """Returns the names of all passes in the order in which they run, those over models last."""
+    """Returns the names of all passes in execution order, passes over models last."""
     over_graphs = tuple(one.name for one in graph_passes(PASSES))
     return over_graphs + tuple(row.name for row in model_passes())
 
 
 @public_call
 def register_pass(*, before: str | None = None, after: str | None = None) -> Callable[[type], type]:
-    """Registers the decorated class as a pass that each compiled graph goes through.
+    """Registers the decorated class as a pass over each compiled graph.
 
     A subclass of [GraphPass][npu_compiler.passes.GraphPass], or of
     [FusePattern][npu_compiler.passes.FusePattern] for a pattern, rewrites the captured graph before
     its calls are converted. A subclass of `openvino.passes.ModelPass`, or of
-    `openvino.passes.MatcherPass` for a pattern, rewrites the OpenVINO model that conversion made.
-    Both are for graphs of `torch.compile`, `npu_compiler.compile`, `export` and `GraphBuilder`. An
-    instance is made without arguments. It must leave inputs and outputs as they are.
+    `openvino.passes.MatcherPass` for a pattern, rewrites the converted OpenVINO model. Both apply
+    to graphs of `torch.compile`, `npu_compiler.compile`, `export` and `GraphBuilder`. The class is
+    instantiated without arguments. The pass must not change inputs and outputs.
 
-    `disabled_passes` leaves out a registered pass by its name: the class's attribute `name`, and
-    for a class of OpenVINO without one `__name__`. An error in it names its line; the graph then
-    runs eagerly with a warning, and under strict it is raised.
+    `disabled_passes` skips a registered pass by its name: the class's attribute `name`, or
+    `__name__` for an OpenVINO class without one. If a pass raises an error, the graph runs eagerly
+    with a warning that has the pass's line; under strict the error is raised.
 
-    In a wheel the module with the decorated classes is named by an entry point of the group
-    `npu_compiler.passes`, and is imported when a graph is first compiled. Wheels come in the order
-    of their entry points' names.
+    A wheel names the module with the decorated classes in an entry point of the group
+    `npu_compiler.passes`; it is imported when a graph is first compiled. Wheels are ordered by the
+    names of their entry points.
 
     Args:
-        before: the name of the pass that it precedes.
-        after: the name of the pass that it follows. Passes that follow the same pass keep the order
-            in which they were registered. Without a neighbour, a pass over graphs is the last of
-            its stage, and a pass over models the last of all.
+        before: name of the pass that it precedes.
+        after: name of the pass that it follows. Passes after the same pass keep the order of
+            registration. Without a neighbour, a pass over graphs is the last of its stage, and a
+            pass over models is the last of all.
 
     Raises:
-        RegistryError: [bad-pass] for a class of another kind, an unknown stage or neighbour, or
-            two neighbours; [duplicate-pass] for a name that another pass has.
+        RegistryError: [bad-pass] for another kind of class, an unknown stage or neighbour, or two
+            neighbours; [duplicate-pass] if another pass has the name.
     """
     if before is not None and after is not None:
         raise _bad(
@@ -223,14 +224,14 @@ def run_passes(
 
     Args:
         graph: functional aten calls with fake values in `meta["val"]`.
-        facts: what passes may know.
-        enabled: names of passes to run that do not run by default.
-        disabled: names of passes to leave out; it wins over enabled.
-        watch: called after each pass with the pass and what it did.
+        facts: inputs of the passes besides the graph.
+        enabled: names of passes to run that are off by default.
+        disabled: names of passes to skip; takes precedence over enabled.
+        watch: called after each pass with the pass and its result.
 
     Raises:
-        PassError: [pass-broke-graph] a pass left a graph that is not what it was given;
-            [pass-failed] a registered pass raised an error.
+        PassError: [pass-broke-graph] if a pass changed the graph's interface or left an invalid
+            graph; [pass-failed] if a registered pass raised an error.
     """
     asked, without = set(enabled), set(disabled)
     results = []

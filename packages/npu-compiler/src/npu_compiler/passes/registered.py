@@ -1,4 +1,4 @@
-"""Passes of other wheels and of scripts: their table, their order, and a digest of their code."""
+"""The registry of passes from other wheels and scripts, with a digest of their code."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ class Registered:
     """A registered pass.
 
     Attributes:
-        name: as disabled_passes takes it.
-        made: the pass over graphs; for OpenVINO models the class, of which each model has one.
-        before: the name of the pass that it precedes, or None.
-        after: the name of the pass that it follows, or None.
+        name: name for disabled_passes.
+        made: the pass over graphs, or the class of a pass over OpenVINO models, instantiated for
+            each.
+        before: name of the pass that it precedes, or None.
+        after: name of the pass that it follows, or None.
         place: file and line of the class, for messages.
-        code: a digest of its sources.
+        code: digest of its sources.
     """
 
     name: str
@@ -72,15 +73,15 @@ def load_registered() -> tuple[Registered, ...]:
 
 
 def registered_code() -> str:
-    """Returns a digest of all registered passes, for keys of caches; empty without any."""
+    """Returns a digest of all registered passes for cache keys; empty without any."""
     parts = [f"{row.name} {row.before} {row.after} {row.code}" for row in load_registered()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
 
 
 def code_digest(module: str) -> str:
-    """Returns a digest of the Python files of a module's package, or of its only file.
+    """Returns a digest of the Python files of a module's package, or of its file.
 
-    A module without a file, as in a notebook, has another digest in each process.
+    A module without a file, as in a notebook, has a different digest in each process.
     """
     package = sys.modules.get(module.partition(".")[0])
     origin = getattr(package, "__file__", None)
@@ -95,10 +96,10 @@ def code_digest(module: str) -> str:
 
 
 def graph_passes(own: Iterable[GraphPass]) -> tuple[GraphPass, ...]:
-    """Returns passes over graphs in order: `own`, and the registered ones between them.
+    """Returns passes over graphs in order: `own`, with the registered passes inserted.
 
     A pass without a neighbour is the last of its stage. Passes with the same neighbour keep the
-    order in which they were registered.
+    order of registration.
     """
     rows = {row.name: row for row in load_registered() if row.is_over_graphs}
     passes = {one.name: one for one in own} | {name: row.made for name, row in rows.items()}
@@ -137,14 +138,16 @@ def rewrite_model(model: ov.Model, *, disabled: Iterable[str] = ()) -> None:
     """Runs the registered passes over an OpenVINO model, in place.
 
     Raises:
-        PassError: [pass-failed] a pass raised an error; [pass-broke-graph] a pass changed the
+        PassError: [pass-failed] if a pass raised an error; [pass-broke-graph] if a pass changed the
             model's inputs or outputs.
     """
     without = set(disabled)
     for row in model_passes():
         if row.name in without:
             continue
-        from openvino.passes import Manager  # late: with OpenVINO, for those who registered a pass
+        from openvino.passes import (
+            Manager,
+        )  # late: imports OpenVINO, only needed with a registered pass
 
         before = [*_ports(model)]
         try:
@@ -173,19 +176,19 @@ def _ports(model: ov.Model) -> Iterator[str]:
         yield f"input {one.get_any_name()}: {one.get_element_type()} {one.get_partial_shape()}"
     for index, one in enumerate(model.outputs):
         source = one.get_node().input_value(0).get_node()
-        # A result that is an input is not written by the CPU plugin (OpenVINO 2026.4.1).
+        # The CPU plugin does not write a result that is an input (OpenVINO 2026.4.1).
         kind = "an input" if source.get_type_name() == "Parameter" else "a result"
         yield f"output {index}: {kind}, {one.get_element_type()} {one.get_partial_shape()}"
 
 
-# OpenVINO wraps an error of a matcher's callback in a message of its own.
+# OpenVINO wraps an error of a matcher's callback in its own message.
 _IN_CALLBACK = re.compile(
     r"CALLBACK HAS THROWN: (.*?)\s*\n\s*At:\s*\n\s*(.+?)\((\d+)\):", re.DOTALL
 )
 
 
 def pass_failure(row: Registered, failure: Exception) -> PassError:
-    """Returns the error of a registered pass, with the line on which it was raised."""
+    """Returns the error of a registered pass, with the line that raised it."""
     text, line = f"{type(failure).__name__}: {failure}", failing_line(failure, row.place)
     if found := _IN_CALLBACK.search(str(failure)):
         text, line = found[1], f"{found[2]}:{found[3]}"

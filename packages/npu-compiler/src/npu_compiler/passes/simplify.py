@@ -1,4 +1,4 @@
-"""Passes that remove calls and keep values to the bit: dead code, constants, casts, views."""
+"""Passes that remove calls and keep values bit for bit: dead code, constants, casts, views."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
     "SimplifyViews",
 ]
 
-# Calls with an effect (writes, random draws, asserts) stay.
+# Calls with side effects (writes, random numbers, asserts) stay.
 
 
 @dataclass(frozen=True)
 class RemoveDeadCode(GraphPass):
-    """Dead code elimination."""
+    """Eliminates dead code."""
 
     name = "remove_dead_code"
     stage = "normalize"
@@ -48,14 +48,14 @@ class RemoveDeadCode(GraphPass):
         return before - len(graph.nodes)
 
 
-# Programs cannot take such tensors, and without them the concatenation lowers as it is.
+# Programs cannot have empty tensors; without them the concatenation can be lowered.
 
 _CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.concat.default)
 
 
 @dataclass(frozen=True)
 class DropEmptyParts(GraphPass):
-    """Concatenations without their empty parts."""
+    """Removes empty parts of concatenations."""
 
     name = "drop_empty_parts"
     stage = "normalize"
@@ -82,7 +82,7 @@ def _is_empty(part: fx.Node) -> bool:
     return any(isinstance(size, int) and size == 0 for size in shape)
 
 
-# Weights are not known here; what depends on them alone is folded by the device's compiler.
+# Weights are unknown here; the device's compiler folds calls that depend only on them.
 
 _PREFIX = "_folded_"
 
@@ -91,7 +91,7 @@ _PREFIX = "_folded_"
 class FoldConstants(GraphPass):
     """Replaces calls without inputs by their values."""
 
-    # Larger values stay calls; a range of a million is cheaper made than kept.
+    # Larger values stay calls; a range of a million is cheaper to compute than to store.
     max_bytes: int = 1 << 20
 
     name = "fold_constants"
@@ -103,14 +103,14 @@ class FoldConstants(GraphPass):
         if owner is None:
             return 0
         values: dict[fx.Node, torch.Tensor] = {}
-        # A result is new memory in each call; a value that is kept is not.
+        # A result is new memory in each call; a stored constant is not.
         returned = returned_memory(graph)
         for node in graph.nodes:
             if node.op != "call_function" or node in returned:
                 continue
             if self._can_fold(node, values, facts):
                 values[node] = _evaluate(node, values)
-        # What others than folded calls read; the rest goes with it.
+        # Values that calls outside of the fold read; all others are removed.
         kept = [node for node in values if any(user not in values for user in node.users)]
         for node in kept:
             _replace_by_value(graph, owner, node, values[node])
@@ -135,7 +135,7 @@ class FoldConstants(GraphPass):
 
 
 def _is_undefined(target: torch._ops.OpOverload) -> bool:
-    """Whether an op's result is whatever its memory held."""
+    """Whether an op's result is uninitialized memory."""
     return "empty" in target._schema.name
 
 
@@ -144,7 +144,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tenso
     args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), (args, kwargs))
     with unset_fake_temporarily(), torch.no_grad():
         result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
-        # A view would hold the whole of what it looks at, and two values must share no memory.
+        # A view would keep its whole base alive, and two values must not share memory.
         return result.contiguous().clone()  # type: ignore[no-any-return]
 
 
@@ -163,20 +163,20 @@ def _replace_by_value(
     node.replace_all_uses_with(fresh)
 
 
-# Random draws, writes and calls that read memory which is written in the graph stay as they are.
+# Random numbers, writes, and calls that read memory written in the graph are kept.
 
 
 @dataclass(frozen=True)
 class MergeCommonSubexpressions(GraphPass):
-    """Common subexpression elimination."""
+    """Eliminates common subexpressions."""
 
     name = "merge_common_subexpressions"
     stage = "normalize"
 
     def call(self, graph: fx.Graph, facts: Facts) -> int:
-        # What is read before and after a write looks alike and is not.
+        # Reads before and after a write look equal, but differ.
         written = written_memory(graph)
-        # Two results of a graph are two tensors, each with memory of its own.
+        # Two results of a graph are two tensors with separate memory.
         returned = returned_memory(graph)
         first: dict[Any, fx.Node] = {}
         count = 0
@@ -209,21 +209,21 @@ def _key(node: fx.Node) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    """A value as something hashable, in which 1, 1.0 and True differ."""
+    """Returns a hashable form of a value, in which 1, 1.0 and True differ."""
     if isinstance(value, (list, tuple)):
         return (list, *(_frozen(item) for item in value))
     if isinstance(value, dict):
         return (dict, *sorted((key, _frozen(item)) for key, item in value.items()))
     if isinstance(value, fx.Node):
         return value
-    # repr tells -0.0 from 0.0, and nan from itself is equal there.
+    # repr distinguishes -0.0 from 0.0, and makes nan equal to itself.
     return (type(value), repr(value))
 
 
-# Values stay the same to the bit: a cast to a narrower dtype rounds and is kept.
+# Values stay equal bit for bit: a cast to a narrower dtype rounds, so it is kept.
 
 _CAST = torch.ops.aten._to_copy.default
-# From -> dtypes that hold each of its values.
+# dtype -> dtypes that represent each of its values.
 _WIDER = {
     torch.bfloat16: {torch.float32, torch.float64},
     torch.float16: {torch.float32, torch.float64},
@@ -239,7 +239,7 @@ _WIDER = {
 
 @dataclass(frozen=True)
 class SimplifyCasts(GraphPass):
-    """Dtype promotion clean-up."""
+    """Removes redundant casts of dtype promotion."""
 
     name = "simplify_casts"
     stage = "normalize"
@@ -256,7 +256,7 @@ class SimplifyCasts(GraphPass):
 def _replace_calls(
     graph: fx.Graph, facts: Facts, simplified: Callable[[fx.Node, fx.Node], fx.Node | None]
 ) -> int:
-    """Puts what stands for a call of a source in its place; returns how many were replaced."""
+    """Replaces calls of a source; returns the number of replaced calls."""
     returned, written = returned_memory(graph), written_memory(graph)
     count = 0
     for node in list(graph.nodes):
@@ -295,20 +295,20 @@ def _simplified_cast(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node
 
 
 def _is_plain_cast(node: fx.Node) -> bool:
-    """Whether a call changes the dtype and nothing else."""
+    """Whether a call changes only the dtype."""
     if not is_call(node, _CAST) or not isinstance(node.args[0], fx.Node):
         return False
     source, result = value_of(node.args[0]), value_of(node)
     return isinstance(source, torch.Tensor) and source.device == result.device
 
 
-# What a graph returns, or writes to, keeps its calls: there a copy is memory of its own.
+# Calls of results and written values are kept: there, a copy is separate memory.
 
 aten = torch.ops.aten
 
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _TURNS = (aten.t.default, aten.transpose.int, aten.permute.default)
-# Calls that give their input again when dtype, sizes and strides are the same.
+# Calls that return their input if dtype, sizes and strides are equal.
 _IDENTITIES = (
     *_RESHAPES,
     aten.alias.default,
@@ -326,7 +326,7 @@ _IDENTITIES = (
 
 @dataclass(frozen=True)
 class SimplifyViews(GraphPass):
-    """View and transpose simplification."""
+    """Simplifies views and transposes."""
 
     name = "simplify_views"
     stage = "normalize"
@@ -336,7 +336,7 @@ class SimplifyViews(GraphPass):
 
 
 def _simplified_view(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None:
-    """What can stand for a call: its source, or one call for two."""
+    """Returns the replacement of a call: its source, or one call for two."""
     if node.target in _IDENTITIES and same_value(value_of(node), value_of(source)):
         return source
     if node.target in _RESHAPES and is_call(source, *_RESHAPES):
@@ -360,7 +360,7 @@ def _one_turn(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None
 
 
 def _order(node: fx.Node) -> Sequence[int] | None:
-    """The axes that a call puts first, second, ..."""
+    """Returns the permutation of a call."""
     value = value_of(node)
     if not isinstance(value, torch.Tensor):
         return None
@@ -381,13 +381,13 @@ def _order(node: fx.Node) -> Sequence[int] | None:
 def _checked(
     graph: fx.Graph, node: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]
 ) -> fx.Node | None:
-    """A new call in place of a node, if its fake value is the node's."""
+    """Returns a new call to replace a node if its fake value equals the node's."""
     if any(isinstance(part, fx.Node) for part in args[1]):
         return None  # symbolic sizes
     try:
         fresh = add_call(graph, node, target, args, origin=node)
     except RuntimeError:
-        return None  # sizes with -1 that another source does not decide
+        return None  # another source leaves a size of -1 undetermined
     if same_value(value_of(fresh), value_of(node)):
         return fresh
     graph.erase_node(fresh)

@@ -1,1 +1,1 @@
-"""Machinery of passes: their base class, and patterns with the frame of fusions."""
+"""Infrastructure of passes: the base class, patterns, and the base of fusions."""

@@ -1,4 +1,4 @@
-"""What a pass is: one declared rewrite of a captured graph, checked by its base class."""
+"""The base class of passes, which declare a rewrite of a captured graph and are checked."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ ALL_KINDS = frozenset({"inference", "forward", "backward"})
 
 @dataclass(frozen=True)
 class Facts:
-    """What passes may know beside the graph."""
+    """Inputs of passes besides the graph."""
 
     kind: str = "inference"  # inference, forward or backward
     constants: frozenset[str] = frozenset()  # placeholders that become constants of the program
-    # Ops, as in "aten.gelu.default", that no pass may take into another.
+    # Ops, such as "aten.gelu.default", that passes must not fuse.
     kept_ops: frozenset[str] = frozenset()
-    # Whether programs are made for the device's compiler even of calls for which the host's cores
-    # have a kernel.
+    # Whether programs for the device's compiler include calls for which the host's cores have a
+    # kernel.
     for_device: bool = False
-    # Ops that write to an argument -> those that a program has for them.
+    # Ops that write to an argument -> their functional forms.
     functional_forms: Mapping[Any, torch._ops.OpOverload] = field(default_factory=dict)
 
     @public_call
     def is_kept(self, node: fx.Node) -> bool:
-        """Whether a call is to stay as it is: by its op, or by its module's name."""
+        """Whether a call must stay unchanged, by its op or its module's name."""
         target = node.target
-        if target is auto_functionalized_v2:  # stands for the op that it names
+        if target is auto_functionalized_v2:  # is the op in its first argument
             target = cast(Any, node.args[0])
         return op_name(target) in self.kept_ops or is_kept_float32(node)
 
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass did.
+    """Result of a pass.
 
     Attributes:
-        name: of the pass, such as fuse_linear.
+        name: name of the pass, such as fuse_linear.
         stage: normalize, fuse or layout.
-        count: places that were rewritten.
-        time_s: with its check.
+        count: number of rewrites.
+        time_s: duration in seconds, including the check.
     """
 
     name: str
@@ -67,10 +67,10 @@ class PassResult:
 class GraphPass(abc.ABC):
     """A rewrite of a functional aten graph whose nodes carry fake values in `meta["val"]`.
 
-    A subclass is a frozen dataclass: its fields are its options, `name`, `stage` and `kinds` its
-    declaration, `call` its work. A pass that pays on some devices alone is not `by_default`: it
-    runs where it is asked for, as the tuner does. `run` checks afterwards that the graph is well
-    formed, that every call has a value, and that inputs and outputs are what they were.
+    A subclass is a frozen dataclass. Its fields are options; it declares `name`, `stage` and
+    `kinds`, and implements `call`. A pass with `by_default` False runs only on request, as the
+    tuner does: it pays off only on some devices. `run` then checks that the graph is well formed,
+    that every call has a value, and that inputs and outputs are unchanged.
     """
 
     name: ClassVar[str]
@@ -80,10 +80,10 @@ class GraphPass(abc.ABC):
 
     @abc.abstractmethod
     def call(self, graph: fx.Graph, facts: Facts) -> int:
-        """Rewrites the graph in place and returns in how many places; 0 leaves it untouched."""
+        """Rewrites the graph in place; returns the number of rewrites, 0 for an unchanged graph."""
 
     def run(self, graph: fx.Graph, facts: Facts) -> PassResult:
-        """Runs the pass and checks its work; [pass-broke-graph] for a graph that it broke."""
+        """Runs the pass and checks its result; raises [pass-broke-graph] for an invalid graph."""
         started = time.perf_counter()
         count = 0
         if facts.kind in self.kinds:
@@ -119,12 +119,12 @@ class GraphPass(abc.ABC):
 
 
 def _is_silent(node: fx.Node) -> bool:
-    """Whether a call has no result, as asserts have."""
+    """Whether a call has no result, such as an assert."""
     return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
 def _interface(graph: fx.Graph) -> list[str]:
-    """Inputs and outputs of a graph, as text."""
+    """Returns inputs and outputs of a graph, as text."""
     return [*_described(graph)]
 
 

@@ -1,7 +1,7 @@
-"""Patterns of calls, and the frame of fusions: find a pattern, put one call in its place.
+"""Patterns of calls, and the base of fusions, which replace a match by one call.
 
-A pattern is made of `call`, `anything`, `number` and `same`; `find` matches it at one node. What
-stands inside a match and is used outside of it makes the match void.
+A pattern is built from `call`, `anything`, `number` and `same`; `find` matches it at one node. A
+value inside a match that is used outside invalidates the match.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Found = tuple[dict[str, Any], tuple[fx.Node, ...]]
 
 @dataclass(frozen=True)
 class Match:
-    """A place where a pattern stands: the call with its result, its named parts, and its calls."""
+    """A match of a pattern: the call with its result, its named parts, and its calls."""
 
     root: fx.Node
     named: dict[str, Any]
@@ -48,7 +48,7 @@ class Pattern:
     """One position of a pattern."""
 
     def matches(self, value: Any, named: dict[str, Any]) -> Iterator[_Found]:
-        """Yields each way to match: the names bound by then, and the calls taken."""
+        """Yields each possible match: the bound names, and the matched calls."""
         raise NotImplementedError
 
 
@@ -141,12 +141,12 @@ class _Either(Pattern):
 
 
 def anything(name: str | None = None, *, check: Callable[[Any], bool] | None = None) -> Pattern:
-    """Any value that passes the check; one name stands for one value in the whole pattern."""
+    """Matches any value that passes the check; a name binds one value in the whole pattern."""
     return _Anything(name, check)
 
 
 def number(name: str | None = None) -> Pattern:
-    """A plain number."""
+    """Matches a plain number."""
     return _Anything(name, lambda value: isinstance(value, (int, float)))
 
 
@@ -157,21 +157,22 @@ def call(
     keywords: bool = False,
     name: str | None = None,
 ) -> Pattern:
-    """A call of an overload, or of one of a tuple, whose first arguments match; others may be any.
+    """Matches a call of an overload, or of one of a tuple, whose first arguments match.
 
-    `commutes` allows either order of two, `keywords` keyword arguments, which the pass looks at.
+    `commutes` allows either order of two arguments. `keywords` allows keyword arguments, which the
+    pass must check.
     """
     targets = target if isinstance(target, tuple) else (target,)
     return _Call(targets, args, commutes, keywords, name)
 
 
 def either(*options: Pattern) -> Pattern:
-    """The first of several patterns that matches."""
+    """Matches the first possible of several patterns."""
     return _Either(options)
 
 
 def optional(target: Any, inner: Pattern) -> Pattern:
-    """`inner`, with or without a call of `target` around it, which is a cast or a copy."""
+    """Matches `inner`, with or without a call of `target` (a cast or a copy) around it."""
     return _Either((call(target, inner, keywords=True), inner))
 
 
@@ -180,8 +181,8 @@ def find(
 ) -> Match | None:
     """Returns the match of a pattern at a node, or None.
 
-    A match is void when a call inside it, other than the root, is used outside of it, or when one
-    of its calls is kept. Views cost nothing, so they may be used outside.
+    A match is invalid if a call inside it, other than the root, is used outside, or if one of its
+    calls is kept. Views cost nothing, so they may be used outside.
     """
     for named, nodes in pattern.matches(node, {}):
         inside = set(nodes)
@@ -195,7 +196,7 @@ def find(
 
 @dataclass(frozen=True)
 class Replacement:
-    """The call that stands for a match: an overload, its arguments and its keywords."""
+    """The call that replaces a match: an overload, its arguments and keyword arguments."""
 
     target: Any
     args: tuple[Any, ...]
@@ -204,9 +205,9 @@ class Replacement:
 
 @dataclass(frozen=True)
 class FusePattern(GraphPass):
-    """A fusion: patterns, and what stands for a match of one.
+    """A fusion: patterns, and the replacement of a match.
 
-    A match is left as it is when the replacement's dtype, sizes or strides are not the match's.
+    A match is kept if the dtype, sizes or strides of the replacement differ.
     """
 
     patterns: ClassVar[Sequence[Pattern]]
@@ -214,15 +215,15 @@ class FusePattern(GraphPass):
 
     @abc.abstractmethod
     def replacement(self, match: Match, facts: Facts) -> Replacement | None:
-        """Returns what stands for a match, or None to leave it.
+        """Returns the replacement of a match, or None to keep it.
 
-        Calls that it needs as arguments may be added before the match's root.
+        Calls for its arguments may be added before the match's root.
         """
 
     def call(self, graph: fx.Graph, facts: Facts) -> int:
         returned = returned_memory(graph)
         count = 0
-        # From the end, so that the widest match comes first.
+        # From the end, so that the widest match is first.
         for node in reversed(list(graph.nodes)):
             if node.op != "call_function" or node._erased:
                 continue
@@ -247,7 +248,7 @@ def _put(graph: fx.Graph, match: Match, chosen: Replacement, returned: set[fx.No
     fresh = add_call(graph, root, chosen.target, chosen.args, origin=root, **chosen.kwargs)
     if not can_stand_for(fresh, root, returned):
         graph.erase_node(fresh)
-        graph.eliminate_dead_code()  # what was added for its arguments
+        graph.eliminate_dead_code()  # calls added for its arguments
         return False
     root.replace_all_uses_with(fresh)
     return True
