@@ -1,7 +1,7 @@
-"""Other wheels' parts, found by entry point: drivers, kernels, code for Inductor, observers.
+"""Plugins of other wheels, found by entry point: drivers, kernels, Inductor classes, observers.
 
-csrc/driver/device_selection.cpp decides which driver serves; the interface is include/npu/driver.h.
-The kernels are npu-ops, which depends on this package. Importing this module needs no torch.
+csrc/driver/device_selection.cpp selects the driver; the interface is include/npu/driver.h.
+The kernels are npu-ops, which depends on this package. Importing this module does not import torch.
 """
 
 import importlib
@@ -38,21 +38,21 @@ BUILT_IN = ("openvino", "sim")
 
 
 def vendor_entry_points() -> list[importlib.metadata.EntryPoint]:
-    """The entry points of the installed vendors' drivers, by name; reads what is installed."""
+    """Returns the entry points of installed vendor drivers, by name."""
     return sorted(importlib.metadata.entry_points(group=DRIVERS_GROUP))
 
 
 def library_of(entry: importlib.metadata.EntryPoint) -> str:
-    """Path of the library that an entry point names; raises what the vendor's function raises."""
+    """Returns the library path of an entry point; raises the errors of the vendor's function."""
     locate: Callable[[], str | os.PathLike[str]] = entry.load()
     return os.fspath(locate())
 
 
 def find_vendor_drivers() -> list[tuple[str, str, str]]:
-    """Name, library and problem of each installed vendor's driver, by name.
+    """Returns the name, library and problem of each installed vendor driver, by name.
 
-    Called when the device is opened. Where the wheel cannot say where its library is, ``library``
-    is empty and ``problem`` says why.
+    Called when the device is opened. If the wheel cannot locate its library, ``library`` is empty
+    and ``problem`` has the reason.
     """
     found = []
     for entry in vendor_entry_points():
@@ -64,9 +64,9 @@ def find_vendor_drivers() -> list[tuple[str, str, str]]:
 
 
 def openvino_library() -> str:
-    """Path of OpenVINO's C library, or an empty string; found without importing openvino.
+    """Returns the path of OpenVINO's C library, or an empty string, without importing openvino.
 
-    It is the one of the setting ``NPU_OPENVINO_LIBRARY`` where that names one.
+    The setting ``NPU_OPENVINO_LIBRARY`` overrides it.
     """
     if config.openvino_library:
         return config.openvino_library
@@ -82,7 +82,7 @@ _KERNEL_PACKAGE = "npu_ops"
 
 
 def load_kernels() -> None:
-    """Imports the kernels where they are installed; without them tensors on npu cannot be made."""
+    """Imports the kernels if installed; without them, npu tensors cannot be created."""
     if importlib.util.find_spec(_KERNEL_PACKAGE) is not None:
         importlib.import_module(_KERNEL_PACKAGE)
 
@@ -100,7 +100,7 @@ def kernel_package() -> ModuleType:
 
 INDUCTOR_GROUP = "npu_runtime.inductor"
 
-# torch looks these up on the module of a private-use device (torch._inductor.codegen.common).
+# Torch looks these up in the module of a private-use device (torch._inductor.codegen.common).
 INDUCTOR_NAMES = frozenset(
     {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
 )
@@ -111,7 +111,7 @@ def find_inductor_class(name: str) -> Any:
 
     Raises [inductor-wheels] if two wheels offer classes.
     """
-    import importlib.metadata  # late: `import torch` brings this module, and few programs ask
+    import importlib.metadata  # late: `import torch` imports this module, and few programs need it
 
     found = sorted(importlib.metadata.entry_points(group=INDUCTOR_GROUP))
     if len(found) > 1:
@@ -127,7 +127,7 @@ OBSERVERS_GROUP = "npu_runtime.observers"
 
 
 def install_observers() -> None:
-    """Calls each; one that fails is a warning, as watching must not break what is watched."""
+    """Calls each observer; a failure is a warning, because observers must not break the program."""
     for entry in importlib.metadata.entry_points(group=OBSERVERS_GROUP):
         try:
             entry.load()()

@@ -1,4 +1,4 @@
-"""Programs: compiled OpenVINO models that run on tensors without copying them."""
+"""Programs: compiled OpenVINO models that run on tensors without copying."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,20 @@ _PRECISION = "INFERENCE_PRECISION_HINT"
 
 @dataclass(frozen=True, kw_only=True)
 class IndexCheck:
-    """Indices that a program looks at in each run, see Program.check_indices.
+    """Index inputs or outputs that Program.check_indices validates in each run.
 
-    An index is from 0, or from -size where ``wraps`` is set, to size - 1.
+    A valid index is from 0 (from -size if ``wraps``) to size - 1.
 
     Attributes:
-        what: whose indices, for messages: "an index of aten.embedding.default (model.py:12)".
-        port: the input that holds them, an integer tensor; or with ``is_output`` the output.
-        is_output: see above. Such indices are looked at after the run, others before it.
-        size: of what is indexed, when it is a number.
-        size_port: without a number: the input whose dimension ``size_dim`` it is. Without
-            ``size_dim`` its greatest element, or, with ``is_size_output``, that of the output.
-        size_dim: see above.
-        is_size_output: see above.
+        what: description for messages: "an index of aten.embedding.default (model.py:12)".
+        port: the integer input with the indices, or the output if ``is_output``.
+        is_output: whether ``port`` is an output. Outputs are checked after the run, inputs before.
+        size: size of the indexed dimension, if constant.
+        size_port: otherwise, the input whose dimension ``size_dim`` is the size. Without
+            ``size_dim``, the size is the largest element of this input (of this output if
+            ``is_size_output``).
+        size_dim: dimension of ``size_port``.
+        is_size_output: whether ``size_port`` is an output.
         wraps: whether negative indices count from the end.
     """
 
@@ -46,7 +47,7 @@ class IndexCheck:
 
 
 class _Runner:
-    """What a program and a session share: running on tensors."""
+    """Common base of programs and sessions: runs on tensors."""
 
     def __init__(self, native: "_C.Program | _C.Session") -> None:
         self._native = native
@@ -62,30 +63,31 @@ class _Runner:
 
         Args:
             inputs: one contiguous tensor per input, in the order of ``inputs``, on npu or cpu, of
-                the port's dtype and shape. They are not copied.
-            outputs: tensors to write into, by position; None for those to be allocated.
-            output_device: where new outputs live; by default where the inputs do (npu when any is).
+                the port's dtype and shape. Inputs are not copied.
+            outputs: tensors to write into, by position; None allocates a new output.
+            output_device: device of new outputs; by default that of the inputs (npu if any is on
+                npu).
 
         Returns:
-            One tensor per output, in the order of ``outputs``. New ones share memory with nothing.
+            One tensor per output, in the order of ``outputs``. New outputs do not share memory.
 
         Raises:
             InputError: an input or a given output does not fit its port (code ``program-input``).
-            ProgramError: the vendor's software failed (code ``program-run``).
+            ProgramError: the driver failed (code ``program-run``).
             IndexRangeError: an index is out of range (code ``index-range``); see check_indices.
         """
         given = None if outputs is None else list(outputs)
         return self._native._run(list(inputs), given, _home(inputs, output_device))
 
     def layers(self) -> tuple[LayerRecord, ...]:
-        """What each layer of the latest run took, in the device's order.
+        """Returns the times of the layers of the latest run, in the device's order.
 
         Returns:
-            Name, kind, the device's kernel and microseconds per layer; nothing before the first
-            run, or for a program that was loaded without ``profiling=True``.
+            Name, type, the device's kernel and microseconds per layer; empty before the first run,
+            or for a program loaded without ``profiling=True``.
 
         Raises:
-            DriverError: the driver failed to read them (code ``driver-call``).
+            DriverError: the driver could not read the times (code ``driver-call``).
         """
         return tuple(self._native.layers())
 
@@ -97,56 +99,56 @@ class Program(_Runner):
 
     @property
     def name(self) -> str:
-        """The name it was loaded under, which traces and errors show."""
+        """Name given at loading, shown in traces and errors."""
         return self._native.name
 
     @property
     def device(self) -> str:
-        """The vendor's name of the device that runs it, for example ``NPU`` or ``CPU``."""
+        """The vendor's name of the device, for example ``NPU`` or ``CPU``."""
         return self._native.device
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Name, dtype and shape of each input; -1 stands for a dynamic dimension."""
+        """Name, dtype and shape of each input; a dynamic dimension is -1."""
         return self._native.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """Name, dtype and shape of each output; -1 stands for a dynamic dimension."""
+        """Name, dtype and shape of each output; a dynamic dimension is -1."""
         return self._native.outputs
 
     @property
     def compile_time_s(self) -> float:
-        """Seconds that compiling, or importing from the cache, took."""
+        """Seconds of compilation, or of the import from the cache."""
         return self._native.compile_time_s
 
     @property
     def loaded_from_cache(self) -> bool:
-        """Whether a compiled blob served, so that nothing was compiled."""
+        """Whether a compiled blob was loaded instead of compiling."""
         return self._native.loaded_from_cache
 
     def check_indices(self, checks: Sequence[IndexCheck]) -> None:
-        """From now on each run raises for an index out of range, in place of reading anything.
+        """Makes each later run raise for an index out of range, instead of reading other memory.
 
-        Indices in inputs are looked at before the run. Where that would have to wait for work that
-        a stream has taken over, and for indices in outputs, the run's end tells: its error comes as
-        those of enqueued runs do, and the device stays as it is. Call it before the first run.
+        Indices in inputs are checked before the run. Indices in outputs, and in inputs that depend
+        on enqueued work, are checked after the run: the error is raised like other errors of
+        enqueued runs, and the device remains usable. Call it before the first run.
 
         Args:
-            checks: what to look at. Threads, sessions and captured graphs share them.
+            checks: the checks, shared by threads, sessions and captured graphs.
 
         Raises:
-            InputError: a port is not there, or holds no integers (code ``program-input``).
+            InputError: a port does not exist, or is not an integer port (code ``program-input``).
         """
         self._native.check_indices([_C.IndexCheck(*astuple(check)) for check in checks])
 
     @public_call
     def get_property(self, key: str) -> str:
-        """A property of the compiled model as the vendor prints it; empty when it has none."""
+        """Returns a property of the compiled model as the vendor prints it; empty if absent."""
         return self._native.get_property(key) if key.isascii() else ""
 
     def session(self) -> "Session":
-        """A new execution context: its variables (a KV cache, say) start fresh, and persist."""
+        """Creates an execution context, with fresh variables (for example a KV cache)."""
         return Session(self, self._native._session())
 
     def __repr__(self) -> str:
@@ -155,7 +157,7 @@ class Program(_Runner):
 
 
 class Session(_Runner):
-    """An execution context with variables of its own. One run at a time: a second thread waits."""
+    """An execution context with separate variables. One run at a time: a second thread waits."""
 
     _native: _C.Session
 
@@ -182,26 +184,26 @@ def load_program(
     """Compiles an OpenVINO model for the npu device, or imports a compiled one.
 
     Args:
-        model: path of an IR file (``.xml``, its ``.bin`` beside it, mapped into memory), or the
-            bytes of the xml; or path of a ``.blob`` that the device's compiler made ahead of time.
-            It is imported, and ``options``, ``cache_dir`` and ``profiling`` do not apply to it.
-        weights: with bytes: the weights that the xml refers to. Kept alive by the program, and not
-            to be changed.
+        model: path of an IR file (``.xml`` next to its ``.bin``, which is memory-mapped), bytes of
+            the xml, or path of a ``.blob`` compiled ahead of time. A blob is imported, and
+            ``options``, ``cache_dir`` and ``profiling`` do not apply to it.
+        weights: for xml bytes: the weights that the xml refers to. The program keeps them alive; do
+            not change them.
         name: shown in traces and errors.
-        options: OpenVINO's properties. ``INFERENCE_PRECISION_HINT`` must be among them: devices
-            differ in their default, and the CPU plugin's may be bf16.
+        options: OpenVINO properties. ``INFERENCE_PRECISION_HINT`` is required, because the default
+            differs between devices and may be bf16 on the CPU plugin.
         device_index: index of the npu device; the current one by default.
         cache_dir: directory for compiled blobs; a later load of the same model with the same
-            options compiles nothing. It is created when it is missing.
-        profiling: whether the device records times per layer; it does also while somebody records
-            layers (layer_recording.py). Such a program uses no blob and leaves none: a blob that
-            was compiled without does not tell layers on every device.
+            options does not compile. It is created if missing.
+        profiling: whether the device records times per layer; implied during a recording of layers
+            (layer_recording.py). Such a program neither reads nor writes the cache, because on some
+            devices a blob compiled without profiling has no layer times.
 
     Raises:
-        InputError: an argument breaks a rule above (code ``program-load-input``), or is of another
-            kind (code ``argument-kind``).
-        ProgramError: OpenVINO refuses the model (code ``program-load``).
-        DeviceError: no device serves (code ``device-absent``).
+        InputError: an argument breaks a rule above (code ``program-load-input``), or has the wrong
+            type (code ``argument-kind``).
+        ProgramError: OpenVINO rejects the model (code ``program-load``).
+        DeviceError: there is no device (code ``device-absent``).
     """
     if _PRECISION not in options:
         raise InputError(
@@ -221,7 +223,7 @@ def load_program(
 
 
 def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, bytes]:
-    """The path or the text of a model; exactly one of the two is not empty."""
+    """Returns the path and the text of a model; exactly one of them is not empty."""
     if isinstance(model, bytes):
         if not model:
             raise InputError(
@@ -239,7 +241,7 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
 
 
 def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | None) -> torch.device:
-    """Where new outputs live."""
+    """Returns the device of new outputs."""
     if output_device is None:
         try:
             on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
@@ -252,7 +254,7 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
         return _CPU if on_cpu else _NPU
     try:
         device = torch.device(output_device)
-    except RuntimeError:  # it is no device's name
+    except RuntimeError:  # not the name of a device
         device = None
     if device is None or device.type not in ("cpu", "npu"):
         raise InputError(

@@ -1,7 +1,7 @@
-"""Holds a public call to its signature: kinds of arguments first, and files that cannot be had.
+"""Argument checks of public functions: types, and errors of file access.
 
-For functions that people call, where a wrong argument would otherwise end in an AttributeError of
-some line within. Values are the function's own matter.
+Without them, a wrong argument type would raise an AttributeError from inside the function. Each
+function checks values itself.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[Any], bool]
 
-# Of a long list the first elements speak for the others.
+# Of a long list, only the first elements are checked.
 _LOOKED_AT = 64
-# A longer whole number fits no float, and Python refuses to write out one of thousands of digits.
+# A longer integer does not fit a float, and Python refuses to print thousands of digits.
 _MOST_BITS = 1024
 
 
 def public_call(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function or method whose arguments are checked against its annotations.
+    """Decorates a function or method to check its arguments against its annotations.
 
-    A whole number fits float, and what has `__index__` fits int, as numpy's numbers do; any
-    iterable but a text fits a sequence. Whole numbers have at most 1,024 bits. What an annotation
-    names and the module imports for type checkers alone is imported when the function is first
-    called. Annotations that say nothing, or that cannot be resolved then, take anything.
+    An int is accepted as float, an object with `__index__` (numpy integers) as int, and any
+    iterable except str as a sequence. Integers have at most 1,024 bits. Names that the module
+    imports only under TYPE_CHECKING are imported at the first call. Parameters without an
+    annotation, or with one that cannot be resolved, accept anything.
 
     Raises:
-        KindError: [argument-kind] an argument is of another kind than its annotation.
-        FileAccessError: [file-access] the system refuses a file that the function was to use.
-        TypeError: the number or the names of the arguments are wrong, as in any call.
+        KindError: [argument-kind] an argument does not have the annotated type.
+        FileAccessError: [file-access] the system denies access to a file.
+        TypeError: the number or the names of the arguments are wrong.
     """
-    signature_of = functools.cache(inspect.signature)  # late: importing torch imports us
+    signature_of = functools.cache(inspect.signature)  # late: torch imports this module
     checks: dict[str, Check] = {}
 
     @functools.wraps(function)
@@ -81,7 +81,7 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def _number() -> torch.Tensor:
-    import torch  # late, as some commands run without it
+    import torch  # late: some commands run without it
 
     return torch.zeros((), dtype=torch.int64)
 
@@ -110,16 +110,16 @@ def _resolved(annotation: str, names: dict[str, Any]) -> Any:
             return eval(code, known)
         except (NameError, AttributeError, TypeError):
             continue
-    return Any  # a class in a function, for one
+    return Any  # for example, a class defined in a function
 
 
 class _BareCallables(ast.NodeTransformer):
-    """Leaves out what a function takes and returns.
+    """Removes the parameter and return types of Callable.
 
-    That is not looked at, and its names may be those of libraries that are imported late.
+    They are not checked, and may name libraries that are imported late.
     """
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # ast's name
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # name required by ast
         """Replaces Callable[...] by Callable."""
         if isinstance(node.value, ast.Name) and node.value.id == "Callable":
             return node.value
@@ -128,7 +128,7 @@ class _BareCallables(ast.NodeTransformer):
 
 @functools.cache
 def _for_type_checkers(module: str) -> dict[str, Any]:
-    """What the module imports `if TYPE_CHECKING`; nothing where it has no source."""
+    """Returns the imports under `if TYPE_CHECKING` of a module; empty without source."""
     names = {"__name__": module, "__package__": sys.modules[module].__package__}
     with contextlib.suppress(OSError, ImportError):
         for line in ast.parse(inspect.getsource(sys.modules[module])).body:
@@ -146,14 +146,14 @@ def _either(first: Check, second: Check) -> Check:
 
 
 def _check(annotation: Any) -> Check:
-    """Whether a value is of the kind that an annotation says."""
+    """Returns whether a value has the type of an annotation."""
     if annotation in _OF_TYPE:
         return _OF_TYPE[annotation]
     if annotation is None or annotation is type(None):
         return lambda value: value is None
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        # A path's text is no other text: no NUL in it.
+        # The text of a path must not contain NUL.
         is_path = str in inner and any((typing.get_origin(p) or p) in _PATHS for p in inner)
         parts = [_check(part) for part in inner if not (is_path and part is str)]
         parts += [_is_path] * is_path
@@ -207,7 +207,7 @@ def _is_one_number(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
-    torch = sys.modules.get("torch")  # where nobody imported it, there are none
+    torch = sys.modules.get("torch")  # not imported, so there are no instances
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -225,9 +225,9 @@ def _is_sequence(value: Any, element: Check) -> bool:
         return False
     if getattr(value, "ndim", 1) == 0:
         return False
-    if _is_tensor(value):  # a number for all: it makes its elements before the first
+    if _is_tensor(value):  # all elements have one type
         return element(_number())
-    # An iterator is not for us to use up.
+    # An iterator must not be consumed here.
     return not isinstance(value, Collection) or all(
         map(element, itertools.islice(value, _LOOKED_AT))
     )

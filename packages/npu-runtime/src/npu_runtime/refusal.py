@@ -1,7 +1,7 @@
-"""Why no device may be used although one could serve: a setting that is wrong.
+"""Refusal of the device because of an invalid setting.
 
-Importing torch must work all the same, so the error waits for the first use of the device; commands
-ask for it before they start.
+Importing torch must still work, so the error is raised at the first use of the device; commands
+check for it before they start.
 """
 
 from npu_runtime import _C
@@ -15,9 +15,9 @@ _refusal: NpuError | None = None
 
 
 def refuse_device(error: NpuError) -> None:
-    """From now on every use of the device raises this error; the first one given stays.
+    """Makes every use of the device raise this error; only the first call has an effect.
 
-    Precondition: no device was used yet.
+    Precondition: no device has been used yet.
     """
     global _refusal
     if _refusal is None:
@@ -26,19 +26,19 @@ def refuse_device(error: NpuError) -> None:
 
 
 def refusal() -> NpuError | None:
-    """The error that every use of the device raises; None where nothing is wrong."""
+    """Returns the error that every use of the device raises; None if there is no error."""
     return _refusal
 
 
 def check_environment() -> None:
-    """Raises now what the first use of the device would, where the environment is why.
+    """Raises the error of the first use of the device, if the environment causes it.
 
-    For callers whose later errors come to the user inside another's, such as dynamo's. A device is
-    opened only where ``NPU_DEVICE`` or ``NPU_DRIVER`` asks for one by name.
+    For callers whose later errors are wrapped by another library, such as dynamo. Opens a device
+    only if ``NPU_DEVICE`` or ``NPU_DRIVER`` names one.
 
     Raises:
-        NpuError: a setting is wrong (code ``bad-setting``), or the device that was named is not
-            there (``device-absent``).
+        NpuError: a setting is invalid (code ``bad-setting``), or the named device is missing
+            (``device-absent``).
     """
     if _refusal is not None:
         raise _refusal

@@ -1,7 +1,7 @@
-"""What Linux tells of an Intel NPU: how busy it is, its clock, its memory, and who has it open.
+"""Sensors of an Intel NPU on Linux: utilization, clock, memory, and processes.
 
-The kernel's driver, intel_vpu, writes these as files; its source describes them
-(drivers/accel/ivpu/ivpu_sysfs.c). It has no file for power and none for temperature.
+The kernel driver intel_vpu provides them as files (drivers/accel/ivpu/ivpu_sysfs.c). It has no file
+for power or temperature.
 """
 
 import time
@@ -22,10 +22,10 @@ _WINDOW_S = 0.2
 
 
 def busy_percent(index: int, *, root: Path = Path("/"), window_s: float = _WINDOW_S) -> int:
-    """Share of a moment in which the NPU ran jobs, of all processes, in percent.
+    """Utilization of the NPU in percent, for jobs of all processes.
 
-    The call waits for `window_s` seconds. Raises [sensor-absent] if the kernel tells nothing of
-    this device, as below.
+    Measures for `window_s` seconds. Like the functions below, raises [sensor-absent] if the kernel
+    has no data for this device.
     """
     start, busy = time.monotonic_ns(), _counter(index, "npu_busy_time_us", "utilization", root)
     time.sleep(window_s)
@@ -35,19 +35,19 @@ def busy_percent(index: int, *, root: Path = Path("/"), window_s: float = _WINDO
 
 
 def clock_rate_mhz(index: int, *, root: Path = Path("/")) -> int:
-    """The NPU's clock in MHz; 0 while it sleeps."""
+    """Clock of the NPU in MHz; 0 while it sleeps."""
     return _counter(index, "npu_current_frequency_mhz", "clock_rate", root)
 
 
 def memory_used_bytes(index: int, *, root: Path = Path("/")) -> int:
-    """Bytes of the machine's memory that the NPU's driver holds for it, for all processes."""
+    """Bytes of system memory that the NPU's driver holds for the NPU, for all processes."""
     return _counter(index, "npu_memory_utilization", "device_memory_used", root)
 
 
 def processes(index: int, *, root: Path = Path("/")) -> dict[int, str]:
-    """The processes that have the NPU open, by number, with their names.
+    """Processes that have the NPU open: ids and names.
 
-    Those of other users are seen by root alone.
+    Processes of other users are visible only to root.
     """
     node = f"/dev/accel/{_chip(index, 'list_gpu_processes', root).name}"
     found = {}
@@ -70,7 +70,7 @@ def _counter(index: int, name: str, call: str, root: Path) -> int:
 
 
 def _chip(index: int, call: str, root: Path) -> Path:
-    """The folder of a device's node in /sys."""
+    """Returns the directory of a device's node in /sys."""
     device = device_info(index)
     folder = root / "sys/class/accel"
     nodes = folder.iterdir() if folder.is_dir() else ()
@@ -95,7 +95,7 @@ def _chip(index: int, call: str, root: Path) -> Path:
 def _has_open(process: Path, node: str) -> bool:
     try:
         files = list((process / "fd").iterdir())
-    except OSError:  # another user's process, or one that has ended
+    except OSError:  # another user's process, or a finished one
         return False
     return any(_target(file) == node for file in files)
 
@@ -103,7 +103,7 @@ def _has_open(process: Path, node: str) -> bool:
 def _target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except OSError:  # closed since
+    except OSError:  # closed in the meantime
         return ""
 
 

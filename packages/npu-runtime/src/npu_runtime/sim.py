@@ -1,6 +1,6 @@
-"""Controls of the simulated device (``NPU_DRIVER=sim``), for tests: delays, failures, wrong values.
+"""Controls of the simulated device (``NPU_DRIVER=sim``) for tests: delays, failures, bit flips.
 
-What the device does with them is native (csrc/driver/sim.cpp).
+The device itself is native (csrc/driver/sim.cpp).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ __all__ = ["Flip", "Flips", "Status", "delay", "failure", "flips"]
 
 
 class Status(IntEnum):
-    """The driver interface's status codes that a test can plant."""
+    """Status codes of the driver interface that a test can inject."""
 
     ERROR = 1
     ARGUMENT = 2
@@ -27,16 +27,16 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class Flip:
-    """One value of one output that was made wrong.
+    """One flipped bit of an output.
 
     Attributes:
-        run: which run it was, from 0, among those of the programs that were asked for.
-        program: the name of the program's model.
-        output: which output.
-        element: which of its elements, in the memory's order.
-        bit: which of the element's bits, from the least significant.
-        before: what the program had computed.
-        after: what it was given as.
+        run: index of the run, from 0, among the runs of the selected programs.
+        program: name of the program's model.
+        output: index of the output.
+        element: index of the element, in memory order.
+        bit: index of the bit, from the least significant.
+        before: the computed value.
+        after: the value after the flip.
     """
 
     run: int
@@ -49,23 +49,23 @@ class Flip:
 
 
 class Flips:
-    """What :func:`flips` has done so far."""
+    """The record of :func:`flips` so far."""
 
     def __init__(self) -> None:
         self._report: tuple[int, tuple[Flip, ...]] | None = None
 
     @property
     def runs(self) -> int:
-        """How many runs of the programs that were asked for have ended well."""
+        """Number of successful runs of the selected programs."""
         return self._read()[0]
 
     @property
     def hits(self) -> tuple[Flip, ...]:
-        """The runs among them whose result is wrong, in their order."""
+        """The runs with a flipped bit, in order."""
         return self._read()[1]
 
     def end(self) -> None:
-        """Lets later runs be right, and keeps the report."""
+        """Stops flipping bits, and keeps the report."""
         _C.sim_end_flips()
         self._report = self._read()
 
@@ -79,7 +79,7 @@ class Flips:
 @contextlib.contextmanager
 @public_call
 def delay(least_us: int, most_us: int, *, seed: int = 0) -> Iterator[None]:
-    """Each piece of enqueued work waits a random time, in microseconds, before it runs."""
+    """Delays each enqueued item by a random time in microseconds."""
     _C.sim_set_delay(least_us, most_us, seed)
     try:
         yield
@@ -92,13 +92,13 @@ def delay(least_us: int, most_us: int, *, seed: int = 0) -> Iterator[None]:
 def failure(
     call: str, *, status: Status = Status.ERROR, skip: int = 0, times: int = 1
 ) -> Iterator[None]:
-    """The driver's function ``call`` fails ``times`` times, after ``skip`` good calls.
+    """Makes the driver function ``call`` fail ``times`` times, after ``skip`` successful calls.
 
     Args:
         call: name in the driver table, for example ``"request_run"``.
-        status: what it returns.
-        skip: how many calls go well before.
-        times: how many calls fail then.
+        status: the returned status.
+        skip: number of successful calls before the failures.
+        times: number of failing calls.
     """
     _C.sim_inject_failure(call, int(status), skip, times)
     try:
@@ -112,27 +112,28 @@ def failure(
 def flips(
     probability: float, *, seed: int = 0, programs: str = "*", bit: int | None = None
 ) -> Iterator[Flips]:
-    """Runs end well with one value wrong, now and then: what a verifier of results is there to see.
+    """Flips a bit in some runs' outputs, as silent data corruption would.
 
-    A run is hit with the given probability; then one element of one of its outputs, each as likely
-    as any other, has one bit flipped. The same seed hits the same runs, if they come in the same
-    order. Of enqueued runs, only those that end inside the ``with`` are hit: synchronize there.
-    One such block at a time.
+    A run is hit with the given probability. One bit of one element of its outputs, chosen
+    uniformly, is then flipped. The same seed hits the same runs, if they come in the same order.
+    Enqueued runs are hit only if they end inside the ``with``: synchronize there. Blocks cannot
+    overlap.
 
     Args:
-        probability: of a run to be hit, from 0 to 1.
-        seed: of which runs and elements are hit.
-        programs: a pattern of the names that the programs' models have, as for file names.
-        bit: which bit, from the least significant; at most the highest. By default the highest
-            below the sign, the exponent's in a floating point number, which no tolerance hides:
-            0.5 becomes 1.7e38 in float32, and 3 becomes 8.8e-39. A bool is negated in any case.
+        probability: probability of a flip in a run, from 0 to 1.
+        seed: seed of the choice of runs and elements.
+        programs: glob pattern of the programs' model names.
+        bit: index of the bit, from the least significant; at most the highest. By default the
+            highest below the sign, the top exponent bit of a floating-point number, which exceeds
+            any tolerance: 0.5 becomes 1.7e38 in float32, and 3 becomes 8.8e-39. A bool is always
+            negated.
 
     Yields:
-        How many runs there were, and which were hit; readable after the end too.
+        The number of runs and the flips; readable after the end too.
 
     Raises:
-        InputError: the probability is not in 0 to 1, the bit is negative, or another driver serves
-            (code ``sim-input``).
+        InputError: the probability is not in 0 to 1, the bit is negative, or another driver is in
+            use (code ``sim-input``).
     """
     if not 0 <= probability <= 1:
         raise InputError(

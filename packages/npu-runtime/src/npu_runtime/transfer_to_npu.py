@@ -1,7 +1,7 @@
 """Importing this module makes programs written for ``cuda`` run on ``npu``, for the whole process.
 
-``import npu_runtime.transfer_to_npu`` stands before the program's own code. What changes, and how
-to take it back, is in npu_runtime/cuda_compat.
+Put ``import npu_runtime.transfer_to_npu`` before the program's own code. The changes, and the way
+to undo them, are in npu_runtime/cuda_compat.
 """
 
 from npu_runtime.cuda_compat import activate, deactivate, is_active

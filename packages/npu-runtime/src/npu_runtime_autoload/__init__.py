@@ -1,7 +1,7 @@
-"""How ``import torch`` brings up the device: torch calls ``autoload`` at the end of its own import.
+"""Entry point of ``import torch``: torch calls ``autoload`` at the end of its import.
 
-A package of its own, so that loading the entry point cannot fail with npu_runtime. What it brings
-up is in npu_runtime/startup/registration.py.
+A separate package, so that loading the entry point cannot fail with npu_runtime. It starts
+npu_runtime/startup/registration.py.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ __all__ = ["autoload"]
 
 
 def autoload() -> None:
-    """Imports npu_runtime; a failure is a warning, as a broken device must not break torch.
+    """Imports npu_runtime; a failure is a warning, because a broken device must not break torch.
 
-    When a program imports npu_runtime first, torch's import runs inside that one and this call
-    finds it begun: nothing is left to do here.
+    If a program imports npu_runtime first, torch's import runs inside that import, and this call
+    has nothing to do.
 
     With another minor release of torch than the wheels are built for, the native code is not
-    loaded: what follows would be undefined symbols, or long messages of torch's dispatcher.
+    loaded: it would cause undefined symbols, or long messages of torch's dispatcher.
     """
     problem = wrong_torch()
     if problem is not None:
         warnings.warn(str(problem), RuntimeWarning, stacklevel=2)
-        with contextlib.suppress(Exception):  # a release that nobody has seen yet
+        with contextlib.suppress(Exception):  # an unknown release
             refuse_device(problem)
         return
     try:
@@ -44,8 +44,8 @@ def autoload() -> None:
 
 
 def _warn_of_settings() -> None:
-    """Says now what every use of the device will say, where a setting is wrong."""
-    module = sys.modules.get("npu_runtime.refusal")  # absent where npu_runtime's import has begun
+    """Warns now of the error that an invalid setting causes at every use of the device."""
+    module = sys.modules.get("npu_runtime.refusal")  # absent if npu_runtime's import has begun
     error = None if module is None else module.refusal()
     if error is not None:
         warnings.warn(f"npu: the device will not serve: {error}", RuntimeWarning, stacklevel=3)

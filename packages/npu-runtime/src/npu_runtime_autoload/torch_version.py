@@ -1,4 +1,4 @@
-"""Whether torch is of the release that the native code is built for, and what happens if it is not.
+"""Check of torch's minor release against the native code, and the behaviour on a mismatch.
 
 `pip install` of another library may replace torch with a newer one, below the wheels that need it.
 """
@@ -18,7 +18,7 @@ __all__ = [
     "wrong_torch",
 ]
 
-BUILT_FOR = "2.13"  # the minor release that pyproject.toml builds with and asks for
+BUILT_FOR = "2.13"  # the minor release in pyproject.toml
 
 
 class TorchVersionError(NpuError, ImportError):
@@ -31,7 +31,7 @@ def is_built_for(version: str) -> bool:
 
 
 def wrong_torch() -> TorchVersionError | None:
-    """Returns what is wrong with torch's version and what mends it; None if it fits."""
+    """Returns the mismatch of torch's version and its fix; None if the version fits."""
     import torch
 
     version = str(torch.__version__)
@@ -53,7 +53,7 @@ def require_torch() -> None:
 
 
 def refuse_device(problem: TorchVersionError) -> None:
-    """Has torch raise an error wherever the npu device is used."""
+    """Makes torch raise an error wherever the npu device is used."""
     import torch
     from torch.utils.backend_registration import rename_privateuse1_backend
 
@@ -65,7 +65,7 @@ def refuse_device(problem: TorchVersionError) -> None:
 
 
 class _Refusing(ModuleType):
-    """Stands for torch.npu: tells that there is no device, and why when one is asked for."""
+    """Replaces torch.npu: reports that there is no device, and raises the reason on use."""
 
     problem: TorchVersionError
 
@@ -82,9 +82,9 @@ class _Refusing(ModuleType):
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """Does nothing: torch.manual_seed calls it, and warns of a device that lacks it."""
+        """Does nothing: torch.manual_seed calls it, and warns if a device lacks it."""
 
-    def _lazy_init(self) -> NoReturn:  # torch calls it before the device's first use
+    def _lazy_init(self) -> NoReturn:  # called by torch before the device's first use
         raise TorchVersionError(self.problem.message, self.problem.code)
 
     def __getattr__(self, name: str) -> Any:

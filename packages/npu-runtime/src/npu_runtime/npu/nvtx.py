@@ -1,7 +1,7 @@
-"""Named ranges and marks, under the names of ``torch.cuda.nvtx``, for code that already has them.
+"""Named ranges and marks with the API of ``torch.cuda.nvtx``, for existing code.
 
-They are events of npu_runtime.observe (category ``user``), so that a trace of npu-profiler shows
-them; new code uses ``npu_runtime.observe.span``.
+They are events of npu_runtime.observe (category ``user``), which a trace of npu-profiler shows; new
+code uses ``npu_runtime.observe.span``.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _CATEGORY = "user"
 
 
 class _OpenRanges(threading.local):
-    """A thread's ranges that were pushed and not popped: name and start."""
+    """The open ranges of a thread: name and start."""
 
     def __init__(self) -> None:
         self.stack: list[tuple[str, int]] = []
@@ -37,13 +37,13 @@ def mark(msg: str) -> None:
 
 
 def range_push(msg: str) -> int:
-    """Opens a range inside this thread's latest; returns how many were open."""
+    """Opens a range nested in this thread's current range; returns the previous depth."""
     _open_ranges.stack.append((msg, time.time_ns()))
     return len(_open_ranges.stack) - 1
 
 
 def range_pop() -> int:
-    """Ends this thread's latest range; returns how many are still open, -1 when there was none."""
+    """Ends this thread's current range; returns the new depth, -1 if there was no range."""
     if not _open_ranges.stack:
         return -1
     observe.span_since(_CATEGORY, *_open_ranges.stack.pop())
@@ -51,14 +51,14 @@ def range_pop() -> int:
 
 
 def range_start(msg: str) -> int:
-    """Opens a range that may end anywhere; returns its handle."""
+    """Opens a range that may end on any thread; returns its handle."""
     handle = next(_handles)
     _started[handle] = (msg, time.time_ns())
     return handle
 
 
 def range_end(range_id: int) -> None:
-    """Ends the range of a handle; an unknown one is ignored."""
+    """Ends the range of a handle; ignores an unknown handle."""
     if found := _started.pop(range_id, None):
         observe.span_since(_CATEGORY, *found)
 
@@ -66,7 +66,7 @@ def range_end(range_id: int) -> None:
 @contextlib.contextmanager
 @public_call
 def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa: A001  # its name
-    """A range over the body; ``msg`` is formatted with the arguments.
+    """Records the body as a range; ``msg`` is formatted with the arguments.
 
     Raises:
         InputError: ``msg`` cannot be formatted with them (code ``range-format``).

@@ -1,4 +1,4 @@
-"""Random numbers of ``torch.npu``: seeds and states of the devices' default generators.
+"""Random number generators of ``torch.npu``: seeds and states.
 
 One seed gives the same numbers as on the CPU; the generators are independent of the CPU's
 (csrc/device/generator.cpp).
@@ -34,11 +34,11 @@ def manual_seed(seed: int) -> None:
 
 @public_call
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all devices; ``torch.manual_seed`` calls it, with or without one.
+    """Seeds the generators of all devices; ``torch.manual_seed`` calls it.
 
-    Opens no device: one that is used later starts from this seed.
+    Does not open a device: a device used later starts from this seed.
     """
-    # A generator of the CPU knows which numbers are seeds, and what a negative one stands for.
+    # A CPU generator validates seeds and converts negative ones.
     _C.seed_default_generators(torch.Generator().manual_seed(_checked(seed)).initial_seed())
 
 
@@ -64,23 +64,23 @@ def seed_all() -> None:
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """The devices' default generators, by index; ``torch.npu.default_generators`` is this tuple."""
+    """Default generators by device index; ``torch.npu.default_generators`` is this tuple."""
     return tuple(_C.default_generator(index) for index in range(_C.device_count()))
 
 
 def initial_seed() -> int:
-    """Seed of the current device's generator."""
+    """Returns the seed of the current device's generator."""
     return _C.default_generator(_C.current_device()).initial_seed()
 
 
 def get_rng_state(device: DeviceLike = "npu") -> torch.Tensor:
-    """State of a device's generator: a cpu tensor, uint8, as ``torch.get_rng_state`` gives."""
+    """Returns the state of a device's generator: a uint8 CPU tensor, as in torch."""
     return _C.default_generator(device_index(device)).get_state()
 
 
 @public_call
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
-    """Sets the state of a device's generator from :func:`get_rng_state`'s tensor.
+    """Sets the state of a device's generator from a tensor of :func:`get_rng_state`.
 
     Raises:
         KindError: the tensor is not uint8 (code ``argument-kind``).
@@ -95,7 +95,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """States of all devices' generators, by index."""
+    """Returns the states of all devices' generators, by index."""
     return [get_rng_state(index) for index in range(_C.device_count())]
 
 

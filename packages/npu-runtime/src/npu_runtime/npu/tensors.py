@@ -1,4 +1,4 @@
-"""Tensors of ``torch.npu``: zero-copy views, and the types of old code such as FloatTensor.
+"""Tensors of ``torch.npu``: zero-copy views, and legacy types such as FloatTensor.
 
 Views are native (csrc/python/views.cpp). Exchange with other libraries is in
 npu_runtime/startup/registration.py. New code writes ``torch.tensor(..., device="npu")``.
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class _TensorType(type):
-    """A name for strided npu tensors of one dtype; calling it makes one."""
+    """A legacy type of strided npu tensors of one dtype; calling it creates a tensor."""
 
     dtype: torch.dtype
 
@@ -42,7 +42,8 @@ class _TensorType(type):
         )
 
     def __call__(cls, *args: Any) -> torch.Tensor:
-        # torch's own classes know the rules: sizes give memory as it is, a sequence its values.
+        # Torch's own classes have the rules: sizes allocate uninitialized memory, sequences are
+        # copied.
         try:
             on_cpu: torch.Tensor = getattr(torch, cls.__name__.rpartition(".")[2])(*args)
         except (RuntimeError, ValueError) as error:
@@ -55,7 +56,7 @@ class _TensorType(type):
 
 
 def _tensor_type(name: str, dtype: torch.dtype) -> _TensorType:
-    # Tensor.type() reads the class's name, and knows it with the module in front.
+    # Tensor.type() reads the class's name, and accepts it with the module's name as prefix.
     return _TensorType(f"torch.npu.{name}", (), {"dtype": dtype, "__module__": __name__})
 
 
@@ -73,36 +74,37 @@ ShortTensor = _tensor_type("ShortTensor", torch.int16)
 
 @public_call
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor over the bytes of an npu tensor; nothing is copied.
+    """Returns a CPU tensor that shares the memory of an npu tensor.
 
-    Waits for the device first. What is written to either is seen in both; after later work on the
-    device, call ``torch.npu.synchronize()`` before you look again. The view keeps the memory alive,
-    and its storage cannot be resized.
+    Waits for the device first. Writes to either tensor are visible in both; after later work on the
+    device, call ``torch.npu.synchronize()`` before reading the view. The view keeps the memory
+    alive, and its storage cannot be resized.
 
-    For autograd it is a ``detach()``: no gradient flows through it, and since the two share a
-    version counter, an in-place change of values that a backward pass needs is found.
+    For autograd it is a ``detach()``: no gradient flows through it. The two share a version
+    counter, so autograd detects in-place changes of values that a backward pass needs.
 
     Args:
         tensor: dense and strided, on npu, of any dtype, shape and strides.
 
     Raises:
-        InputError: it is not on npu (code ``view-device``), or sparse or nested (``view-layout``).
+        InputError: the tensor is not on npu (code ``view-device``), or is sparse or nested
+            (``view-layout``).
     """
     return _C.as_cpu(tensor.detach())
 
 
 @public_call
 def as_npu(tensor: torch.Tensor) -> torch.Tensor:
-    """An npu tensor over the bytes of a CPU tensor in device memory; nothing is copied.
+    """Returns an npu tensor that shares the memory of a CPU tensor in device memory.
 
-    Device memory is what pinned tensors and the views of :func:`as_cpu` have. All that is said
-    there about waiting, lifetime and autograd holds here.
+    Pinned tensors and views of :func:`as_cpu` are in device memory. The rules there about
+    synchronization, lifetime and autograd apply here too.
 
     Args:
         tensor: dense and strided, on cpu, of any dtype, shape and strides.
 
     Raises:
-        InputError: it is not on cpu (code ``view-device``), not in device memory
+        InputError: the tensor is not on cpu (code ``view-device``), not in device memory
             (``view-memory``), or sparse or nested (``view-layout``).
     """
     return _C.as_npu(tensor.detach())

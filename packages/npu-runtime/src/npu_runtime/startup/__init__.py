@@ -1,4 +1,4 @@
-"""What happens when npu_runtime is imported, and at the end of the process."""
+"""Startup: the steps at import of npu_runtime and at process exit."""
 
 from npu_runtime_autoload.torch_version import require_torch
 

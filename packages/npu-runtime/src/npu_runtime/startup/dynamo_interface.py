@@ -1,6 +1,6 @@
-"""npu for dynamo: current device, streams, events and properties while it traces.
+"""Dynamo's interface of npu: current device, streams, events and properties during tracing.
 
-Importing this module registers it, and imports dynamo.
+Importing this module registers the interface, and imports dynamo.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ __all__ = ["NpuInterface", "TracedProperties"]
 
 @dataclasses.dataclass(frozen=True)
 class TracedProperties(DeviceProperties):
-    """What is known of a device, and what Inductor wants to know."""
+    """Device properties for dynamo and Inductor."""
 
-    multi_processor_count: int  # threads that run Inductor's loops, which are on the host
+    multi_processor_count: int  # threads of Inductor's loops, which run on the host
 
 
 def _properties(device: Any) -> TracedProperties:
@@ -30,63 +30,63 @@ def _properties(device: Any) -> TracedProperties:
 
 
 class NpuInterface(DeviceInterface):
-    """What dynamo asks of a device, answered by ``torch.npu``."""
+    """Dynamo's device interface, implemented by ``torch.npu``."""
 
     device = npu.device
     Event = torch.Event
     Stream = torch.Stream
 
     class Worker:
-        """The same in a process that compiles for another one."""
+        """The interface in a process that compiles for another process."""
 
         @staticmethod
         def set_device(device: int) -> None:
-            """Makes a device current."""
+            """Sets the current device."""
             npu.set_device(device)
 
         @staticmethod
         def current_device() -> int:
-            """Index of the current device."""
+            """Returns the index of the current device."""
             return npu.current_device()
 
         @staticmethod
         def get_device_properties(device: Any = None) -> TracedProperties:
-            """Properties of a device."""
+            """Returns the properties of a device."""
             return _properties(device)
 
     @staticmethod
     def get_device_properties(device: Any = None) -> TracedProperties:
-        """Properties of a device."""
+        """Returns the properties of a device."""
         return _properties(device)
 
     @staticmethod
     def current_device() -> int:
-        """Index of the current device."""
+        """Returns the index of the current device."""
         return npu.current_device()
 
     @staticmethod
     def set_device(device: Any) -> None:
-        """Makes a device current."""
+        """Sets the current device."""
         npu.set_device(device)
 
     @staticmethod
     def exchange_device(device: int) -> int:
-        """Makes a device current; returns the one that was."""
+        """Sets the current device; returns the previous one."""
         return _C.exchange_device(device)
 
     @staticmethod
     def maybe_exchange_device(device: int) -> int:
-        """The same; a negative index changes nothing."""
+        """Like exchange_device; a negative index changes nothing."""
         return _C.exchange_device(device) if device >= 0 else _C.current_device()
 
     @staticmethod
     def device_count() -> int:
-        """Number of devices."""
+        """Returns the number of devices."""
         return npu.device_count()
 
     @staticmethod
     def is_available() -> bool:
-        """Whether a device can serve."""
+        """Whether a device is available."""
         return npu.is_available()
 
     @staticmethod
@@ -96,12 +96,12 @@ class NpuInterface(DeviceInterface):
 
     @staticmethod
     def current_stream() -> torch.Stream:
-        """The current device's current stream."""
+        """Returns the current stream of the current device."""
         return npu.current_stream()
 
     @staticmethod
     def set_stream(stream: torch.Stream) -> None:
-        """Makes a stream the current one."""
+        """Sets the current stream."""
         npu.set_stream(stream)
 
     @staticmethod
@@ -112,7 +112,7 @@ class NpuInterface(DeviceInterface):
 
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:
-        """The current stream's id, which generated code passes around."""
+        """Returns the current stream's id, which generated code passes around."""
         return npu.current_stream(device_idx).stream_id
 
     @staticmethod
@@ -122,17 +122,17 @@ class NpuInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
-        """What the device computes in, as one word: part of dynamo's cache keys."""
+        """Returns the device's dtypes as one word, a part of dynamo's cache keys."""
         return "+".join(npu.get_device_capability(device))
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """Whether bfloat16 works."""
+        """Whether bfloat16 is supported."""
         return npu.is_bf16_supported(including_emulation)
 
     @staticmethod
     def memory_allocated(device: Any = None) -> int:
-        """Bytes that tensors hold."""
+        """Returns the bytes allocated by tensors."""
         return npu.memory_allocated(device)
 
 

@@ -1,6 +1,6 @@
-"""Reports for memory trouble: what is still held at exit, and a snapshot when memory runs out.
+"""Memory reports: leaks at exit, and a snapshot when memory runs out.
 
-The records are native (csrc/memory/trace.cpp); both reports are asked for by the environment.
+The records are native (csrc/memory/trace.cpp); environment variables request both reports.
 """
 
 import atexit
@@ -24,9 +24,9 @@ def install_memory_check() -> None:
 
 
 def leak_report() -> str:
-    """Device memory that is in use now, by the Python stack that allocated it, largest first.
+    """Returns the device memory in use, by allocating Python stack, largest first.
 
-    Empty when nothing is in use, or nothing was recorded.
+    Empty if no memory is in use, or no allocation was recorded.
     """
     gc.collect()
     size_of: Counter[tuple[str, ...]] = Counter()
@@ -48,7 +48,7 @@ def leak_report() -> str:
 
 
 def install_oom_snapshot(path: str) -> None:
-    """Writes the pool's state to ``path`` as JSON whenever memory runs out."""
+    """Writes the pool's state to ``path`` as JSON when memory runs out."""
     _C.set_memory_recording(True)
     _C.set_out_of_memory_observer(_snapshot_writer(Path(path)))
 

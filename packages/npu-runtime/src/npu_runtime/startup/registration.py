@@ -1,7 +1,7 @@
-"""Makes torch know the device: its name, ``torch.npu``, methods, DLPack, processes, dynamo.
+"""Registers the device with torch: its name, ``torch.npu``, methods, DLPack, processes, dynamo.
 
-Happens once, on import; opens no device. The native half registers itself when the library loads.
-DLPack's capsules are torch's, and views for libraries without npu are ``torch.npu.as_cpu``.
+Runs once, on import, without opening a device. The native half registers itself when the library
+loads. DLPack's capsules are torch's, and views for libraries without npu are ``torch.npu.as_cpu``.
 """
 
 import atexit
@@ -32,15 +32,15 @@ _torch_dlpack_device = torch.Tensor.__dlpack_device__
 
 
 def _register_dlpack_device() -> None:
-    """Puts our answer in front of torch's."""
+    """Puts our handler before torch's."""
     torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
 
 
 def _dlpack_device(self: torch.Tensor) -> tuple[IntEnum, int]:
-    """Device of a tensor in DLPack's terms.
+    """Returns the DLPack device of a tensor.
 
-    npu is DLPack's extension device: torch asks for one named "privateuse1" (torch 2.13), which no
-    renamed device is. Pinned tensors are plain CPU memory here, not memory pinned for CUDA.
+    npu is DLPack's extension device. Torch 2.13 expects the name "privateuse1", which a renamed
+    device does not have. Pinned tensors are plain CPU memory here, not memory pinned for CUDA.
     """
     if type(self) is torch.Tensor or type(self) is torch.nn.Parameter:
         if self.device.type == "npu":
@@ -51,7 +51,7 @@ def _dlpack_device(self: torch.Tensor) -> tuple[IntEnum, int]:
 
 
 def _register_module() -> None:
-    """Makes ``torch.npu`` a module, and ``import torch.npu.amp`` find the modules below it."""
+    """Registers ``torch.npu``, and makes ``import torch.npu.amp`` find its submodules."""
     torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
     for name, value in vars(npu).items():
         if isinstance(value, ModuleType) and value.__name__ == f"{npu.__name__}.{name}":
@@ -99,16 +99,16 @@ def _register() -> None:
 
 
 def _end_profile() -> None:
-    """Ends a window of torch's profiler that was left open.
+    """Ends a window of torch's profiler that is still open.
 
-    Torch 2.13 frees it after what it refers to, and the process ends with a signal.
+    Torch 2.13 would free it after the objects it refers to, and crash.
     """
     if torch._C._autograd._profiler_enabled():
         torch._C._autograd._disable_profiler()
 
 
 def _finish() -> None:
-    """Lets enqueued work end while Python is whole; errors that nobody asked for stay unseen."""
+    """Waits for enqueued work while Python is intact; errors not raised so far are dropped."""
     if _C.is_open() and not _C.is_in_bad_fork():
         _C.drain()
 

@@ -1,1 +1,1 @@
-"""Parts of torch that learn of npu: torch.distributed, DLPack, multiprocessing."""
+"""Integration with torch.distributed, multiprocessing, FlexAttention and torch.profiler."""

@@ -1,6 +1,6 @@
-"""``torch.distributed`` on npu: registers the backend, and says which names of backends mean it.
+"""``torch.distributed`` on npu: registers the backend and resolves backend names.
 
-Carrying out the collectives is native (csrc/distributed): Gloo, on the bytes of npu tensors.
+The collectives are native (csrc/distributed): Gloo, on the bytes of npu tensors.
 """
 
 import functools
@@ -23,23 +23,23 @@ BACKEND = "npu_gloo"
 
 
 def register() -> None:
-    """Makes the backend npu's default one; does nothing where torch has no Gloo."""
+    """Makes the backend npu's default; does nothing if torch has no Gloo."""
     if not dist.is_available() or not dist.is_gloo_available():
         return
-    # Tools that list what Gloo serves then name npu as well.
+    # Tools that list Gloo's devices then list npu as well.
     dist.Backend.backend_capability[dist.Backend.GLOO].append("npu")
-    # It takes cpu tensors as well, where it is named alone; cpu's own default stays what it is.
+    # Named alone, the backend accepts cpu tensors as well; the default backend of cpu is unchanged.
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["npu", "cpu"])
-    # While torch knows any plugin, a group made as "cpu:gloo" gets no default backend and warns at
-    # its end: a program that leaves npu alone must not notice us.
+    # If torch knows any plugin, a group created as "cpu:gloo" gets no default backend and warns at
+    # its end: a program without npu must not be affected.
     _extend_backend_config(dist.Backend._plugins.pop(BACKEND.upper()))
 
 
 def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
-    """Returns torch's choice of backends by device, with Gloo on npu where that is ours.
+    """Returns torch's backends by device, with Gloo on npu if that is our backend.
 
-    Left to its defaults ("undefined"), a group takes cpu tensors as well, and a plain "gloo" opens
-    no connections for CUDA on a machine without it.
+    With the default ("undefined"), a group accepts cpu tensors as well. A plain "gloo" opens no
+    connections for CUDA on a machine without CUDA.
     """
     if "npu" not in chosen:
         return chosen
@@ -54,10 +54,10 @@ def backends_by_device(backend: str, chosen: dict[str, str]) -> dict[str, str]:
 
 
 def share_devices() -> None:
-    """Has meshes of devices give processes beyond the number of devices a device of others.
+    """Lets device meshes with more processes than devices share devices.
 
-    torch takes the process's number on its machine (LOCAL_RANK) for its device's number, unless the
-    device is in use. Call this once torch.distributed.device_mesh is there.
+    Torch uses LOCAL_RANK as the device index, unless the device is in use. Call this after
+    torch.distributed.device_mesh was imported.
     """
     mesh: Any = importlib.import_module("torch.distributed.device_mesh").DeviceMesh
     set_up = mesh._setup_world_group_and_device
@@ -72,7 +72,7 @@ def share_devices() -> None:
         group = dist.distributed_c10d._get_default_group() if dist.is_initialized() else None
         bound = getattr(group, "bound_device_id", None)
         if bound is not None and bound.type == "npu":
-            # torch would split the group's connections for each dimension, as NCCL can.
+            # Torch would split the group's connections for each dimension, as with NCCL.
             group.bound_device_id = None  # type: ignore[union-attr]
         return made
 
@@ -80,8 +80,8 @@ def share_devices() -> None:
 
 
 def _extend_backend_config(plugin: Any) -> None:
-    # torch gives one backend to all devices of a plain name, and its Gloo refuses memory that is
-    # neither the CPU's nor CUDA's. There is no hook for a second opinion.
+    # With a plain name, torch gives one backend to all devices, and its Gloo refuses memory that is
+    # neither the CPU's nor CUDA's. There is no hook to change that.
     config = dist.distributed_c10d.BackendConfig
     read = config.__init__
 
@@ -96,7 +96,7 @@ def _extend_backend_config(plugin: Any) -> None:
 
 
 def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
-    """The backend of one process group: Gloo with its own connections, and ours before it."""
+    """Creates the backend of a process group: our backend on top of Gloo."""
     from torch.distributed.distributed_c10d import GroupName
 
     from npu_runtime._distributed import forward_to
@@ -108,7 +108,7 @@ def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
             f"got {type(options).__name__}. Leave pg_options out.",
             code="collective-options",
         )
-    # torch's stubs know Gloo's constructor with a timeout only.
+    # Torch's stubs have Gloo's constructor only with a timeout.
     settings: Any = group.timeout if options is None else options
     gloo = dist.ProcessGroupGloo(group.store, group.group_rank, group.group_size, settings)
     gloo.options.global_ranks_in_group = group.global_ranks_in_group

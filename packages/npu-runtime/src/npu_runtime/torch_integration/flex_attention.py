@@ -1,6 +1,6 @@
-"""``flex_attention`` on npu: past torch's list of devices, under autocast, and compiled.
+"""``flex_attention`` on npu: torch's list of devices, autocast, and compilation.
 
-Torch has no way to add a device to that list. What follows it is torch's own, for any device.
+Torch has no hook to add a device to that list. The code after the list works for any device.
 """
 
 import importlib
@@ -12,11 +12,11 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 __all__ = ["serve_flex_attention"]
 
-_keys: Any = DispatchKey  # torch's stubs know few of them
+_keys: Any = DispatchKey  # Torch's stubs declare few of them.
 
 
 def serve_flex_attention() -> None:
-    """Lets npu tensors in. Call it once torch.nn.attention.flex_attention is there."""
+    """Accepts npu tensors. Call it after torch.nn.attention.flex_attention was imported."""
     module: Any = importlib.import_module("torch.nn.attention.flex_attention")
     on_others = module._validate_device
 
@@ -32,11 +32,11 @@ def serve_flex_attention() -> None:
 
 
 def _write_out(op: Any) -> None:
-    """Has a captured graph hold the ops that attention on npu consists of, in place of this one.
+    """Decomposes the op into the ops of attention on npu in captured graphs.
 
-    Inductor would write it in Triton, and other backends would run it as it is.
+    Otherwise, Inductor would generate Triton, and other backends would run the op unchanged.
     """
-    as_one_op = op.python_key_table[FunctionalTensorMode]  # what captures graphs, without writes
+    as_one_op = op.python_key_table[FunctionalTensorMode]  # graph capture, without writes
     dense = op.py_kernels[_keys.CompositeExplicitAutograd]
 
     def captured(mode: FunctionalTensorMode, query: torch.Tensor, *others: Any) -> Any:
@@ -49,7 +49,7 @@ def _write_out(op: Any) -> None:
 
 
 def _autocast(op: Any) -> Any:
-    """The op as it is under autocast: queries, keys and values in its dtype."""
+    """The op under autocast: queries, keys and values in autocast's dtype."""
     key = DispatchKeySet(_keys.AutocastPrivateUse1)
 
     def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""npu tensors on their way to another process: what a queue, a pipe or a DataLoader worker sends.
+"""Sends npu tensors to other processes through queues, pipes and DataLoader workers.
 
-Bytes travel in shared memory of the CPU and arrive as a copy on npu; which processes may use the
-device at all is native (csrc/device/process.cpp).
+Bytes travel in CPU shared memory and arrive as a copy on npu; csrc/device/process.cpp decides which
+processes may use the device.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from npu_runtime.errors import DeviceError, InputError
 __all__ = ["register_reducers"]
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
-# Offset, size, stride and requires_grad.
+# Storage offset, size, stride and requires_grad.
 Geometry = tuple[int, tuple[int, ...], tuple[int, ...], bool]
 
 
 def register_reducers() -> None:
-    """Teaches multiprocessing's pickler about npu; other devices keep torch's reducers."""
+    """Registers npu reducers with multiprocessing; other devices keep torch's reducers."""
     reduction.register(torch.Tensor, _reduce_tensor)
     reduction.register(torch.nn.Parameter, _reduce_tensor)
     reduction.register(torch.UntypedStorage, _reduce_storage)
@@ -53,8 +53,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> Reduced:
         tensor.stride(),
         tensor.requires_grad,
     )
-    # The storage goes through its own reducer, and the pickler keeps one per message: tensors that
-    # share memory still do so where they arrive.
+    # The storage has its own reducer, and the pickler calls it once per message: tensors that share
+    # memory still share it on arrival.
     return _rebuild_tensor, (
         type(tensor),
         tensor.untyped_storage(),
@@ -81,10 +81,10 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Reduced:
 
 
 def _keep_until_launched(host: torch.Tensor | torch.UntypedStorage) -> None:
-    """Keeps what goes to a process that is being started, as one of its arguments.
+    """Keeps the storages of a process that is being started alive, as one of its arguments.
 
-    A queue or a pipe duplicates the file descriptor at once. A launch notes its number alone, and
-    closing it with the storage would leave the new process without it.
+    A queue or a pipe duplicates the file descriptor at once. A launch keeps only its number, so the
+    new process would lose a descriptor that is closed with its storage.
     """
     launch = get_spawning_popen()
     if launch is not None:
@@ -92,7 +92,7 @@ def _keep_until_launched(host: torch.Tensor | torch.UntypedStorage) -> None:
 
 
 def _problem(tensor: torch.Tensor) -> Exception | None:
-    """Why a tensor cannot be sent, if it cannot."""
+    """Returns the reason why a tensor cannot be sent; None if it can."""
     if _C.is_in_bad_fork():
         return _forked()
     if tensor.requires_grad and not tensor.is_leaf:
@@ -113,10 +113,10 @@ def _forked() -> Exception:
 
 
 def _refuse(problem: Exception) -> Reduced:
-    """Raises, except in a DataLoader's worker: there the one who waits for the batch raises.
+    """Raises; in a DataLoader worker, the process that waits for the batch raises instead.
 
-    A worker's queue pickles on a thread of its own, where an exception ends in a printed traceback
-    and the batch never arrives.
+    A worker's queue pickles on a separate thread, where an exception only prints a traceback and
+    the batch never arrives.
     """
     if get_worker_info() is None:
         raise problem

@@ -19,7 +19,7 @@ def name_npu_columns() -> None:
     """Adds `self_npu_time_total` and its like to the rows of torch's profiler tables."""
     events: Any = profiler_util
     for column in _COLUMNS:
-        # The one class that rows of a table and single events share.
+        # The only class shared by table rows and single events.
         name, own = column.format("npu"), column.format("device")
         setattr(events.FormattedTimesMixin, name, _attribute(own))
     known = events.EventList.supported_export_stacks_metrics

@@ -1,4 +1,4 @@
-"""The checks of a driver, by what they are about."""
+"""Driver conformance checks, by topic."""
 
 from npu_runtime.driver_conformance.checks import (  # noqa: F401  # importing one registers its checks
     events,
@@ -12,5 +12,5 @@ from npu_runtime.driver_conformance.registry import registered
 
 __all__ = ["ALL_CHECKS"]
 
-# In the order of the table's fields, and then by name.
+# Sorted by the order of the table's fields, then by name.
 ALL_CHECKS = registered()

@@ -1,4 +1,4 @@
-"""Checks of events: points in a stream's order, and their times."""
+"""Event checks: recording, querying, waiting and elapsed time."""
 
 import time
 from ctypes import byref, c_int64, c_void_p
@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 @check("event_create")
 def makes_events_apart(bench: Bench) -> None:
-    """Each has a handle of its own."""
+    """Each event has a different handle."""
     events = [bench.event() for _ in range(100)]
     expect(len({event.value for event in events}) == 100, "two events have one handle")
 
@@ -26,7 +26,7 @@ def refuses_a_device_that_does_not_exist(bench: Bench) -> None:
 
 @check("event_destroy")
 def takes_events_recorded_or_not(bench: Bench) -> None:
-    """Never recorded, done, and pending."""
+    """Destroys events that were never recorded, are done, or are pending."""
     stream = bench.stream()
     bench.call("event_destroy", bench.event())
     finished, pending = bench.event(), bench.event()
@@ -42,7 +42,7 @@ def takes_events_recorded_or_not(bench: Bench) -> None:
 
 @check("event_destroy")
 def gives_its_memory_back(bench: Bench) -> None:
-    """Events can be made and destroyed for ever."""
+    """Creating and destroying events repeatedly does not leak memory."""
     expect_no_growth(
         lambda: bench.call("event_destroy", bench.event()), times=20000, what="an event"
     )
@@ -50,7 +50,7 @@ def gives_its_memory_back(bench: Bench) -> None:
 
 @check("event_record")
 def marks_the_end_of_earlier_work(bench: Bench) -> None:
-    """The event is done when all work before it is, and not earlier."""
+    """The event is done when all earlier work is done, and not before."""
     stream, event = bench.stream(), bench.event()
     done = bench.enqueue_busy_work(stream)
     bench.must("event_record", event, stream)
@@ -61,7 +61,7 @@ def marks_the_end_of_earlier_work(bench: Bench) -> None:
 
 @check("event_record")
 def replaces_the_former_point(bench: Bench) -> None:
-    """An event that was done is pending again when it is recorded behind new work."""
+    """A finished event is pending again when it is recorded after new work."""
     stream, event = bench.stream(), bench.event()
     bench.must("event_record", event, stream)
     bench.must("event_synchronize", event)
@@ -73,7 +73,7 @@ def replaces_the_former_point(bench: Bench) -> None:
 
 @check("event_query")
 def says_done_before_any_record_and_after_the_work(bench: Bench) -> None:
-    """Never recorded is done; recorded is done once the stream was waited for."""
+    """An unrecorded event is done; a recorded one is done after its stream was synchronized."""
     stream, event = bench.stream(), bench.event()
     expect(bench.is_done(event), "an event that was never recorded is not done")
     bench.enqueue_busy_work(stream)
@@ -84,7 +84,7 @@ def says_done_before_any_record_and_after_the_work(bench: Bench) -> None:
 
 @check("event_query")
 def never_says_done_while_work_is_pending(bench: Bench) -> None:
-    """Whenever it says done, the work before the event has been told of."""
+    """When the event is done, the earlier work has called its callbacks."""
     stream = bench.stream()
     for _ in range(3):
         event = bench.event()
@@ -97,7 +97,7 @@ def never_says_done_while_work_is_pending(bench: Bench) -> None:
 
 @check("event_synchronize")
 def waits_for_the_work_before_the_event(bench: Bench) -> None:
-    """After it, that work is done and told of."""
+    """After the wait, the earlier work is done and has called its callbacks."""
     stream, event = bench.stream(), bench.event()
     done = bench.enqueue_busy_work(stream)
     bench.must("event_record", event, stream)
@@ -107,13 +107,13 @@ def waits_for_the_work_before_the_event(bench: Bench) -> None:
 
 @check("event_synchronize")
 def returns_where_nothing_was_recorded(bench: Bench) -> None:
-    """At once."""
+    """Returns at once for an unrecorded event."""
     bench.must("event_synchronize", bench.event())
 
 
 @check("event_time_ns")
 def counts_nanoseconds_forward(bench: Bench) -> None:
-    """Two points that are 50 ms apart by the host's clock are so by the device's, and in order."""
+    """Two points 50 ms apart on the host clock are 50 ms apart on the device clock, in order."""
     stream, times = bench.stream(), []
     start = time.monotonic_ns()
     for number in range(2):
@@ -148,7 +148,7 @@ def follows_the_streams_order(bench: Bench) -> None:
 
 @check("event_time_ns")
 def stays_once_it_is_known(bench: Bench) -> None:
-    """Asking again gives the same time."""
+    """Repeated calls return the same time."""
     stream, event = bench.stream(), bench.event()
     bench.must("event_record", event, stream)
     bench.must("event_synchronize", event)
@@ -159,7 +159,7 @@ def stays_once_it_is_known(bench: Bench) -> None:
 
 @check("event_time_ns")
 def refuses_an_event_that_is_not_done(bench: Bench) -> None:
-    """Never recorded, and pending."""
+    """Unrecorded and pending events are refused."""
     bench.refuses(
         "event_time_ns", bench.event(), byref(c_int64()), what="an event that was never recorded"
     )

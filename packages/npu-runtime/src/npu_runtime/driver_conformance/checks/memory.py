@@ -1,4 +1,4 @@
-"""Checks of device memory: pages, windows for host code, and copies."""
+"""Memory checks: committed pages, host windows, and copies."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ __all__: list[str] = []
 
 @check("memory_commit")
 def makes_memory_that_holds_bytes(bench: Bench) -> None:
-    """First page, last page, and each of several blocks keep what was written."""
+    """First page, last page, and each of several blocks keep the written bytes."""
     blocks = [bench.commit(size) for size in (PAGE, 3 * PAGE, 5 << 20)]
     for number, block in enumerate(blocks, start=1):
         bench.write(block, bytes([number]) * 16)
@@ -35,7 +35,7 @@ def refuses_what_is_not_whole_pages(bench: Bench) -> None:
 
 @check("memory_commit")
 def refuses_addresses_that_were_not_attached(bench: Bench) -> None:
-    """Nothing outside the range is the driver's to change."""
+    """Addresses outside the attached range are refused."""
     outside = bench.reserve(PAGE)
     bench.refuses("memory_commit", 0, outside, PAGE, what="an address outside the range")
 
@@ -50,7 +50,7 @@ def refuses_a_device_that_does_not_exist(bench: Bench) -> None:
 
 @check("memory_decommit")
 def gives_memory_back(bench: Bench) -> None:
-    """The process holds less memory afterwards, where it held more before."""
+    """Releasing memory reduces the process's memory, if committing increased it."""
     size_bytes = 64 << 20
     before = resident_bytes()[0]
     block = bench.commit(size_bytes)
@@ -66,7 +66,7 @@ def gives_memory_back(bench: Bench) -> None:
 
 @check("memory_decommit")
 def leaves_the_neighbours_alone(bench: Bench) -> None:
-    """Only the pages that were named lose their contents."""
+    """Only the named pages lose their contents."""
     blocks = [bench.commit(PAGE) for _ in range(3)]
     for block in blocks:
         bench.write(block, b"kept")
@@ -77,7 +77,7 @@ def leaves_the_neighbours_alone(bench: Bench) -> None:
 
 @check("memory_decommit")
 def leaves_addresses_that_can_be_committed_again(bench: Bench) -> None:
-    """The runtime uses a range of addresses many times."""
+    """The runtime reuses address ranges many times."""
     block = bench.commit(4 * PAGE)
     for number in range(3):
         bench.write(block, bytes([number]) * 8, offset=PAGE)
@@ -98,21 +98,21 @@ def refuses_another_device_or_range(bench: Bench) -> None:
 
 
 def _windows(bench: Bench) -> None:
-    """Ends the check where the driver has no windows."""
+    """Skips the check if the driver has no windows."""
     expect_both_or_neither(bench)
     if not bench.has("host_access_begin"):
         raise Unsupported("NULL: the host may always use device memory")
 
 
 def expect_both_or_neither(bench: Bench) -> None:
-    """Fails where only one of the two functions is there."""
+    """Fails if only one of the two functions exists."""
     missing = [name for name in NULLABLE if not bench.has(name)]
     expect(len(missing) != 1, f"only {', '.join(missing)} is NULL; the rule is both or neither")
 
 
 @check("host_access_begin")
 def is_null_only_where_the_host_may_always_write(bench: Bench) -> None:
-    """Without windows, host code writes and reads right after the commit."""
+    """Without windows, host code can write and read right after the commit."""
     expect_both_or_neither(bench)
     if not bench.has("host_access_begin"):
         block = bench.commit(PAGE)
@@ -124,7 +124,7 @@ def is_null_only_where_the_host_may_always_write(bench: Bench) -> None:
 
 @check("host_access_begin")
 def opens_a_window_for_the_host(bench: Bench) -> None:
-    """What the host writes in a window the device reads after it, and the other way round."""
+    """The device reads bytes that the host wrote in a window, and the host reads the device's."""
     _windows(bench)
     stream = bench.stream()
     one, other = bench.commit(2 * PAGE), bench.commit(2 * PAGE)
@@ -157,7 +157,7 @@ def keeps_the_outer_window_open(bench: Bench) -> None:
 
 @check("host_access_end")
 def refuses_an_end_without_a_begin(bench: Bench) -> None:
-    """The runtime's own mistakes must not pass silently."""
+    """Mistakes of the runtime must not pass silently."""
     _windows(bench)
     block = bench.commit(PAGE)
     bench.refuses("host_access_end", 0, block.address, PAGE, what="a block without a window")
@@ -189,7 +189,7 @@ def copies_before_it_returns_without_done(bench: Bench) -> None:
 
 @check("memory_copy")
 def tells_done_once_with_its_context(bench: Bench) -> None:
-    """One call for each copy that was taken, in their order, with NPU_OK."""
+    """Each accepted copy calls back once, in order, with NPU_OK."""
     stream, done = bench.stream(), bench.done()
     one, other = bench.floats(range(1024)), bench.commit(4096)
     for number in range(1, 101):
@@ -225,7 +225,7 @@ def keeps_the_order_of_its_stream(bench: Bench) -> None:
 
 @check("memory_copy")
 def waits_for_earlier_work_without_done(bench: Bench) -> None:
-    """The call that waits comes after what was enqueued before it."""
+    """The waiting call runs after the work enqueued before it."""
     stream = bench.stream()
     done = bench.enqueue_busy_work(stream)
     one, other = bench.floats([1, 2]), bench.floats([0, 0])
@@ -235,7 +235,7 @@ def waits_for_earlier_work_without_done(bench: Bench) -> None:
 
 @check("memory_copy")
 def takes_no_bytes_as_a_copy(bench: Bench) -> None:
-    """Its `done` is called all the same."""
+    """A copy of 0 bytes still calls its `done`."""
     stream, done, block = bench.stream(), bench.done(), bench.commit(PAGE)
     bench.must("memory_copy", stream, block.address, block.address, 0, done.callback, 5)
     bench.must("stream_synchronize", stream)

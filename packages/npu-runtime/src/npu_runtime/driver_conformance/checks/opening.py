@@ -1,4 +1,4 @@
-"""Checks of the table's head, of open, of sentences about failures, and of the devices it lists."""
+"""Opening checks: the table's head, open, error messages, and device properties."""
 
 import ctypes
 import threading
@@ -14,7 +14,7 @@ __all__: list[str] = []
 
 @check("abi_version", is_open=False)
 def is_the_one_of_this_runtime(bench: Bench) -> None:
-    """The runtime refuses any other."""
+    """The runtime refuses any other version."""
     expect(
         bench.table.abi_version == ABI_VERSION,
         f"is {bench.table.abi_version}; this runtime has {ABI_VERSION}",
@@ -23,7 +23,7 @@ def is_the_one_of_this_runtime(bench: Bench) -> None:
 
 @check("name", is_open=False)
 def is_what_the_driver_is_asked_for_by(bench: Bench) -> None:
-    """What ``npu-runtime info`` shows is what NPU_DRIVER takes."""
+    """NPU_DRIVER accepts the name that ``npu-runtime info`` shows."""
     name = (bench.table.name or b"").decode(errors="replace")
     expect(
         name == bench.driver.name, f"is {name!r}; the driver is installed as {bench.driver.name!r}"
@@ -32,20 +32,20 @@ def is_what_the_driver_is_asked_for_by(bench: Bench) -> None:
 
 @check("last_error", is_open=False)
 def is_text_before_any_failure(bench: Bench) -> None:
-    """Never NULL."""
+    """Never returns NULL."""
     bench.last_error()
 
 
 @check("last_error")
 def names_the_call_that_failed(bench: Bench) -> None:
-    """One line, "call: what went wrong"."""
+    """One line of the form "call: cause"."""
     bench.call("device_properties", -1, byref(DeviceProperties()))
     bench.expect_sentence()
 
 
 @check("last_error")
 def tells_of_the_latest_failure(bench: Bench) -> None:
-    """A second failure replaces the sentence about the first."""
+    """A second failure replaces the first message."""
     bench.call("device_properties", -1, byref(DeviceProperties()))
     first = bench.last_error()
     event = bench.event()
@@ -55,7 +55,7 @@ def tells_of_the_latest_failure(bench: Bench) -> None:
 
 @check("last_error")
 def belongs_to_the_calling_thread(bench: Bench) -> None:
-    """A failure on another thread leaves this thread's sentence as it was."""
+    """A failure on another thread leaves this thread's message unchanged."""
     bench.call("device_properties", -1, byref(DeviceProperties()))
     before = bench.last_error()
     event = bench.event()
@@ -74,14 +74,14 @@ def belongs_to_the_calling_thread(bench: Bench) -> None:
 
 @check("open", is_open=False)
 def opens_a_device(bench: Bench) -> None:
-    """The requested device, or with none the driver's choice."""
+    """Opens the requested device, or the driver's default."""
     bench.open()
     expect(bench.device_count() > 0, "gave NPU_OK and no device")
 
 
 @check("open", is_open=False)
 def refuses_an_absent_device(bench: Bench) -> None:
-    """NPU_ERROR_ABSENT with a sentence, never another device."""
+    """Returns NPU_ERROR_ABSENT with a message, and never opens another device."""
     library = bench.driver.vendor_library
     status = bench.call("open", library and library.encode(), b"NO_SUCH_DEVICE")
     expect(
@@ -93,7 +93,7 @@ def refuses_an_absent_device(bench: Bench) -> None:
 
 @check("open", is_open=False)
 def opens_each_device_by_its_own_name(bench: Bench) -> None:
-    """What ``device_properties`` calls a device can be asked for."""
+    """Every name from ``device_properties`` can be opened."""
 
     def first_name(_: LastCall) -> str:
         bench.open()
@@ -115,7 +115,7 @@ def _name(bench: Bench) -> str:
 
 @check("choice_reason")
 def is_one_line(bench: Bench) -> None:
-    """People read it in ``npu-runtime info``."""
+    """``npu-runtime info`` shows it on one line."""
     reason = bench.call("choice_reason")
     expect(bool(reason), "gave no text")
     expect(b"\n" not in reason, "gave several lines")
@@ -123,7 +123,7 @@ def is_one_line(bench: Bench) -> None:
 
 @check("memory_attach", is_open=False)
 def takes_a_range_as_large_as_the_runtimes(bench: Bench) -> None:
-    """A range of 1 TiB, whose last page is then committed."""
+    """Attaches a range of 1 TiB and commits its last page."""
     library, device = bench.driver.vendor_library, bench.driver.device
     bench.must("open", library and library.encode(), device and device.encode())
     size_bytes = 1 << 40
@@ -144,14 +144,14 @@ _GUARD = b"\x5a" * 64
 
 @check("device_count")
 def is_positive_and_stays(bench: Bench) -> None:
-    """At least one device, and the same number each time."""
+    """Returns at least one device, and the same number on each call."""
     counts = [bench.device_count() for _ in range(3)]
     expect(counts[0] > 0 and len(set(counts)) == 1, f"gave {counts}")
 
 
 @check("device_properties")
 def fills_every_field_and_no_more(bench: Bench) -> None:
-    """Texts end within their fields, numbers are set, and nothing is written behind the struct."""
+    """Texts end within their fields, numbers are set, and no byte after the struct changes."""
     size = ctypes.sizeof(DeviceProperties)
     for device in range(bench.device_count()):
         memory = ctypes.create_string_buffer(b"\xff" * size + _GUARD)

@@ -1,4 +1,4 @@
-"""Checks of loading programs, and of what a loaded one tells of itself."""
+"""Program checks: loading, unloading, ports and properties."""
 
 import ctypes
 from ctypes import byref, c_size_t, c_void_p
@@ -33,13 +33,13 @@ def add_one_gives(bench: Bench, program: c_void_p) -> None:
 
 @check("program_load")
 def loads_text_with_its_weights(bench: Bench) -> None:
-    """The program then computes what its text says."""
+    """The loaded program computes the result that its text defines."""
     add_one_gives(bench, bench.load(bench.programs().add_one))
 
 
 @check("program_load")
 def loads_a_file(bench: Bench) -> None:
-    """With the weights in a file beside it."""
+    """With its weights in a separate file."""
     program = c_void_p()
     source = bench.file_source(bench.programs().add_one)
     bench.must("program_load", 0, byref(source), byref(program))
@@ -48,7 +48,7 @@ def loads_a_file(bench: Bench) -> None:
 
 @check("program_load")
 def loads_several_programs_at_once(bench: Bench) -> None:
-    """One does not disturb the other."""
+    """Several loaded programs do not affect each other."""
     programs = [bench.load(bench.programs().add_one) for _ in range(3)]
     bench.load(bench.programs().two_ports)
     expect(len({program.value for program in programs}) == 3, "two programs have one handle")
@@ -58,7 +58,7 @@ def loads_several_programs_at_once(bench: Bench) -> None:
 
 @check("program_load")
 def refuses_text_that_is_no_program(bench: Bench) -> None:
-    """Any status, a sentence, and no crash; good programs load afterwards."""
+    """Returns any error status and a message without crashing; valid programs load afterwards."""
     whole = bench.programs().add_one
     cut = whole.model[: len(whole.model) // 2]
     for what, text in (
@@ -74,7 +74,7 @@ def refuses_text_that_is_no_program(bench: Bench) -> None:
 
 @check("program_load")
 def refuses_a_file_that_is_not_there(bench: Bench) -> None:
-    """Any status, and a sentence."""
+    """A missing file gives an error status and a message."""
     source = bench.source(bench.programs().add_one)
     source.model, source.model_bytes, source.weights, source.weights_bytes = None, 0, None, 0
     source.path = b"/no/such/program" + bench.programs().model_suffix.encode()
@@ -83,7 +83,7 @@ def refuses_a_file_that_is_not_there(bench: Bench) -> None:
 
 @check("program_load")
 def refuses_neither_and_both_of_path_and_model(bench: Bench) -> None:
-    """Exactly one of the two is set."""
+    """Exactly one of the two must be set."""
     bench.refuses(
         "program_load", 0, byref(ProgramSource()), byref(c_void_p()), what="neither path nor model"
     )
@@ -104,7 +104,7 @@ def refuses_a_device_that_does_not_exist(bench: Bench) -> None:
 
 @check("program_unload")
 def leaves_other_programs_alone(bench: Bench) -> None:
-    """The same text loaded twice: unloading one keeps the other."""
+    """Unloading one of two copies of a program keeps the other."""
     first, second = (bench.load(bench.programs().add_one) for _ in range(2))
     add_one_gives(bench, first)
     bench.call("program_unload", first)
@@ -113,7 +113,7 @@ def leaves_other_programs_alone(bench: Bench) -> None:
 
 @check("program_unload")
 def gives_its_memory_back(bench: Bench) -> None:
-    """Programs can be loaded and unloaded for ever."""
+    """Loading and unloading programs repeatedly does not leak memory."""
     source = bench.source(bench.programs().add_one)
 
     def repeat() -> None:
@@ -132,7 +132,7 @@ def _count(bench: Bench, program: c_void_p, direction: Direction) -> int:
 
 @check("program_port_count")
 def counts_inputs_and_outputs(bench: Bench) -> None:
-    """Of a program with one of each, and of one with two."""
+    """Counts ports of programs with one and with two inputs and outputs."""
     for text, expected in ((bench.programs().add_one, 1), (bench.programs().two_ports, 2)):
         program = bench.load(text)
         for direction in Direction:
@@ -142,7 +142,7 @@ def counts_inputs_and_outputs(bench: Bench) -> None:
 
 @check("program_port")
 def tells_dtype_and_shape(bench: Bench) -> None:
-    """Of every port of a program with two inputs and two outputs."""
+    """Checks every port of a program with two inputs and two outputs."""
     program = bench.load(bench.programs().two_ports)
     for direction in Direction:
         for index in range(2):
@@ -156,7 +156,7 @@ def tells_dtype_and_shape(bench: Bench) -> None:
 
 @check("program_port")
 def marks_dynamic_dims(bench: Bench) -> None:
-    """-1 for a length that is known only when the program runs."""
+    """A length known only at run time is -1."""
     program = bench.load(bench.optional_program("dynamic_sum"))
     for direction in Direction:
         port = bench.port(program, direction, 0)
@@ -176,7 +176,7 @@ def refuses_an_index_that_does_not_exist(bench: Bench) -> None:
 
 
 def _property(bench: Bench, program: c_void_p, room: int) -> bytes:
-    """What program_property writes into `room` bytes, of a buffer that is full of 0x5a."""
+    """Returns the bytes that program_property writes into a buffer filled with 0x5a."""
     memory = ctypes.create_string_buffer(b"\x5a" * 64)
     bench.must("program_property", program, b"LOADED_FROM_CACHE", byref(memory), room)
     if memory.raw[room:64] != b"\x5a" * (64 - room):
@@ -186,14 +186,14 @@ def _property(bench: Bench, program: c_void_p, room: int) -> bytes:
 
 @check("program_property")
 def tells_whether_the_program_came_from_a_cache(bench: Bench) -> None:
-    """Every driver answers LOADED_FROM_CACHE with YES or NO."""
+    """Every driver returns YES or NO for LOADED_FROM_CACHE."""
     text = _property(bench, bench.load(bench.programs().add_one), 16).split(b"\0")[0]
     expect(text in (b"YES", b"NO"), f"LOADED_FROM_CACHE is {text!r}; the rule is YES or NO")
 
 
 @check("program_property")
 def cuts_at_the_bytes_it_was_given(bench: Bench) -> None:
-    """With a closing zero; 0 bytes of room are left untouched."""
+    """The value is cut to the given size with a final zero byte; a size of 0 changes nothing."""
     program = bench.load(bench.programs().add_one)
     whole = _property(bench, program, 16).split(b"\0")[0]
     for room in (2, 1):
@@ -205,7 +205,7 @@ def cuts_at_the_bytes_it_was_given(bench: Bench) -> None:
 
 @check("program_property")
 def refuses_an_unknown_key(bench: Bench) -> None:
-    """NPU_ERROR_UNSUPPORTED: the runtime then does without."""
+    """Returns NPU_ERROR_UNSUPPORTED, and the runtime continues without the property."""
     program = bench.load(bench.programs().add_one)
     value = ctypes.create_string_buffer(16)
     bench.refuses(

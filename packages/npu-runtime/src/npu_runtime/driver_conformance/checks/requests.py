@@ -1,4 +1,4 @@
-"""Checks of requests: making them, binding memory, finding outputs and layers."""
+"""Request checks: creation, bound memory, outputs, layers and runs."""
 
 import ctypes
 import threading
@@ -33,7 +33,7 @@ __all__: list[str] = []
 
 
 def _bound(bench: Bench, program: c_void_p, x: Block, y: Block) -> c_void_p:
-    """A request of a program with one port of 64 values on each side."""
+    """Returns a request of a program with one input and one output of 64 values, both bound."""
     request = bench.request(program)
     bench.bind(request, Direction.INPUT, 0, x, [64])
     bench.bind(request, Direction.OUTPUT, 0, y, [64])
@@ -53,7 +53,7 @@ def makes_contexts_apart(bench: Bench) -> None:
 
 @check("request_create")
 def starts_variables_anew(bench: Bench) -> None:
-    """A new request counts from the beginning, whatever another one has counted."""
+    """A new request has its variables' initial values, whatever other requests did."""
     program, stream = bench.load(bench.optional_program("counter")), bench.stream()
     for _ in range(2):
         request = bench.request(program)
@@ -68,7 +68,7 @@ def starts_variables_anew(bench: Bench) -> None:
 
 @check("request_destroy")
 def leaves_other_requests_alone(bench: Bench) -> None:
-    """And the program."""
+    """Destroying a request keeps other requests and the program."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     y = bench.floats([0] * 64)
     kept = _bound(bench, program, bench.floats([3] * 64), y)
@@ -80,7 +80,7 @@ def leaves_other_requests_alone(bench: Bench) -> None:
 
 @check("request_destroy")
 def gives_its_memory_back(bench: Bench) -> None:
-    """Requests can be made and destroyed for ever."""
+    """Creating and destroying requests repeatedly does not leak memory."""
     program = bench.load(bench.programs().add_one)
     expect_no_growth(
         lambda: bench.call("request_destroy", bench.request(program)), times=3000, what="a request"
@@ -89,7 +89,7 @@ def gives_its_memory_back(bench: Bench) -> None:
 
 @check("request_bind")
 def binds_each_port_by_its_index(bench: Bench) -> None:
-    """The two inputs and two outputs of a program are not exchanged."""
+    """A program's two inputs and two outputs are not swapped."""
     request, stream = bench.request(bench.load(bench.programs().two_ports)), bench.stream()
     blocks = [bench.floats([value] * 6) for value in (10, 20, 0, 0)]
     for index in range(2):
@@ -102,7 +102,7 @@ def binds_each_port_by_its_index(bench: Bench) -> None:
 
 @check("request_bind")
 def binds_again(bench: Bench) -> None:
-    """Other memory, and the same memory with other contents, for inputs and outputs."""
+    """Inputs and outputs can be rebound to other memory, or to the same with new contents."""
     request, stream = bench.request(bench.load(bench.programs().add_one)), bench.stream()
     inputs = [bench.floats([value] * 64) for value in (1, 5)]
     outputs = [bench.floats([0] * 64) for _ in range(2)]
@@ -130,7 +130,7 @@ def _refuse(bench: Bench, request: c_void_p, block: Block, what: str, **wrong: A
 
 @check("request_bind")
 def refuses_what_does_not_fit_the_port(bench: Bench) -> None:
-    """Index, dtype, rank, dims, address: each wrong in turn. The request runs afterwards."""
+    """A wrong index, dtype, rank, shape or address is refused; the request runs afterwards."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     request = bench.request(program)
     x, y = bench.floats([1] * 64), bench.floats([0] * 64)
@@ -154,7 +154,7 @@ def refuses_what_does_not_fit_the_port(bench: Bench) -> None:
 
 @check("request_output")
 def finds_outputs_of_dynamic_shape(bench: Bench) -> None:
-    """Shape and values of each run, from no elements to many."""
+    """Checks the shape and values of each run, including empty outputs."""
     request = bench.request(bench.load(bench.optional_program("dynamic_sum")))
     stream = bench.stream()
     for count in (3, 1, 1000, 0, 2):
@@ -208,7 +208,7 @@ def records_the_layers_of_a_run(bench: Bench) -> None:
 
 @check("request_layers")
 def fills_no_more_than_it_was_given(bench: Bench) -> None:
-    """With less room than layers it fills the room, and counts all."""
+    """A short buffer is filled, and all layers are counted."""
     request = _request_with_layers(bench)
     total, count = c_size_t(), c_size_t()
     bench.must("request_layers", request, None, 0, byref(total))
@@ -224,7 +224,7 @@ def fills_no_more_than_it_was_given(bench: Bench) -> None:
 
 @check("request_layers")
 def says_when_the_program_records_none(bench: Bench) -> None:
-    """NPU_ERROR_UNSUPPORTED for a program that was loaded without the options."""
+    """Returns NPU_ERROR_UNSUPPORTED for a program loaded without the option."""
     request = _run_once(bench, bench.load(bench.programs().add_one))
     bench.refuses(
         "request_layers", request, None, 0, byref(c_size_t()),
@@ -237,7 +237,7 @@ _RUNS = 50
 
 @check("request_run")
 def is_over_when_it_returns_without_done(bench: Bench) -> None:
-    """Many runs, each read right after it."""
+    """Each of many runs is read right after it."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     x, y = bench.floats([0] * 64), bench.floats([0] * 64)
     request = _bound(bench, program, x, y)
@@ -249,7 +249,7 @@ def is_over_when_it_returns_without_done(bench: Bench) -> None:
 
 @check("request_run")
 def waits_for_earlier_work_without_done(bench: Bench) -> None:
-    """The run that waits comes after what was enqueued before it."""
+    """The waiting run starts after the work enqueued before it."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     request = _bound(bench, program, bench.floats([1] * 64), bench.floats([0] * 64))
     done = bench.enqueue_busy_work(stream)
@@ -259,7 +259,7 @@ def waits_for_earlier_work_without_done(bench: Bench) -> None:
 
 @check("request_run")
 def tells_done_once_in_order(bench: Bench) -> None:
-    """One call for each run that was taken, with its context and NPU_OK."""
+    """Each accepted run calls back once, in order, with its context and NPU_OK."""
     program, stream, done = bench.load(bench.programs().add_one), bench.stream(), bench.done()
     request = _bound(bench, program, bench.floats([1] * 64), bench.floats([0] * 64))
     bench.enqueue_busy_work(stream)
@@ -276,7 +276,7 @@ def tells_done_once_in_order(bench: Bench) -> None:
 
 @check("request_run")
 def keeps_its_place_between_copies(bench: Bench) -> None:
-    """Copy in, run, copy out, enqueued at once behind slow work; twenty times over."""
+    """Copies in, runs and copies out twenty times, all enqueued behind slow work."""
     program, stream, done = bench.load(bench.programs().add_one), bench.stream(), bench.done()
     value, x, y = (bench.floats([0] * 64) for _ in range(3))
     request = _bound(bench, program, x, y)
@@ -297,7 +297,7 @@ def keeps_its_place_between_copies(bench: Bench) -> None:
 
 @check("request_run")
 def counts_in_its_own_request(bench: Bench) -> None:
-    """A program with variables, enqueued in turn on two requests, counts in each apart."""
+    """Two requests of a program with variables keep separate counts when enqueued alternately."""
     program, stream = bench.load(bench.optional_program("counter")), bench.stream()
     done, outputs, requests = bench.done(), [], []
     for step in (1, 10):
@@ -315,7 +315,7 @@ def counts_in_its_own_request(bench: Bench) -> None:
 
 @check("request_run")
 def tells_of_a_run_that_fails(bench: Bench) -> None:
-    """Lengths that cannot be added are refused, or fail once; the next run is right."""
+    """Lengths that do not broadcast are refused, or fail once; the next run is correct."""
     program, stream = bench.load(bench.optional_program("dynamic_sum")), bench.stream()
     for done in (None, bench.done()):
         request = bench.request(program)
@@ -330,7 +330,7 @@ def tells_of_a_run_that_fails(bench: Bench) -> None:
 
 
 def _bind_lengths(bench: Bench, request: c_void_p, *lengths: int) -> bool:
-    """Binds ones; whether the driver refused."""
+    """Binds ones, and returns whether the driver refused."""
     for index, length in enumerate(lengths):
         try:
             bench.bind(request, Direction.INPUT, index, bench.floats([1] * length), [length])
@@ -358,7 +358,7 @@ def _expect_failure(bench: Bench, request: c_void_p, stream: c_void_p, done: Don
 
 @check("request_run")
 def survives_ports_that_were_never_bound(bench: Bench) -> None:
-    """The run may fail or use memory of its own; the next, with everything bound, is right."""
+    """The run may fail or use other memory; the next run, with all ports bound, is correct."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     bench.call("request_run", bench.request(program), stream, NO_DONE, None)
     y = bench.floats([0] * 64)
@@ -368,7 +368,7 @@ def survives_ports_that_were_never_bound(bench: Bench) -> None:
 
 @check("request_destroy")
 def works_inside_the_done_of_its_run(bench: Bench) -> None:
-    """The runtime drops a request there when its run failed."""
+    """The runtime destroys a request there if its run failed."""
     program, stream = bench.load(bench.programs().add_one), bench.stream()
     ended = []
     for number in range(20):
@@ -388,7 +388,7 @@ def works_inside_the_done_of_its_run(bench: Bench) -> None:
 
 @check("request_run")
 def works_on_several_threads(bench: Bench) -> None:
-    """Four threads, each with its own request and stream, give each its own values."""
+    """Four threads, each with its own request and stream, get the right values."""
     program = bench.load(bench.programs().add_one)
     problems: list[str] = []
 

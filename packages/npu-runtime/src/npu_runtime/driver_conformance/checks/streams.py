@@ -1,4 +1,4 @@
-"""Checks of streams: their order, and what waits for what."""
+"""Stream checks: creation, synchronization, queries and waits for events."""
 
 from ctypes import byref, c_void_p
 
@@ -12,7 +12,7 @@ _COUNT = 1 << 16
 
 @check("stream_create")
 def makes_streams_of_both_priorities(bench: Bench) -> None:
-    """0, and -1 for work that should come first; both do their work."""
+    """Priorities 0 and -1 (urgent) both run work."""
     one = bench.floats([1, 2, 3])
     for priority in (0, -1):
         stream, other = bench.stream(priority=priority), bench.floats([0, 0, 0])
@@ -24,7 +24,7 @@ def makes_streams_of_both_priorities(bench: Bench) -> None:
 
 @check("stream_create")
 def makes_many_streams(bench: Bench) -> None:
-    """The runtime makes up to 32 for a device; each works by itself."""
+    """The runtime creates up to 32 streams per device, each independent."""
     streams = [bench.stream() for _ in range(32)]
     expect(len({stream.value for stream in streams}) == 32, "two streams have one handle")
     done, one, other = bench.done(), bench.floats([1]), bench.commit(4096)
@@ -46,7 +46,7 @@ def refuses_a_device_that_does_not_exist(bench: Bench) -> None:
 
 @check("stream_destroy")
 def waits_for_pending_work(bench: Bench) -> None:
-    """After it, everything that was enqueued is done and told of."""
+    """After the call, all enqueued work is done and has called its callbacks."""
     stream = bench.stream()
     done = bench.enqueue_busy_work(stream)
     bench.call("stream_destroy", stream)
@@ -55,7 +55,7 @@ def waits_for_pending_work(bench: Bench) -> None:
 
 @check("stream_destroy")
 def takes_a_stream_that_was_never_used(bench: Bench) -> None:
-    """And others go on working."""
+    """Destroying an unused stream keeps the others working."""
     kept = bench.stream()
     for _ in range(100):
         bench.call("stream_destroy", bench.stream())
@@ -66,7 +66,7 @@ def takes_a_stream_that_was_never_used(bench: Bench) -> None:
 
 @check("stream_destroy")
 def gives_its_memory_back(bench: Bench) -> None:
-    """Streams can be made and destroyed for ever."""
+    """Creating and destroying streams repeatedly does not leak memory."""
     expect_no_growth(
         lambda: bench.call("stream_destroy", bench.stream()), times=3000, what="a stream"
     )
@@ -74,7 +74,7 @@ def gives_its_memory_back(bench: Bench) -> None:
 
 @check("stream_query")
 def says_idle_before_and_after_work(bench: Bench) -> None:
-    """A new stream is idle, and one that was waited for."""
+    """A new stream is idle, and so is one that was synchronized."""
     stream = bench.stream()
     expect(bench.is_idle(stream), "a new stream is not idle")
     bench.enqueue_busy_work(stream)
@@ -84,7 +84,7 @@ def says_idle_before_and_after_work(bench: Bench) -> None:
 
 @check("stream_query")
 def never_says_idle_while_work_is_pending(bench: Bench) -> None:
-    """Whenever it says idle, everything that was enqueued has been told of."""
+    """When the stream is idle, all enqueued work has called its callbacks."""
     stream = bench.stream()
     for _ in range(3):
         done = bench.enqueue_busy_work(stream)
@@ -95,7 +95,7 @@ def never_says_idle_while_work_is_pending(bench: Bench) -> None:
 
 @check("stream_synchronize")
 def waits_for_all_work_of_the_stream(bench: Bench) -> None:
-    """After it, everything that was enqueued is done and told of, in order."""
+    """After the call, all enqueued work is done and has called its callbacks, in order."""
     stream = bench.stream()
     for _ in range(3):
         done = bench.enqueue_busy_work(stream)
@@ -105,7 +105,7 @@ def waits_for_all_work_of_the_stream(bench: Bench) -> None:
 
 @check("stream_synchronize")
 def returns_on_an_idle_stream(bench: Bench) -> None:
-    """Never used, and used."""
+    """Works on an unused and on a used stream."""
     stream = bench.stream()
     bench.must("stream_synchronize", stream)
     bench.enqueue_busy_work(stream)
@@ -141,25 +141,25 @@ def _copy_after_slow_work(
 
 @check("stream_wait_event")
 def orders_work_across_streams(bench: Bench) -> None:
-    """Work after the wait sees what the other stream did before the event."""
+    """Work after the wait sees the other stream's work before the event."""
     _copy_after_slow_work(bench)
 
 
 @check("stream_wait_event")
 def keeps_the_point_it_waited_for(bench: Bench) -> None:
-    """Recording the event again elsewhere lets nobody pass who already waits."""
+    """Recording the event on another stream does not release an earlier wait."""
     _copy_after_slow_work(bench, record_again=True)
 
 
 @check("event_destroy")
 def leaves_those_who_wait_waiting(bench: Bench) -> None:
-    """The runtime destroys an event right after a stream was made to wait for it."""
+    """The runtime destroys an event right after a stream began to wait for it."""
     _copy_after_slow_work(bench, destroy=True)
 
 
 @check("stream_wait_event")
 def passes_an_event_that_was_never_recorded(bench: Bench) -> None:
-    """It holds nobody up."""
+    """An unrecorded event does not block."""
     stream = bench.stream()
     bench.must("stream_wait_event", stream, bench.event())
     one, other = bench.floats([6]), bench.floats([0])
@@ -169,7 +169,7 @@ def passes_an_event_that_was_never_recorded(bench: Bench) -> None:
 
 @check("stream_wait_event")
 def waits_for_the_latest_record(bench: Bench) -> None:
-    """An event that was recorded on idle and then on a busy stream is the busy stream's point."""
+    """An event recorded on an idle and then on a busy stream waits for the busy stream."""
     idle, busy, waiting = bench.stream(), bench.stream(), bench.stream()
     event, told = bench.event(), bench.done()
     bench.must("event_record", event, idle)
