@@ -1,6 +1,6 @@
-"""Signals of the profiled program: threads of ours receive none, and a deadly one leaves a trace.
+"""Signals in a profiled program: none for our threads, and a trace before a fatal one.
 
-Ctrl-C is an exception in Python, which ends the program the ordinary way.
+Ctrl-C is an exception in Python and ends the program normally.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ __all__ = ["Termination", "signals_blocked"]
 def signals_blocked() -> Iterator[None]:
     """Threads started in the body, by Python or by native code, never receive a signal.
 
-    A signal that the system gives to another thread than the main one does not wake the main one
-    from a sleep, so Ctrl-C and SIGTERM would come late or, from a wait without end, never (seen
-    2026-11 with kineto's thread: in one of five runs on a busy machine). A signal that arrives
-    during the body is delivered after it.
+    A signal delivered to another thread does not wake the main thread from a sleep. Ctrl-C and
+    SIGTERM would be late or, in an endless wait, never handled (seen 2026-11 with kineto's thread,
+    in one of five runs on a busy machine). A signal during the body is delivered after it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -34,12 +33,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 class Termination:
     """Calls `finish` before a signal ends the process; the process still dies of that signal.
 
-    A program that handles the signal itself, or was started with it ignored, is left alone. No
-    `finally` of the program runs, as none would without us.
+    Signals that the program handles, or was started to ignore, are unchanged. The program's
+    `finally` blocks do not run, as without the profiler.
 
     Args:
-        finish: what to do first. It is called on the main thread between two bytecodes, so it must
-            not wait for a lock that the program may hold.
+        finish: called on the main thread between two bytecodes, so it must not wait for a lock that
+            the program may hold.
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
@@ -50,18 +49,18 @@ class Termination:
         self._was_interrupted = False
 
     def note_interrupt(self) -> None:
-        """Says that ctrl-c ends the program, so that the process dies of it after `finish`."""
+        """Records that Ctrl-C ends the program, so that SIGINT kills it after `finish`."""
         self._was_interrupted = True
 
     def install(self) -> None:
-        """Takes over the signals that would end the process. To be called on the main thread."""
+        """Installs handlers of fatal signals. Call it on the main thread."""
         for number in _SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._die)
         os.register_at_fork(after_in_child=self._restore)
 
     def run_finish(self) -> None:
-        """Calls `finish` where the program ends by itself; a signal meanwhile waits for it."""
+        """Calls `finish` at a normal end of the program; signals are deferred meanwhile."""
         self._is_finishing = True
         try:
             self._finish()
@@ -90,10 +89,10 @@ class Termination:
 
 
 def _remember_interrupt() -> None:
-    """Lets Python end as after ctrl-c.
+    """Makes Python exit as after Ctrl-C.
 
-    It remembers whether the last code run from a string ended with an interrupt (CPython 3.11), and
-    `finish` may import modules that run some.
+    CPython 3.11 records whether the last code run from a string ended with an interrupt, and
+    `finish` may import modules that run such code.
     """
     with contextlib.suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")

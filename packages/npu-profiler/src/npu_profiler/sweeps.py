@@ -1,4 +1,4 @@
-"""Sweeps over sizes, dtypes and modes: workloads, their times, and the table and picture of these.
+"""Sweeps over sizes, dtypes and modes: workloads, measurements, tables and charts.
 
 Importing this module imports torch.
 """
@@ -37,10 +37,10 @@ __all__ = [
 class Workload:
     """A function with its inputs."""
 
-    function: Callable[..., torch.Tensor]  # to be called with them
-    inputs: Sequence[torch.Tensor]  # on the device
-    flops: int  # of one call, a multiply-add counted as two
-    # Of what a call reads and writes at least: inputs, weights and result, once each.
+    function: Callable[..., torch.Tensor]  # arguments of the call
+    inputs: Sequence[torch.Tensor]  # synchronizes the device
+    flops: int  # per call, a multiply-add counted as two
+    # Minimum bytes that a call reads and writes: inputs, weights and result, once each.
     size_bytes: int
 
 
@@ -60,7 +60,7 @@ class _GatedNetwork(torch.nn.Module):
 
 
 def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
-    """The product of (m, k) and (k, n), of sizes m, k and n."""
+    """A product of (m, k) and (k, n), for sizes m, k and n."""
     m, k, n = sizes
     a = torch.randn(m, k).to(device=device, dtype=dtype)
     b = torch.randn(k, n).to(device=device, dtype=dtype)
@@ -69,7 +69,7 @@ def matmul(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Wo
 
 
 def mlp(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Workload:
-    """The gated network of a decoder layer, of sizes rows, hidden and inner."""
+    """The gated MLP of a decoder layer, for sizes rows, hidden and inner."""
     rows, hidden, inner = sizes
     network = _GatedNetwork(hidden, inner).to(device=device, dtype=dtype).eval()
     x = torch.randn(rows, hidden).to(device=device, dtype=dtype)
@@ -87,9 +87,9 @@ _MOST_TIMES = 10
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to measure: `make` a workload of each size and dtype on a device, in some of `MODES`.
+    """Options: `make` builds a workload of each size and dtype on a device, in some of `MODES`.
 
-    Each is repeated for `seconds`.
+    Each measurement lasts `seconds`.
     """
 
     make: Callable[[Sequence[int], torch.dtype, torch.device], Workload]
@@ -107,35 +107,35 @@ class Measurement:
     sizes: tuple[int, ...]  # of the workload
     dtype: str  # "float32"
     mode: str  # "eager" or "compiled"
-    time_ns: float | None  # the median of the calls; None when it did not run
-    runs: int  # how many calls counted
-    flops: int  # of one call
-    size_bytes: int  # of one call
-    problem: str = ""  # why it did not run; empty when it did
+    time_ns: float | None  # median time of a call; None if it did not run
+    runs: int  # number of measured calls
+    flops: int  # per call
+    size_bytes: int  # per call
+    problem: str = ""  # reason for not running; empty if it ran
 
     @property
     def size(self) -> str:
-        """The sizes as they are given and shown: "64x1024x256"."""
+        """Sizes as given and shown: "64x1024x256"."""
         return "x".join(map(str, self.sizes))
 
     @property
     def flops_per_s(self) -> float | None:
-        """Operations a second."""
+        """Operations per second."""
         return None if not self.time_ns else self.flops / self.time_ns * 1e9
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes a second."""
+        """Bytes per second."""
         return None if not self.time_ns else self.size_bytes / self.time_ns * 1e9
 
 
 def has_backend() -> bool:
-    """Whether torch.compile knows the backend: whether a wheel that brings it is installed."""
+    """Whether torch.compile has the backend, which another wheel provides."""
     return _BACKEND in torch._dynamo.list_backends(exclude_tags=())
 
 
 def measure(sweep: Sweep) -> Iterator[Measurement]:
-    """Measures each combination, sizes first and modes last."""
+    """Measures each combination; sizes vary slowest, modes fastest."""
     for sizes in sweep.sizes:
         for dtype in sweep.dtypes:
             workload = sweep.make(sizes, dtype, sweep.device)
@@ -152,7 +152,7 @@ def _measure(
     try:
         times = _times(workload, mode, sweep)
     except (RuntimeError, NotImplementedError) as failure:
-        # A dtype that a device lacks is a result of a sweep, not its end.
+        # A dtype that a device lacks is a result of a sweep, not an error.
         problem = str(failure).strip().splitlines()[0] if str(failure) else repr(failure)
     finally:
         torch.compiler.reset()
@@ -198,12 +198,12 @@ def _wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-# The probes' names of torch's dtypes.
+# Precision names of torch's dtypes.
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str) -> Table:
-    """One row for each measurement, in their order."""
+    """Returns one row per measurement, in order."""
     columns = [
         Column("size", "size"),
         Column("dtype", "dtype"),
@@ -227,7 +227,7 @@ def to_table(measured: Sequence[Measurement], peaks: Peaks | None, *, title: str
 
 
 def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
-    """Lines below the table: why some did not run, and how to read more than the peak."""
+    """Returns notes below the table: reasons for not running, and shares above 100 %."""
     lines = [
         f"{one.size} {one.dtype} {one.mode} did not run: {one.problem}"
         for one in measured
@@ -239,7 +239,7 @@ def notes(measured: Sequence[Measurement], peaks: Peaks | None) -> list[str]:
 
 
 def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[str, Any]]:
-    """The measurements for programs; times in nanoseconds, rates per second."""
+    """Returns measurements for programs; times in nanoseconds, rates per second."""
     found = []
     for one in measured:
         share, bound = _roof(one, peaks)
@@ -256,7 +256,7 @@ def records(measured: Sequence[Measurement], peaks: Peaks | None) -> list[dict[s
 
 
 def draw_sweep(measured: Sequence[Measurement], *, title: str) -> Chart:
-    """Bars of GFLOP/s: a panel for each size, a bar for each dtype and mode."""
+    """Draws bars of GFLOP/s: a panel per size, a bar per dtype and mode."""
     panels = []
     for size in dict.fromkeys(one.size for one in measured):
         groups: dict[str, dict[str, float]] = {}
@@ -268,7 +268,7 @@ def draw_sweep(measured: Sequence[Measurement], *, title: str) -> Chart:
 
 
 def _roof(one: Measurement, peaks: Peaks | None) -> tuple[float | None, str | None]:
-    """What it reaches of the least time that the device could take, and what sets that."""
+    """Returns the share of the roof, and what limits the roof."""
     peak = None if peaks is None else peaks.flops_per_s.get(PRECISIONS.get(one.dtype, ""))
     if one.time_ns is None or peaks is None or peak is None:
         return None, None

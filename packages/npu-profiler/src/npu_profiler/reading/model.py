@@ -1,7 +1,7 @@
 """A trace in memory: tracks with their slices in columns, instants, counters and flows.
 
-Times are nanoseconds since the first event, as viewers show them; an op takes about 30 bytes, a
-quarter of what it takes in the file.
+Times are nanoseconds since the first event, as in viewers. An op takes about 30 bytes, a quarter of
+its size in the file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DEVICE = re.compile(r"npu:(\d+)(?: \(.*\))?")
 
 
 class Names:
-    """Words by number: a trace has many events and few names."""
+    """Interned strings: a trace has many events and few names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self.words: list[str] = []
 
     def number(self, word: str) -> int:
-        """The number of a word, a new one if it has none."""
+        """Returns the number of a string; adds it if missing."""
         number = self._numbers.get(word)
         if number is None:
             number = self._numbers[word] = len(self.words)
@@ -37,28 +37,28 @@ class Names:
         return number
 
     def find(self, word: str) -> int:
-        """The number of a word; -1 if it does not appear."""
+        """Returns the number of a string; -1 if it is missing."""
         return self._numbers.get(word, -1)
 
 
 class Track:
     """A row of the timeline: a thread, a row of the process, or a queue of a device.
 
-    Slices are numbered by their start, the enclosing one first.
+    Slices are sorted by their start, parents first.
 
     Args:
-        pid: the process's id, or the device's.
-        tid: the row's.
-        names: words that the columns refer to, shared by the tracks of a trace.
+        pid: id of the process or device.
+        tid: id of the row.
+        names: strings of the columns, shared by the tracks of a trace.
 
     Attributes:
-        process: what the group of rows is called: "python train.py", "npu:0", "npu:0 (NOTE)".
-        name: what the row is called: "main thread", "programs".
+        process: title of the group of rows: "python train.py", "npu:0", "npu:0 (NOTE)".
+        name: title of the row: "main thread", "programs".
         starts: of each slice, in nanoseconds.
         durations: of each slice, in nanoseconds.
         name_numbers: of each slice, in `names.words`.
         category_numbers: of each slice, in `names.words`.
-        args_by_slice: details of those slices that have some: keys, and values in their order.
+        args_by_slice: details of slices, if any: keys, and values in the same order.
     """
 
     def __init__(self, pid: int, tid: int, names: Names) -> None:
@@ -78,18 +78,18 @@ class Track:
         return len(self.starts)
 
     def __iter__(self) -> Iterator[SliceRef]:
-        """Yields the slices by their start, the enclosing one first."""
+        """Yields the slices by their start, parents first."""
         return (SliceRef(self, index) for index in range(len(self.starts)))
 
     @property
     def device(self) -> int | None:
-        """Index of the device whose row it is; None for a row of the program."""
+        """Index of the row's device; None for a row of the program."""
         found = _DEVICE.fullmatch(self.process)
         return int(found[1]) if found else None
 
     @cached_property
     def parents(self) -> array[int]:
-        """Number of the slice around each; -1 for those that stand alone."""
+        """Index of each slice's parent; -1 for root slices."""
         parents = array("i", bytes(4 * len(self.starts)))
         stack: list[int] = []
         ends: list[int] = []
@@ -104,7 +104,7 @@ class Track:
 
     @cached_property
     def self_ns(self) -> array[int]:
-        """Of each slice the time that none within it takes."""
+        """Self time of each slice, which excludes its children."""
         own = array("q", self.durations)
         starts, durations = self.starts, self.durations
         for index, parent in enumerate(self.parents):
@@ -114,7 +114,7 @@ class Track:
         return own
 
     def at(self, time_ns: int) -> SliceRef | None:
-        """The innermost slice at a moment, its first and last nanosecond included."""
+        """Returns the innermost slice at a time, or None; both ends are inclusive."""
         index = bisect_right(self.starts, time_ns) - 1
         while index >= 0:
             if time_ns <= self.starts[index] + self.durations[index]:
@@ -125,11 +125,11 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class SliceRef:
-    """One slice of a track: something that took time.
+    """One slice of a track: an interval of time.
 
     Attributes:
         track: its row.
-        index: its number there.
+        index: its index in the row.
     """
 
     track: Track
@@ -137,48 +137,48 @@ class SliceRef:
 
     @property
     def name(self) -> str:
-        """What ran: "aten::mm", a program's name."""
+        """Name of the op, program or layer: "aten::mm"."""
         return self.track.names.words[self.track.name_numbers[self.index]]
 
     @property
     def category(self) -> str:
-        """What kind of work: "cpu_op", "program", "layer", "python_function", ..."""
+        """Kind of work: "cpu_op", "program", "layer", "python_function", ..."""
         return self.track.names.words[self.track.category_numbers[self.index]]
 
     @property
     def start_ns(self) -> int:
-        """When it began, since the first event of the trace."""
+        """Start, since the first event of the trace."""
         return self.track.starts[self.index]
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """Duration in nanoseconds."""
         return self.track.durations[self.index]
 
     @property
     def end_ns(self) -> int:
-        """The first nanosecond after it."""
+        """End (exclusive)."""
         return self.start_ns + self.duration_ns
 
     @property
     def self_ns(self) -> int:
-        """The time of it that no slice within it takes."""
+        """Self time, which excludes nested slices."""
         return self.track.self_ns[self.index]
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """Its details; empty for most."""
+        """Details; empty for most."""
         found = self.track.args_by_slice.get(self.index)
         return _NO_ARGS if found is None else dict(zip(*found, strict=True))
 
     @property
     def parent(self) -> SliceRef | None:
-        """The slice around it."""
+        """The enclosing slice; None for a root."""
         parent = self.track.parents[self.index]
         return None if parent < 0 else SliceRef(self.track, parent)
 
     def ancestors(self) -> Iterator[SliceRef]:
-        """Yields the slices around it, the nearest first."""
+        """Yields the enclosing slices, the innermost first."""
         around = self.parent
         while around is not None:
             yield around
@@ -187,7 +187,7 @@ class SliceRef:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Something that happened at one moment: a fallback, for example."""
+    """An event without a duration: a fallback, for example."""
 
     track: Track
     category: str
@@ -201,10 +201,10 @@ class Counter:
     """Values of one series over time.
 
     Attributes:
-        process: whose it is: "npu:0", "python train.py".
-        name: of the counter: "memory".
-        series: of the series in it: "allocated_bytes".
-        times: when each value was taken, rising.
+        process: title of the process: "npu:0", "python train.py".
+        name: name of the counter: "memory".
+        series: name of the series: "allocated_bytes".
+        times: time of each value, ascending.
         values: the values.
     """
 
@@ -217,7 +217,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """An arrow from the slice that caused to the slice that was caused."""
+    """An arrow from a cause to its effect."""
 
     source: Track
     source_ns: int
@@ -226,17 +226,17 @@ class Flow:
 
     @property
     def cause(self) -> SliceRef | None:
-        """The slice that it leads from."""
+        """The slice at the arrow's start."""
         return self.source.at(self.source_ns)
 
     @property
     def effect(self) -> SliceRef | None:
-        """The slice that it leads to."""
+        """The slice at the arrow's end."""
         return self.target.at(self.target_ns)
 
 
 class Flows:
-    """The arrows of one name, in columns."""
+    """The arrows with one name, in columns."""
 
     def __init__(self, tracks: list[Track]) -> None:
         self._tracks = tracks
@@ -248,36 +248,35 @@ class Flows:
         return len(self._times) // 2
 
     def __iter__(self) -> Iterator[Flow]:
-        """Yields arrows in the order of the file."""
+        """Yields the arrows in file order."""
         rows, times, tracks = self._rows, self._times, self._tracks
         for at in range(0, len(times), 2):
             yield Flow(tracks[rows[at]], times[at], tracks[rows[at + 1]], times[at + 1])
 
     def add(self, source: tuple[int, int], target: tuple[int, int]) -> None:
-        """Adds an arrow; each end is a number of a track and a time."""
+        """Adds an arrow; each end is a track number and a time."""
         self._rows.extend((source[0], target[0]))
         self._times.extend((source[1], target[1]))
 
     def shift(self, by_ns: int) -> None:
-        """Makes all times earlier."""
+        """Subtracts an offset from all times."""
         self._times = array("q", (time - by_ns for time in self._times))
 
 
 @dataclass(slots=True)
 class Trace:
-    """A trace.
+    """A recorded trace.
 
     Attributes:
         path: its file.
-        is_complete: whether the file has its end; a killed program's has not.
-        base_ns: the Unix time of the first event, from which times count; None when the file does
-            not say.
-        facts: what the recorder says of the whole: versions, problems, clocks.
-        tracks: rows, in the order in which they appeared.
-        instants: marks, by their time.
-        counters: curves.
+        is_complete: whether the file is complete; the file of a killed program is not.
+        base_ns: Unix time of the first event, the origin of times; None if the file lacks it.
+        facts: metadata of the recorder: versions, problems, clocks.
+        tracks: rows, in order of appearance.
+        instants: marks, sorted by time.
+        counters: values over time.
         flows: arrows by name: "launch", "forward to backward".
-        event_count: slices, marks, samples and arrows.
+        event_count: number of slices, marks, samples and arrows.
     """
 
     path: Path
@@ -308,12 +307,12 @@ class Trace:
 
     @property
     def start_ns(self) -> int:
-        """When the first slice began; other events may come before it."""
+        """Start of the first slice; other events may be earlier."""
         return min((track.starts[0] for track in self.tracks if len(track)), default=0)
 
     @property
     def end_ns(self) -> int:
-        """When the last slice ended."""
+        """End of the last slice."""
         return max(
             (
                 start + duration
@@ -324,7 +323,7 @@ class Trace:
         )
 
     def slices(self, *categories: str) -> Iterator[SliceRef]:
-        """Yields the slices of some categories, or all, track by track."""
+        """Yields the slices of the given categories, or all, track by track."""
         if not categories:
             for track in self.tracks:
                 yield from track

@@ -1,4 +1,4 @@
-"""Turns the events of the runtime into parts of the trace: rows, slices, marks, samples, arrows."""
+"""Converts the runtime's events into parts of a trace: rows, slices, marks, samples, arrows."""
 
 import dataclasses
 import math
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Assembler"]
 
-# Python calls of ours, at the edges of a recording with stacks.
+# Our own Python calls, at the start and end of a recording with stacks.
 _OWN_CALL = re.compile(
     r"(^|/)npu_profiler/(\w+/)?\w+\.py\(|^torch/(autograd|profiler)/profiler\.py\("
 )
 
-# Our hooks around modules, among the program's calls: a module begins within one.
+# Our module hooks, among the program's calls: a module begins within a hook.
 _OWN_HOOK = re.compile(r"(^|/)npu_profiler/module_calls\.py\(")
 
-# Calls of the runtime, with their verb: they stand on the row of the thread that made them.
+# Runtime calls, by verb, which belong on the calling thread's row.
 _CALLS = {"launch": "launch", "sync": "synchronize"}
 _ON_DEVICE = {"program", "copy"}
-# "kernel" is an op of npu's own on the host: its row has torch's record of the op already.
+# "kernel" is an npu op on the host: torch's record of it is already on the row.
 _NOT_DRAWN = {"fallback", "kernel"}
 
-# OpenVINO's names of kernels end in it: "brgemm_avx512_amx_bf16", "jit_avx512_FP32".
+# Suffix of OpenVINO's kernel names: "brgemm_avx512_amx_bf16", "jit_avx512_FP32".
 _PRECISION = re.compile(r"_(f32|f16|bf16|i8|u8|i4|u4|i32|i64|fp32|fp16|boolean)$", re.IGNORECASE)
 
 
 class Assembler:
-    """Places events, piece by piece, on rows that the tracks give out."""
+    """Assigns events, chunk by chunk, to rows."""
 
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
-        self._programs: dict[int, Slice] = {}  # the latest by the thread that told it
-        # What layers read and wrote: as heard from each thread, and as written by program.
+        self._programs: dict[int, Slice] = {}  # the latest by reporting thread
+        # Inputs and outputs of layers: by reporting thread, and as written by program.
         self._shapes: dict[tuple[int, str], Mapping[str, object]] = {}
         self._told_shapes: dict[tuple[str, str], Mapping[str, object]] = {}
         self._origins = LayerOrigins()
         self._queues = Queues(tracks)
 
     def place(self, events: Iterable["Event"]) -> Piece:
-        """Places events that came one after the other."""
+        """Adds events, in order."""
         events = list(events)
         slices: list[Slice] = []
         instants: list[Instant] = []
@@ -59,7 +59,7 @@ class Assembler:
         flows: list[Flow] = []
         for event in events:
             if event.kind == "counter":
-                # JSON has no infinity and no NaN, and a picture of one would say nothing.
+                # JSON has no infinity or NaN, and a chart cannot show one.
                 if math.isfinite(event.value):
                     samples.append(self._sample(event))
             elif is_told_of_layers(event):
@@ -78,7 +78,7 @@ class Assembler:
                 slices.append(self._tracks.place_on_device(event))
             elif event.category in _CALLS:
                 slices.append(self._call(event))
-            elif event.category == "worker":  # of the threads of a kernel program
+            elif event.category == "worker":  # threads of a kernel program
                 track = self._tracks.thread(event.thread_id)
                 slices.append(
                     Slice(
@@ -87,12 +87,12 @@ class Assembler:
                 )
             elif event.category not in _NOT_DRAWN:
                 slices.append(self._tracks.place_on_host(event))
-        # A parent before its children, also where both begin at the same nanosecond.
+        # Parents before children, also if both begin at the same nanosecond.
         slices.sort(key=lambda item: (item.start_ns, -item.duration_ns))
         return Piece(slices, instants, samples, flows)
 
     def place_imports(self, calls: Iterable[ImportCall]) -> list[Slice]:
-        """Places imports on the rows of their threads, a parent before its children."""
+        """Adds imports to the rows of their threads, parents before children."""
         slices = [
             Slice(
                 self._tracks.thread(call.thread_id),
@@ -107,7 +107,7 @@ class Assembler:
         return slices
 
     def place_modules(self, calls: Iterable[ModuleCall]) -> list[Slice]:
-        """Places calls of modules on the rows of their threads, a parent before its children."""
+        """Adds module calls to the rows of their threads, parents before children."""
         slices = [
             Slice(
                 self._tracks.thread(call.thread_id),
@@ -130,10 +130,10 @@ class Assembler:
         own_thread_id: int | None,
         until_ns: int | None = None,
     ) -> Piece:
-        """Places what torch's profiler recorded until a time, put on the system's clock.
+        """Adds events of torch's profiler up to a time, converted to the system clock.
 
-        Windows are emptied while they are read: two forms of a million ops at once are too much
-        memory. A thread of ours is no part of the program.
+        Windows are emptied while they are read, because two copies of a million ops need too much
+        memory. Our own threads are left out.
         """
         slices = []
         flows = []
@@ -170,7 +170,7 @@ class Assembler:
         return Piece(slices=slices, flows=flows)
 
     def place_gaps(self, windows: Sequence[OpWindow], end_ns: int) -> Piece:
-        """Marks where ops are missing between windows, with the reason."""
+        """Marks gaps between windows, with the reason."""
         starts = [window.start_ns for window in windows] + [end_ns]
         return Piece(
             [
@@ -196,13 +196,13 @@ class Assembler:
         return placed
 
     def _layer(self, span: "Event") -> list[Slice]:
-        """A layer within its program, which came right before it on the same thread."""
+        """Returns a layer within its program, the previous report of the same thread."""
         program = self._programs.get(span.thread_id)
         if program is None:
             return []
         kernel = str(span.args.get("implementation", ""))
         precision = _PRECISION.search(kernel)
-        # A kernel program's layers have times of their own; others only tell how long they took.
+        # A kernel program's layers have start times; others have only durations.
         told_us = span.args.get("told_us")
         times = {"duration_us": told_us, "start": "laid out by execution order"}
         args = {
@@ -219,9 +219,9 @@ class Assembler:
         return [Slice(program.track, "layer", span.name, start_ns, end_ns - start_ns, args)]
 
     def _new_shapes(self, program: str, layer: "Event") -> dict[str, object]:
-        """What a layer read and wrote, unless an earlier run of the program has said the same.
+        """Returns the inputs and outputs of a layer if they differ from those of earlier runs.
 
-        Empty texts say that it is not known of this run, though it was of an earlier one.
+        Empty strings mean unknown for this run, but known for an earlier one.
         """
         heard = self._shapes.pop((layer.thread_id, layer.name), {})
         shapes = {key: heard.get(key, "") for key in ("inputs", "outputs")}
@@ -232,7 +232,8 @@ class Assembler:
         return shapes
 
     def _arrow(self, program: Slice, span: "Event") -> Flow:
-        # Viewers find the slice around it: the runtime makes each run an op of torch's as well.
+        # Viewers find the enclosing slice, because the runtime also makes each run an op of
+        # torch's.
         thread_id, time_ns = enqueued_by(span) or (span.thread_id, span.start_ns)
         return Flow(
             "launch",
@@ -264,7 +265,7 @@ class Assembler:
 
 
 class _Hooks:
-    """The calls of our own hooks among Python calls, by their threads."""
+    """Calls of our own hooks among Python calls, by thread."""
 
     def __init__(self, slices: Iterable[TorchSlice]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -273,12 +274,12 @@ class _Hooks:
         for item in sorted(hooks, key=lambda hook: hook.start_ns):
             ends = self._ends[item.thread_id]
             if ends and item.start_ns < ends[-1]:
-                continue  # what a hook calls
+                continue  # functions that a hook calls
             self._starts[item.thread_id].append(item.start_ns)
             ends.append(item.start_ns + item.duration_ns)
 
     def hold(self, item: TorchSlice) -> bool:
-        """Whether a call was made by a hook."""
+        """Whether a hook made the call."""
         starts = self._starts.get(item.thread_id)
         if starts is None:
             return False

@@ -36,7 +36,7 @@ _Interval = tuple[int, int]
 def read_schedules(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Reads the schedules of programs from the JSON of `npu-compiler check --target`.
 
-    Returns for each `name`, `target`, `compiler`, its estimate's fields, `layers` and `tasks`.
+    Each has `name`, `target`, `compiler`, the estimate's fields, `layers` and `tasks`.
     Raises [estimate-schedule] if one has no schedule.
     """
     programs = []
@@ -86,10 +86,10 @@ def write_schedule(programs: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def layer_parts(tasks: Sequence[_Task]) -> Iterator[tuple[int, int, int]]:
-    """Yields (layer, start_ns, end_ns): the layer to which each part of a run is counted.
+    """Yields (layer, start_ns, end_ns): the layer that each interval of a run is attributed to.
 
-    A moment counts for the layer that ends first of those with a task in it. So the work for later
-    layers, such as loading their weights, costs nothing while an earlier layer still runs.
+    An instant is attributed to the running layer that ends first. So the work for later layers,
+    such as loading their weights, is free while an earlier layer runs.
     """
     ends: dict[int, int] = {}
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -117,7 +117,7 @@ def layer_parts(tasks: Sequence[_Task]) -> Iterator[tuple[int, int, int]]:
 
 
 class _Rows:
-    """The rows of the picture: programs above, then engines."""
+    """Rows of the trace: programs above, then engines."""
 
     def __init__(self, note: str) -> None:
         self._process = f"npu:0 ({note})"
@@ -126,8 +126,8 @@ class _Rows:
         self._placed = 0
 
     def track(self, row: str, start_ns: int, end_ns: int) -> Track:
-        """Returns the row of a slice, or another where it overlaps; slices come by their ends."""
-        self._placed += 1  # as a thread's id, so that no slice holds another
+        """Returns the row of a slice, or another row on overlap; slices are sorted by end."""
+        self._placed += 1  # as a thread id, so that no slice contains another
         return self.named(row, self._lanes[row].place(start_ns, end_ns, self._placed))
 
     def named(self, row: str, lane: int = 0) -> Track:
@@ -167,7 +167,7 @@ def _program_slices(program: Mapping[str, Any], start_ns: int, rows: _Rows) -> l
 def _layer_slices(
     tasks: Sequence[_Task], layers: Sequence[Mapping[str, str]], track: Track, start_ns: int
 ) -> Iterator[Slice]:
-    """Yields the parts of each layer, each with the time of all and of each engine."""
+    """Yields the intervals of each layer, with the layer's time in total and per engine."""
     parts: dict[int, list[_Interval]] = {number: [] for number in range(len(layers))}
     for number, begin, end in layer_parts(tasks):
         parts[number].append((begin, end))
@@ -184,7 +184,7 @@ def _layer_slices(
 
 
 def _busy_ns(tasks: Sequence[_Task]) -> Mapping[tuple[int, str], int]:
-    """Returns how long each engine works for each layer, tasks side by side counted once."""
+    """Returns the busy time of each engine for each layer, overlapping tasks counted once."""
     busy: dict[tuple[int, str], int] = defaultdict(int)
     ends: dict[tuple[int, str], int] = defaultdict(int)
     for task in sorted(tasks, key=lambda one: one["start_ns"]):

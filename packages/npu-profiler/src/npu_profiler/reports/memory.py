@@ -1,4 +1,4 @@
-"""Curves of memory: one panel each, the peak marked, and bars of who holds it."""
+"""Memory charts: a panel per curve with its peak, and bars of the holders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TITLE = "Memory over time"
 
 
 def draw_memory(curves: Sequence[tuple[Counter, Peak | None]]) -> Chart:
-    """Draws curves below each other, each with its peak if it is known who holds it."""
+    """Draws curves below each other, each with its peak and holders if known."""
     heights = []
     for _, peak in curves:
         heights.append(_CURVE_HEIGHT)
@@ -32,7 +32,7 @@ def draw_memory(curves: Sequence[tuple[Counter, Peak | None]]) -> Chart:
             heights.append(_HEADING + _BAR_HEIGHT * len(peak.holders[:_MOST_BARS]))
     with own_style():
         figure = make_figure(_WIDTH, 36 + sum(heights), _TITLE)
-        # A part each: long names of holders leave the curves their width.
+        # Separate columns, so that long names of holders do not narrow the curves.
         parts = iter(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         for counter, peak in curves:
             axes = next(parts).subplots()
@@ -55,7 +55,7 @@ def _draw_curve(axes: Axes, counter: Counter) -> None:
     axes.set_yticks([0, highest], ["0", format_bytes(highest)])
     axes.set_xticks([edges[0], edges[-1]], [format_ms(start), format_ms(end)])
     title = f"{counter.process}: {counter.series}"
-    axes.set_title(title, loc="left", weight="bold", size=9, pad=18)  # above what marks the peak
+    axes.set_title(title, loc="left", weight="bold", size=9, pad=18)  # above the marker of the peak
 
 
 def _mark_peak(axes: Axes, peak: Peak, counter: Counter) -> None:

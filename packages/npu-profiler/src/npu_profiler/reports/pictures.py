@@ -1,4 +1,4 @@
-"""The file of a picture: its name, and the chart as SVG, as PNG or in a page of its own."""
+"""Chart files: SVG, PNG, or a separate HTML page, by suffix."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +15,9 @@ _PAGE = Path(__file__).with_name("picture.html")
 
 
 def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
-    """Returns the path of a picture that is to be written, with one of these suffixes.
+    """Returns the path of a chart file; its suffix must be one of these.
 
-    Raises [picture-format] for another suffix, and as check_writable.
+    Raises [picture-format] for another suffix, and the errors of check_writable.
     """
     if Path(name).suffix not in formats:
         raise TraceError(
@@ -28,9 +28,9 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
 
 
 def check_target(name: str) -> Path:
-    """Returns the path of a chart that is to be drawn; asked before the work that it shows.
+    """Returns the path of a chart file; call it before the work.
 
-    Raises as check_picture, and [plot-library] if matplotlib is missing.
+    Raises the errors of check_picture, and [plot-library] if matplotlib is missing.
     """
     path = check_picture(name)
     check_matplotlib("npu-profiler", TraceError)

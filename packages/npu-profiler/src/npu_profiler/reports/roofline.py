@@ -1,4 +1,4 @@
-"""The roofline as tables, by program and step, by type of layer and by layer, and as a picture."""
+"""Roofline tables by program and step, by layer type and by layer; and the chart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AMOUNTS = (
 
 
 def by_program(roofs: Sequence[Roof]) -> Table:
-    """One row for each program and step, and one for all."""
+    """One row per program and step, and a total."""
     groups: dict[tuple[str, str], list[Roof]] = {}
     for roof in roofs:
         groups.setdefault((roof.layer.program, roof.layer.step), []).append(roof)
@@ -57,7 +57,7 @@ def by_program(roofs: Sequence[Roof]) -> Table:
 
 
 def by_kind(roofs: Sequence[Roof]) -> Table:
-    """One row for each type of layer, the one that takes longest first."""
+    """One row per layer type, the longest first."""
     groups: dict[str, list[Roof]] = {}
     for roof in roofs:
         groups.setdefault(roof.layer.kind, []).append(roof)
@@ -74,7 +74,7 @@ def by_kind(roofs: Sequence[Roof]) -> Table:
 
 
 def by_layer(roofs: Sequence[Roof]) -> Table:
-    """One row for each layer, the one that takes longest first."""
+    """One row per layer, the longest first."""
     whole_ns = sum(roof.time_ns for roof in roofs)
     has_steps = any(roof.layer.step for roof in roofs)
     has_modules = any(roof.layer.module for roof in roofs)
@@ -105,7 +105,7 @@ def by_layer(roofs: Sequence[Roof]) -> Table:
 
 
 def unknown_kinds(roofs: Iterable[Roof]) -> Mapping[str, tuple[int, float]]:
-    """Types of layers without a roof: how many layers, and their time in nanoseconds."""
+    """Returns the layer types without a roof: number of layers, and time in nanoseconds."""
     found: dict[str, tuple[int, float]] = {}
     for roof in roofs:
         if roof.roof_ns is None:
@@ -134,20 +134,21 @@ def _total_row(total: RoofTotal, whole: RoofTotal) -> list[float | int | None]:
 
 
 def _rate(amount: float | None, time_ns: float) -> float | None:
-    """Billions a second."""
+    """Billions per second."""
     return amount / time_ns if amount is not None and time_ns else None
 
 
 _WIDTH, _HEIGHT = 900, 520
 _MOST_KINDS = len(PALETTE) - 1
-_LEAST_SIZE, _MOST_SIZE = 3.0, 24.0  # a dot's, in points
-_APART = 0.035  # words of two roofs, as a share of the height
+_LEAST_SIZE, _MOST_SIZE = 3.0, 24.0  # size of a dot in points
+_APART = 0.035  # minimum distance of two roof labels, relative to the height
 
 
 def draw_roofline(roofs: Sequence[Roof], peaks: Peaks, *, title: str) -> Chart:
-    """Draws layers that have operations and bytes as dots, as large as their time, under the roofs.
+    """Draws layers with known operations and bytes as dots under the roofs, sized by time.
 
-    The others are counted below. The memory's roof is a slope, that of each precision a level.
+    Other layers are counted below the chart. The memory roof is a slope, the roof of each precision
+    a horizontal line.
     """
     shown = [roof for roof in roofs if roof.flops and roof.size_bytes and roof.time_ns]
     shown.sort(key=lambda roof: -roof.time_ns)
@@ -191,7 +192,7 @@ def _draw_roofs(axes: Axes, levels: Mapping[str, float], slope: float) -> None:
     previous = math.inf
     for name, level in sorted(levels.items(), key=lambda item: -item[1]):
         axes.plot([min(level / slope, right), right], [level, level], color=INK, linewidth=1)
-        # Two precisions can reach the same: one word below the other.
+        # Two precisions may have the same peak: their labels go below each other.
         previous = min(math.log(level / low) / math.log(high / low), previous - _APART)
         axes.annotate(
             f"{name} {level:,.0f} GFLOP/s",
@@ -202,7 +203,7 @@ def _draw_roofs(axes: Axes, levels: Mapping[str, float], slope: float) -> None:
 
 
 def _draw_layers(axes: Axes, shown: Sequence[Roof]) -> list[str]:
-    """Draws a dot for each layer, the longest first; returns what each of them is."""
+    """Draws a dot per layer, the longest first; returns the labels."""
     times: dict[str, float] = {}
     for roof in shown:
         times[roof.layer.kind] = times.get(roof.layer.kind, 0) + roof.time_ns
@@ -249,7 +250,7 @@ def _point(roof: Roof) -> tuple[float, float]:
 
 
 def _decades(values: Sequence[float]) -> tuple[float, float]:
-    """The whole powers of ten around values."""
+    """Returns the powers of ten around the values."""
     least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return 10.0**least, 10.0 ** max(most, least + 1)
 

@@ -29,7 +29,7 @@ Rows = Iterator[Sequence[Any]]
 
 
 class Records(NamedTuple):
-    """A CSV table: what a row is, its columns with units, and what gives the rows of a trace."""
+    """A CSV table: what a row is, columns with units, and a function that returns the rows."""
 
     meaning: str
     header: str
@@ -135,7 +135,7 @@ def _steps(trace: Trace, _: list[Launch]) -> Rows:
 
 
 def _within(intervals: Sequence[Interval], step: Step) -> list[Interval]:
-    """The parts of rising intervals without overlaps that lie in a step."""
+    """Returns the parts of sorted disjoint intervals that are in a step."""
     first = max(bisect_right(intervals, (step.start_ns, 0)) - 1, 0)
     found = []
     for start, end in intervals[first:]:
@@ -147,7 +147,7 @@ def _within(intervals: Sequence[Interval], step: Step) -> list[Interval]:
 
 
 class _StepNumbers:
-    """Says in which step a moment is; "" if in none."""
+    """Finds the step of a time; "" if it is outside of steps."""
 
     def __init__(self, trace: Trace) -> None:
         self._steps = find_steps(trace)
@@ -191,7 +191,7 @@ RECORDS = {
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory for files, if it is not there; [output-unwritable] if that fails."""
+    """Creates a directory if missing; raises [output-unwritable] on failure."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -199,7 +199,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-    """Writes rows under a header; returns how many. [output-unwritable] if that fails."""
+    """Writes a header and rows; returns their number. Raises [output-unwritable] on failure."""
     count = 0
     try:
         with path.open("w", newline="") as file:

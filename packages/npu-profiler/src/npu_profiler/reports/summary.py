@@ -1,4 +1,4 @@
-"""The tables of a trace and the figures above them, for `npu-profiler summary` and the page."""
+"""Tables and figures of a trace, for `npu-profiler summary` and the HTML page."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +39,8 @@ View = Callable[[Trace, list[Launch]], Table]
 
 _NAME = attrgetter("name")
 
-# What a program does that none of its layers tells: its start, what binds its inputs, work of its
-# first run, layers below a microsecond.
+# Time of a program outside its layers: its start, binding of inputs, first-run work, and layers
+# below a microsecond.
 _OUTSIDE = "(outside of layers)"
 _NOTES = {
     "op": "no ops in this trace: the program ran none while it was recorded",
@@ -55,7 +55,7 @@ _NOTES = {
 
 
 def missing_note(view: str, trace: Trace) -> str:
-    """Says why a table is empty, and which option of `trace` would fill it."""
+    """Returns why a table is empty, and the option of `trace` that fills it."""
     if view in ("module", "line") and any(True for _ in trace.slices("layer")):
         call, option = ("a module", "--modules") if view == "module" else ("Python", "--stacks")
         return (
@@ -121,7 +121,7 @@ def _layers(trace: Trace, _: list[Launch]) -> Table:
         return _estimated_layers(trace, rows)
     columns = [Column("layer", "layer"), Column("program", "program")]
     cells: list[Sequence[str]] = [(row.name, row.program) for row in rows]
-    if any(row.module for row in rows):  # the model's words, before the compiler's
+    if any(row.module for row in rows):  # the model's names before the compiler's
         columns.insert(0, Column("module", "module"))
         cells = [(row.module, own_name(row.name, row.module), row.program) for row in rows]
     outside = [_OUTSIDE if column.key == "layer" else "" for column in columns]
@@ -147,7 +147,7 @@ def _layer_table(
     first_cells: Sequence[Sequence[object]],
     outside: Sequence[object],
 ) -> Table:
-    """The table; `outside` begins the row of the time that belongs to no layer."""
+    """Returns the table of layers; `outside` names the row of the time outside of layers."""
     whole = layered_program_ns(trace)
     runs = len({layer.parent for layer in trace.slices("layer")} - {None})
     columns = [
@@ -209,7 +209,7 @@ def _estimated(
     rows: Sequence[LayerRow],
     first_cells: Sequence[Sequence[object]],
 ) -> Table:
-    """The table of a compiler's schedule, in which each layer has the time of each engine."""
+    """Returns the table of a compiler's schedule, with the time of each engine per layer."""
     whole = layered_program_ns(trace)
     columns = [*first, Column("total_ns", "total ms", "ns"), Column("share", "share", "share")]
     columns += [Column(f"{name.lower()}_ns", f"{name} ms", "ns") for name in ENGINES]
@@ -245,7 +245,7 @@ def _origins(trace: Trace, title: str, key: str, rows: Sequence[OriginRow]) -> T
         Column("layers", "layer runs", "count"),
         Column("layer_ns", "layer ms", "ns"),
     ]
-    if trace.estimate:  # of a host nothing is known
+    if trace.estimate:  # an estimate has no host
         columns = [Column(key, key), Column("layers", "layers", "count"), columns[-1]]
     else:
         title = f"{title} by device and host time"
@@ -259,7 +259,7 @@ def _part(value: float, whole: float) -> float | None:
 
 
 def _labelled(view: View) -> View:
-    """The view whose titles say of an estimate that it is one."""
+    """Returns the view with titles that mark an estimate."""
 
     def labelled(trace: Trace, launched: list[Launch]) -> Table:
         table = view(trace, launched)
@@ -283,7 +283,7 @@ _MANY = 5
 
 
 def heading_lines(trace: Trace) -> list[str]:
-    """What the trace is, and what is missing in it."""
+    """Returns lines about the trace, and about missing parts."""
     made_with = ", ".join(
         f"{name} {trace.facts[name]}" for name in ("npu-profiler", "torch") if name in trace.facts
     )
@@ -302,7 +302,7 @@ def heading_lines(trace: Trace) -> list[str]:
 
 
 def figure_lines(trace: Trace, found: Overview) -> list[str]:
-    """The figures, of a recording or of an estimate."""
+    """Returns the figures of a recording or an estimate."""
     return _estimate_lines(trace.estimate) if trace.estimate else _overview_lines(found)
 
 

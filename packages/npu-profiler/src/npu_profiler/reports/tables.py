@@ -1,4 +1,4 @@
-"""Tables: rows under columns with a unit, as text for a terminal, and curves in one line."""
+"""Tables: rows under columns with units, as text for a terminal; and curves in one line."""
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -27,15 +27,15 @@ Unit = Literal["text", "count", "ns", "share", "change", "bytes", "number", "roo
 class Column:
     """A column."""
 
-    key: str  # for programs, with the unit in it: "self_ns"
-    title: str  # for people: "self ms"
-    # Of its values: times are nanoseconds, shares, changes and parts of a roof are parts of one.
+    key: str  # key for programs, with the unit: "self_ns"
+    title: str  # title for people: "self ms"
+    # Kind of values: times are nanoseconds; shares, changes and roof shares are fractions of 1.
     unit: Unit = "text"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, each with a value or None for each column."""
+    """Rows with a value or None per column."""
 
     title: str
     columns: Sequence[Column]
@@ -49,27 +49,27 @@ class Table:
         items: Iterable[Any],
         **cells: Callable[[Any], Any],
     ) -> "Table":
-        """Makes a table with one row for each item.
+        """Creates a table with one row per item.
 
-        A cell is the item's attribute that its column's key names, or what `cells` gives for that
+        A cell is the item's attribute named by the column's key, or the value of `cells` for that
         key.
         """
         getters = [cells.get(column.key) or attrgetter(column.key) for column in columns]
         return cls(title, columns, [tuple(get(item) for get in getters) for item in items])
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows by the columns' keys."""
+        """Returns the rows as dictionaries by column key."""
         keys = [column.key for column in self.columns]
         return [dict(zip(keys, row, strict=True)) for row in self.rows]
 
 
-# What a column of text has at least, before it is shortened to fit the terminal.
+# The minimum width of a text column, before it is shortened to fit the terminal.
 _LEAST_TEXT = 24
 _NO_VALUE = "-"
 
 
 def format_table(table: Table, *, limit: int = 0) -> list[str]:
-    """Returns lines: title, head, rows up to a limit (0 for all), and how many more there are."""
+    """Returns lines: title, head, rows up to a limit (0: all), and the number of omitted rows."""
     rows = list(table.rows[:limit] if limit else table.rows)
     cells = [[column.title for column in table.columns]]
     cells += [
@@ -87,12 +87,12 @@ def format_table(table: Table, *, limit: int = 0) -> list[str]:
 
 
 def format_ms(ns: float) -> str:
-    """Milliseconds with the digits that a reader needs: "1,234.5 ms", "0.0123 ms"."""
+    """Formats milliseconds with enough digits: "1,234.5 ms", "0.0123 ms"."""
     return f"{_ms(ns)} ms"
 
 
 def format_bytes(size: float) -> str:
-    """Bytes with a binary unit: "1.5 MiB"."""
+    """Formats bytes with a binary unit: "1.5 MiB"."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
@@ -102,12 +102,12 @@ def format_bytes(size: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A part of one, in percent: "12.3 %"."""
+    """Formats a fraction in percent: "12.3 %"."""
     return f"{share:.1%}".replace("%", " %")
 
 
 def format_change(change: float) -> str:
-    """A relative change, in percent with its sign: "+12.3 %"."""
+    """Formats a relative change in percent with its sign: "+12.3 %"."""
     return f"{change:+.1%}".replace("%", " %")
 
 
@@ -138,7 +138,7 @@ def _ms(ns: float) -> str:
 
 
 def _fit(widths: list[int], is_text: Sequence[bool]) -> None:
-    """Shortens the widest columns of text until a line fits the terminal."""
+    """Shortens the widest text columns until a line fits the terminal."""
     room = shutil.get_terminal_size((120, 24)).columns - 2 * len(widths)
     while sum(widths) > room:
         texts = [at for at, text in enumerate(is_text) if text and widths[at] > _LEAST_TEXT]
@@ -149,7 +149,7 @@ def _fit(widths: list[int], is_text: Sequence[bool]) -> None:
 
 
 def _shortened(text: str, width: int) -> str:
-    """The begin and the end: names of one model often differ in their end alone."""
+    """Keeps both ends: names of a model often differ only at their end."""
     tail = (width - 3) // 3
     return f"{text[: width - 3 - tail]}...{text[-tail:]}"
 
@@ -163,7 +163,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) 
 
 
 def own_name(layer: str, module: str) -> str:
-    """Returns a layer's name without the module that stands in a column of its own."""
+    """Returns a layer's name without its module, which has a separate column."""
     return layer.removesuffix(f" {module}") if module else layer
 
 
@@ -173,7 +173,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 def bin_highest(
     times: Sequence[int], values: Sequence[float], *, start_ns: int, end_ns: int, bins: int
 ) -> list[float]:
-    """The highest value within each of the parts of an interval.
+    """Returns the highest value in each part of an interval.
 
     A curve keeps its value until the next sample, and is 0 before the first.
     """
@@ -192,7 +192,7 @@ def bin_highest(
 
 
 def sparkline(heights: Sequence[float]) -> str:
-    """Blocks from 0 to the highest value."""
+    """Draws values as blocks, from 0 to the highest value."""
     top = max(heights, default=0.0)
     if top <= 0:
         return _BLOCKS[0] * len(heights)

@@ -1,1 +1,1 @@
-"""Layers of a trace against what the device can do: arithmetic per precision, and its memory."""
+"""Roofline: layers of a trace against the device's peaks of arithmetic and memory bandwidth."""

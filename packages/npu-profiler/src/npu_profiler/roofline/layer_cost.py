@@ -1,8 +1,8 @@
-"""Floating-point operations and bytes of one run of a layer, from what it read and wrote.
+"""Floating-point operations and bytes of one run of a layer, from its inputs and outputs.
 
-Formulas are written for the layer types of OpenVINO's CPU plugin. A type that is not here has no
-known operations: it is reported as such, never estimated. A call of a function (exp, tanh) counts
-as one operation, and a multiply-add as two.
+The formulas are for the layer types of OpenVINO's CPU plugin. Other types are reported as unknown,
+never estimated. A call of a function (exp, tanh) counts as one operation, and a multiply-add as
+two.
 """
 
 import math
@@ -21,11 +21,11 @@ _UNIT_BITS = {"boolean": 8}
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """What a layer reads or writes."""
+    """An input or output of a layer."""
 
-    dtype: str  # as OpenVINO prints it: "f32", "bf16", "u4", "boolean"
-    shape: tuple[int, ...] | None  # its sizes; None when one of them is not known
-    bits: int | None  # of one element; None for a dtype without a size
+    dtype: str  # in OpenVINO's spelling: "f32", "bf16", "u4", "boolean"
+    shape: tuple[int, ...] | None  # its shape; None if a size is unknown
+    bits: int | None  # per element; None for a dtype without a size
 
     @property
     def size(self) -> int | None:
@@ -34,33 +34,33 @@ class Array:
 
     @property
     def size_bytes(self) -> float | None:
-        """Its bytes; an empty one has none, whatever its dtype."""
+        """Size in bytes; 0 if empty, whatever the dtype."""
         if self.size == 0:
             return 0.0
         return None if self.size is None or self.bits is None else self.size * self.bits / 8
 
     @property
     def is_float(self) -> bool:
-        """Whether its numbers are floating-point."""
+        """Whether the dtype is floating-point."""
         return self.dtype.startswith(_FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of a layer takes at least."""
+    """The minimum cost of one run of a layer."""
 
-    flops: float | None  # Floating-point operations; None when the type is not known
-    size_bytes: float | None  # read and written, each array once; None when a shape is not known
+    flops: float | None  # Floating-point operations; None if the type is unknown.
+    size_bytes: float | None  # read and written, each array once; None if a shape is unknown
 
 
 def parse_arrays(text: str) -> tuple[Array, ...]:
-    """Reads what a trace says of a layer's inputs or outputs, such as "f32[1,64] bf16[64,8]"."""
+    """Parses a trace's description of inputs or outputs, such as "f32[1,64] bf16[64,8]"."""
     return tuple(_array(*found.groups()) for found in _ARRAY.finditer(text))
 
 
 def count_cost(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Cost:
     """Counts operations and bytes of a layer of a type such as "FullyConnected"."""
-    # What is only written to a state has no outputs.
+    # A layer that only writes a state has no outputs.
     arrays = (*inputs, *outputs)
     if not arrays or any(array.shape is None for array in arrays):
         return Cost(None, None)
@@ -90,7 +90,7 @@ def _flops(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> floa
         source = inputs[0] if inputs else outputs[0]
     if per_element is None:
         return None
-    # Arithmetic of indices and masks is no floating-point work.
+    # Arithmetic on indices and masks is not floating-point work.
     if not any(array.is_float for array in inputs):
         return 0.0
     return float(per_element * _count(source))
@@ -101,10 +101,11 @@ def _size_bytes(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) ->
         return 0.0
     read: Sequence[Array] = inputs
     if kind in _PICKS:
-        # Of the source only what is picked is read.
+        # Only the gathered part of the source is read.
         read = [*inputs[1:], outputs[0]]
     elif kind == _CACHED_ATTENTION and len(outputs) == 3:
-        # The cache is read once, as the outputs say it; what it was before is the same memory.
+        # The cache is read once, with the size of the outputs; its previous value is the same
+        # memory.
         read = inputs[:-2]
     sizes = [array.size_bytes for array in (*read, *outputs)]
     known = [size for size in sizes if size is not None]
@@ -112,7 +113,7 @@ def _size_bytes(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) ->
 
 
 def _matmul(inputs: Sequence[Array], outputs: Sequence[Array]) -> float | None:
-    """2 M N K for each of a batch; a may be stored transposed, so K is what is left beside M."""
+    """2 M N K per batch element; a may be transposed, so K is derived from its size and M."""
     a, out = _shape(inputs[0]), _shape(outputs[0])
     if len(a) < 2 or len(out) < 2 or 0 in out:
         return None if 0 not in out else 0.0
@@ -126,7 +127,7 @@ def _fully_connected(inputs: Sequence[Array], outputs: Sequence[Array]) -> float
 
 
 def _several_products(inputs: Sequence[Array], _outputs: Sequence[Array]) -> float | None:
-    """Products of the same rows with several weights, such as those of query, key and value."""
+    """Products of the same rows with several weights, such as query, key and value."""
     x = _shape(inputs[0])
     if not x:
         return None
@@ -136,7 +137,7 @@ def _several_products(inputs: Sequence[Array], _outputs: Sequence[Array]) -> flo
 
 
 def _convolution(inputs: Sequence[Array], outputs: Sequence[Array]) -> float | None:
-    """Each output is a product with the weights of its channel; groups have theirs in front."""
+    """Each output is a dot product with its channel's weights; groups come first in the weights."""
     out = _shape(outputs[0])
     if len(inputs) < 2 or len(out) < 2 or 0 in out:
         return None
@@ -144,7 +145,7 @@ def _convolution(inputs: Sequence[Array], outputs: Sequence[Array]) -> float | N
 
 
 def _deconvolution(inputs: Sequence[Array], _outputs: Sequence[Array]) -> float | None:
-    """Each input is spread over the weights of its channel."""
+    """Each input is multiplied by its channel's weights."""
     x = _shape(inputs[0])
     if len(inputs) < 2 or len(x) < 2 or 0 in x:
         return None
@@ -152,7 +153,7 @@ def _deconvolution(inputs: Sequence[Array], _outputs: Sequence[Array]) -> float 
 
 
 def _attention(inputs: Sequence[Array], outputs: Sequence[Array]) -> float | None:
-    """Scores, softmax (5 per score) and the sum of values, over (batch, heads, length, size)."""
+    """Scores, softmax (5 per score) and weighted values, for (batch, heads, length, size)."""
     query, out = _shape(inputs[0]), _shape(outputs[0])
     keys = _shape(outputs[1] if len(outputs) == 3 else inputs[1])
     if len(query) != 4 or len(keys) != 4 or len(out) != 4:
@@ -176,7 +177,7 @@ _FORMULAS: dict[str, Callable[[Sequence[Array], Sequence[Array]], float | None]]
     "FullyConnected": _fully_connected,
     "FullyConnectedCompressed": _fully_connected,
     "MatMul": _matmul,
-    "Linear": _several_products,  # of npu-ops' kernel programs
+    "Linear": _several_products,  # npu-ops' kernel programs
     "QKVProjection": _several_products,
     "LLMMLP": _several_products,
     "Convolution": _convolution,
@@ -240,19 +241,19 @@ _ONE = (
     "Tanh",
 )
 
-# The operations of each element that is written.
+# Operations per written element.
 _PER_OUTPUT = {
     **dict.fromkeys(_ONE, 1),
     "MulAdd": 2,
     "RoPE": 3,  # two products and their sum
-    "Softmax": 5,  # greatest, difference, exponential, sum, quotient
+    "Softmax": 5,  # maximum, difference, exponential, sum, quotient
     "LogSoftmax": 5,
     "RMS": 4,  # square, sum, two products
     "MVN": 5,  # sum, difference, square and its sum, product
     "NormalizeL2": 3,
 }
 
-# The operations of each element that is read.
+# Operations per read element.
 _PER_INPUT = {
     "AvgPool": 1,
     "CumSum": 1,
@@ -304,7 +305,7 @@ _Arrays = Sequence[Array]
 
 
 def costs_of_layers(trace: Trace) -> Iterator[tuple[SliceRef, _Arrays, Cost]]:
-    """Yields the runs of layers by their begin, each with what it read and its cost."""
+    """Yields runs of layers by start time, each with its inputs and its cost."""
     shapes: dict[tuple[str, str], tuple[_Arrays, _Arrays]] = {}
     for item in sorted(trace.slices("layer"), key=lambda one: one.start_ns):
         args = item.args

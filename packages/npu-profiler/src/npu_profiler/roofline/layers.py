@@ -1,4 +1,4 @@
-"""The layers of a trace, each with its time, its operations and bytes, and the roof above it."""
+"""Layers of a trace, with their time, operations, bytes, and roof."""
 
 import statistics
 from bisect import bisect_right
@@ -18,47 +18,47 @@ _SPELLINGS = {"fp32": "f32", "fp16": "f16"}
 
 @dataclass(slots=True)
 class LayerRuns:
-    """The runs of one layer that were recorded."""
+    """The recorded runs of one layer."""
 
-    program: str  # whose layer it is
-    step: str  # "prefill" or "decode" when it ran within one; otherwise empty
-    name: str  # the layer's
+    program: str  # name of the program
+    step: str  # "prefill" or "decode" if it ran within one; otherwise empty
+    name: str  # name of the layer
     kind: str  # its type: "FullyConnected"
-    precision: str  # what it computes in: "bf16"; empty when nothing tells
-    module: str = ""  # path of the torch module that it comes from; empty where that is not known
+    precision: str  # precision: "bf16"; empty if unknown
+    module: str = ""  # path of its torch module; empty if unknown
     times_ns: list[int] = field(default_factory=list)  # of each run
-    flops: list[float | None] = field(default_factory=list)  # of each run; None where unknown
-    sizes_bytes: list[float | None] = field(default_factory=list)  # of each run; None where unknown
+    flops: list[float | None] = field(default_factory=list)  # of each run; None if unknown
+    sizes_bytes: list[float | None] = field(default_factory=list)  # of each run; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """A layer under its roof; amounts are those of one run."""
+    """A layer with its roof; amounts are per run."""
 
-    layer: LayerRuns  # its runs
+    layer: LayerRuns  # number of runs
     time_ns: float  # the median
-    flops: float | None  # the mean; None when they are not known
-    size_bytes: float | None  # the mean; None when they are not known
-    # What the arithmetic takes at the peak of its precision; None when not known.
+    flops: float | None  # the mean; None if unknown
+    size_bytes: float | None  # the mean; None if unknown
+    # Time of the arithmetic at the peak of its precision; None if unknown.
     compute_ns: float | None
-    memory_ns: float | None  # what the bytes take at the peak of the memory; None when not known
+    memory_ns: float | None  # time of the bytes at the peak of the memory; None if unknown
 
     @property
     def roof_ns(self) -> float | None:
-        """The least time that the device could take for it."""
+        """The least time that the device needs for it."""
         if self.compute_ns is None or self.memory_ns is None:
             return None
         return max(self.compute_ns, self.memory_ns)
 
     @property
     def share(self) -> float | None:
-        """What it reaches of the roof; above 1 when its data came from a cache."""
+        """Fraction of the roof that it reaches; above 1 if its data came from a cache."""
         roof_ns = self.roof_ns
         return roof_ns / self.time_ns if roof_ns and self.time_ns else None
 
     @property
     def bound(self) -> str:
-        """Which of the two sets the roof: "memory" or "compute"; "unknown" without a roof."""
+        """The limiting resource: "memory" or "compute"; "unknown" without a roof."""
         if self.compute_ns is None or self.memory_ns is None:
             return "unknown"
         if self.compute_ns == self.memory_ns == 0:
@@ -67,7 +67,7 @@ class Roof:
 
     @property
     def intensity(self) -> float | None:
-        """Operations for each byte."""
+        """Operations per byte."""
         if self.flops is None or not self.size_bytes:
             return None
         return self.flops / self.size_bytes
@@ -75,26 +75,26 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class RoofTotal:
-    """Several layers together; amounts are those of one run."""
+    """Totals of several layers; amounts are per run."""
 
-    layers: int  # how many
-    time_ns: float  # of all of them
-    flops: float  # of those whose operations are known
-    size_bytes: float  # of those whose bytes are known
-    roofed_ns: float  # time of those that have a roof
-    roof_ns: float  # the sum of their roofs
-    memory_ns: float  # time of those whose roof is the memory's
+    layers: int  # number of layers
+    time_ns: float  # of all layers
+    flops: float  # of layers with known operations
+    size_bytes: float  # of layers with known bytes
+    roofed_ns: float  # time of layers with a roof
+    roof_ns: float  # sum of the roofs
+    memory_ns: float  # time of memory-bound layers
 
     @property
     def share(self) -> float | None:
-        """What the layers with a roof reach of it."""
+        """Fraction of the roof that layers with a roof reach."""
         return self.roof_ns / self.roofed_ns if self.roofed_ns and self.roof_ns else None
 
 
 def collect_layers(trace: Trace) -> list[LayerRuns]:
-    """Gathers the runs of each layer; prefill and decode of one program are two.
+    """Groups runs by layer; prefill and decode of a program are separate.
 
-    Raises [trace-no-layers], or [trace-no-shapes] if they do not say what they read and wrote.
+    Raises [trace-no-layers], or [trace-no-shapes] if inputs and outputs were not recorded.
     """
     step_at = _StepFinder(trace)
     found: dict[tuple[str, str, str, str], LayerRuns] = {}
@@ -120,13 +120,13 @@ def collect_layers(trace: Trace) -> list[LayerRuns]:
 
 
 def find_roofs(layers: Iterable[LayerRuns], peaks: Peaks) -> list[Roof]:
-    """Sets each layer under the peaks of the device; the longest first."""
+    """Computes the roof of each layer from the device's peaks; the longest layer first."""
     roofs = [_roof(layer, peaks) for layer in layers]
     return sorted(roofs, key=lambda roof: -roof.time_ns)
 
 
 def sum_roofs(roofs: Sequence[Roof]) -> RoofTotal:
-    """Adds layers up."""
+    """Returns the totals of layers."""
     roofed = [roof for roof in roofs if roof.roof_ns is not None]
     return RoofTotal(
         layers=len(roofs),
@@ -154,7 +154,7 @@ def _check(trace: Trace, *, has_layers: bool, has_shapes: bool) -> None:
 
 
 class _StepFinder:
-    """Finds the step of npu-llm around a moment."""
+    """Finds the step of npu-llm at a time."""
 
     def __init__(self, trace: Trace) -> None:
         spans = sorted(trace.slices(*_STEPS), key=lambda one: one.start_ns)
@@ -168,15 +168,15 @@ class _StepFinder:
 
 
 def _time_ns(item: SliceRef, args: Mapping[str, object]) -> int:
-    """What the device told; the slice may be drawn shorter."""
+    """The time reported by the device; the slice may be shorter."""
     told_us = args.get("duration_us")
     return told_us * 1000 if isinstance(told_us, int) else item.duration_ns
 
 
 def _precision(args: Mapping[str, object], inputs: Sequence[Array]) -> str:
-    """The kernel's, unless that is of integers while numbers are floating-point: Select, say.
+    """The kernel's precision, unless it is an integer type for floating-point data (Select).
 
-    A kernel program's products quantize their rows where their weights are integers.
+    Matrix products of a kernel program quantize their inputs if the weights are integers.
     """
     told = str(args.get("precision") or "")
     if args.get("type") == "Linear":
@@ -204,6 +204,6 @@ def _roof(layer: LayerRuns, peaks: Peaks) -> Roof:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of the runs that tell; sizes that change from run to run are not read in each of them."""
+    """The mean of known values; dynamic sizes are not read in every run."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

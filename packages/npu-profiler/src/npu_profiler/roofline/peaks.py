@@ -1,4 +1,4 @@
-"""What the device reaches at best: arithmetic per precision, and bytes per second of its memory."""
+"""Measured peaks of a device: arithmetic per precision, and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["ABOVE_PEAK", "PRECISIONS", "Peaks", "find_peaks", "product_model", "
 
 
 def product_model(*, rows: int, size: int, dtype: str) -> str:
-    """The product of x (rows, size) and a transposed constant (size, size), all of its weights.
+    """Builds a product of x (rows, size) and a transposed constant (size, size) of equal weights.
 
-    The dtype is as IR spells it: "f32", "bf16", "f16".
+    The dtype is in IR's spelling: "f32", "bf16", "f16".
     """
     size_bytes = size * size * (4 if dtype == "f32" else 2)
     weight = (
@@ -43,7 +43,7 @@ def product_model(*, rows: int, size: int, dtype: str) -> str:
 
 
 def relu_model(*, size: int) -> str:
-    """The ReLU of x (size,) in float32."""
+    """Builds a ReLU of x (size,) in float32."""
     relu = (
         '<layer id="1" name="relu" type="ReLU" version="opset1">'
         f"<input>{_port(0, 'f32', (size,))}</input><output>{_port(1, 'f32', (size,))}</output>"
@@ -54,7 +54,7 @@ def relu_model(*, size: int) -> str:
 
 
 def _ends(shape: Sequence[int], dtype: str, *, last_id: int) -> tuple[str, str]:
-    """The input and the output."""
+    """Returns the input and the output."""
     sizes = ",".join(map(str, shape))
     first = (
         '<layer id="0" name="x" type="Parameter" version="opset1">'
@@ -95,14 +95,14 @@ ABOVE_PEAK = (
 )
 
 _FILE = "peaks.json"
-# Long enough that starting a run does not count, short enough for some twenty runs in a second.
+# Long enough to hide the start of a run, short enough for about twenty runs per second.
 _PRODUCT_SIZE = 2048
-# 268 MB: several times what caches hold.
+# 268 MB: several times the size of caches.
 _ROW_SIZE = 8192
 _RELU_SIZE = 1 << 26
 _PROBE_S = 0.7
 _LEAST_RUNS = 5
-# Of the processors' time during a probe's best run; below it something else was running.
+# Share of processor time during a probe's best run; below it, other processes were running.
 _QUIET_SHARE = 0.85
 
 
@@ -110,12 +110,12 @@ _QUIET_SHARE = 0.85
 class Peaks:
     """Peaks of one device."""
 
-    device: str  # what was measured: product, driver version, threads
-    bytes_per_s: float  # of its memory
+    device: str  # measured device: product, driver version, threads
+    bytes_per_s: float  # of the memory
     flops_per_s: Mapping[str, float]  # by precision: "f32", "bf16", "f16"
 
     def lines(self) -> list[str]:
-        """The text for a terminal."""
+        """Returns text for a terminal."""
         rates = ", ".join(
             f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in self.flops_per_s.items()
         )
@@ -132,9 +132,9 @@ def find_peaks(
     is_fresh: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Peaks:
-    """The peaks of a device: those that were measured earlier, and what is missing of them now.
+    """Returns the peaks of a device, cached or measured now.
 
-    Precisions that no probe knows are left out; a probe takes one to three seconds. Raises
+    Precisions without a probe are left out; a probe takes one to three seconds. Raises
     [roofline-device] if the device cannot be opened.
     """
     device = _describe(device_index)
@@ -159,7 +159,7 @@ def find_peaks(
 
 
 def _describe(device_index: int) -> str:
-    # Heavy, and a file that is not there should not wait for it.
+    # A heavy import, which a missing file should not wait for.
     import torch
 
     from npu_runtime import info
@@ -179,7 +179,7 @@ def _describe(device_index: int) -> str:
 
 
 def _measure_product(precision: str, device_index: int) -> tuple[float, bool]:
-    """Operations a second, and whether nothing else was running."""
+    """Returns operations per second, and whether the machine was otherwise idle."""
     import torch
 
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
@@ -195,9 +195,9 @@ def _measure_product(precision: str, device_index: int) -> tuple[float, bool]:
 
 
 def _measure_bandwidth(device_index: int) -> tuple[float, bool]:
-    """The better of reading a large matrix once, and of reading and writing a long vector.
+    """Measures the faster of reading a large matrix, and of reading and writing a long vector.
 
-    Returns bytes a second, and whether nothing else was running.
+    Returns bytes per second, and whether the machine was otherwise idle.
     """
     import torch
 
@@ -221,12 +221,12 @@ def _best_time(
     precision: str,
     device_index: int,
 ) -> tuple[float, bool]:
-    """Seconds of the best run, and whether it had the processors for itself."""
+    """Returns the seconds of the best run, and whether the machine was otherwise idle."""
     import torch
 
     import npu_runtime
 
-    # A view of bytes: numpy has no bfloat16.
+    # A view as bytes: numpy has no bfloat16.
     stored = None if weights is None else weights.view(torch.uint8)
     program = npu_runtime.load_program(
         model.encode(),
@@ -255,7 +255,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
-        return {}  # measured again; a file that we write is no input to complain about
+        return {}  # measured again; a broken cache file is not the user's error
     return found if isinstance(found, dict) else {}
 
 

@@ -1,1 +1,1 @@
-"""What torch's own profiler records, and how it is read and placed on our clock."""
+"""Records of torch's own profiler: windows, export files, clock alignment."""

@@ -1,7 +1,7 @@
-"""Reads the Chrome trace that torch's profiler exports, one event at a time.
+"""Reads the Chrome trace of torch's profiler, one event at a time.
 
-The export is the public face of the recording and the smallest: the lists that torch builds in
-Python from it take three times the memory.
+The export is the public form of the recording and the smallest: torch's Python lists of events take
+three times the memory.
 """
 
 import json
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClockMark:
-    """An event of torch's, and the system clock right before and after it; Unix epoch, in ns."""
+    """An event of torch's, with the system clock right before and after it; Unix epoch, in ns."""
 
     before_ns: int
     after_ns: int
@@ -34,19 +34,19 @@ class ClockMark:
 
 @dataclass(frozen=True, slots=True)
 class ClockAlignment:
-    """What to subtract from torch's times, and how wrong that may be."""
+    """The offset to subtract from torch's times, and its error bound."""
 
-    offset_ns: int  # Torch's clock minus the system clock; 0 when the marks do not contradict that
-    error_ns: int | None  # the true offset is at most this far away; None when there were no marks
-    marks: int  # how many marks that rests on
+    offset_ns: int  # Torch's clock minus the system clock; 0 if the marks allow it
+    error_ns: int | None  # bound of the offset's error; None without marks
+    marks: int  # number of marks used
 
 
 def align(marks: Sequence[ClockMark]) -> ClockAlignment:
-    """Finds the offset that all marks allow.
+    """Computes the offset that all marks allow.
 
-    A mark says: the offset lies within [torch - after, torch - before]. The narrowest statement is
-    the intersection over all marks; when the clocks drifted there is none, and the median of the
-    middles is taken with the largest deviation as its error.
+    A mark bounds the offset to [torch - after, torch - before]. The result is the intersection over
+    all marks. If the clocks drifted it is empty, and the result is the median of the midpoints with
+    the largest deviation as its error.
     """
     if not marks:
         return ClockAlignment(0, None, 0)
@@ -71,11 +71,11 @@ def align(marks: Sequence[ClockMark]) -> ClockAlignment:
 
 CHUNK_CHARS = 1 << 20
 
-# What kineto writes with every event and nobody reads: numbers of its own bookkeeping.
+# Bookkeeping that kineto writes with every event and no reader needs.
 BOOKKEEPING = frozenset({"External id", "Record function id", "Ev Idx", "Python id"})
 
-# An ordinary op exactly as kineto lays it out, with bookkeeping at most: nine of ten events, read
-# four times as fast as by the JSON decoder (2026-11). Whatever looks different goes to the decoder.
+# The layout of an ordinary op in kineto's files, nine of ten events: this is four times as fast as
+# the JSON decoder (2026-11), which handles the other events.
 _PLAIN_OP = re.compile(
     r"""\{\s+"ph":\ "X",\s+"cat":\ "(\w+)",\s+"name":\ "([^"\\]*)",\s+"pid":\ \d+,\s+"tid":\ (\d+),
     \s+"ts":\ (\d+)\.(\d{3}),\s+"dur":\ (\d+)\.(\d{3})\s*,\s+"args":\ \{
@@ -91,9 +91,9 @@ _THREAD_NAME = re.compile(r"^thread \d+ \((.*)\)$")
 class TorchSlice:
     """An op, an annotation or a Python call, on the torch clock (Unix epoch ns)."""
 
-    category: str  # Kineto's: "cpu_op", "user_annotation", "python_function"
+    category: str  # kineto's category: "cpu_op", "user_annotation", "python_function"
     name: str
-    thread_id: int  # the OS id of the thread
+    thread_id: int  # OS id of the thread
     start_ns: int
     duration_ns: int
     args: dict[str, Any] | None
@@ -101,7 +101,7 @@ class TorchSlice:
 
 @dataclass(frozen=True, slots=True)
 class TorchFlow:
-    """From a forward op to the backward function that belongs to it."""
+    """An arrow from a forward op to its backward function."""
 
     source_thread_id: int
     source_ns: int
@@ -111,12 +111,12 @@ class TorchFlow:
 
 @dataclass(frozen=True, slots=True)
 class KinetoFile:
-    """All that one window of torch's profiler recorded."""
+    """The recording of one window of torch's profiler."""
 
     slices: list[TorchSlice]
     flows: list[TorchFlow]
-    thread_names: dict[int, str]  # the OS's name of each thread, by its OS id
-    unreadable: int  # how many events the file holds that are no JSON
+    thread_names: dict[int, str]  # OS name of each thread, by OS id
+    unreadable: int  # number of events that are not valid JSON
 
 
 def read_kineto_file(path: Path) -> KinetoFile:
@@ -180,7 +180,7 @@ def _slice(event: dict[str, Any], base_ns: int) -> TorchSlice:
 
 
 def _read_head(file: IO[str]) -> tuple[str, int]:
-    """Reads up to the events; returns what was read past their bracket, and the epoch in ns."""
+    """Reads the header; returns the text after the events' opening bracket, and the epoch in ns."""
     text = ""
     while True:
         chunk = file.read(CHUNK_CHARS)
@@ -195,8 +195,8 @@ def _read_head(file: IO[str]) -> tuple[str, int]:
 
 
 def _iterate_events(file: IO[str], text: str) -> Iterator[dict[str, Any] | re.Match[str] | None]:
-    """Yields each event, and None for what is not valid JSON (kineto's escapes are incomplete)."""
-    # Times have more digits than a float keeps: they stay text until they are nanoseconds.
+    """Yields each event; None for invalid JSON (kineto's escapes are incomplete)."""
+    # Times have more digits than a float: they remain text until converted to nanoseconds.
     decoder = json.JSONDecoder(parse_float=str, strict=False)
     position = 0
     at_end = False
@@ -211,7 +211,7 @@ def _iterate_events(file: IO[str], text: str) -> Iterator[dict[str, Any] | re.Ma
             try:
                 event, position = decoder.raw_decode(text, start)
             except json.JSONDecodeError:
-                # Cut off at the chunk's end, or broken. An event that follows tells them apart.
+                # Cut off at the chunk's end, or invalid; invalid if another event follows.
                 following = text.find("\n  {", start + 1)
                 if following >= 0:
                     position = following
@@ -231,7 +231,7 @@ def _iterate_events(file: IO[str], text: str) -> Iterator[dict[str, Any] | re.Ma
 
 
 def _next_object(text: str, position: int) -> int | None:
-    """Where the next event begins; the text's length if that is not there; None after the last."""
+    """Returns the offset of the next event; the text's length if incomplete, None at the end."""
     while position < len(text) and text[position] in " \t\r\n,":
         position += 1
     if position < len(text) and text[position] == "]":
@@ -240,7 +240,7 @@ def _next_object(text: str, position: int) -> int | None:
 
 
 def _microseconds_to_ns(value: str | int) -> int:
-    """Exact, as the text has three decimals at most."""
+    """Exact, because the text has at most three decimals."""
     if isinstance(value, int):
         return value * 1000
     whole, _, fraction = value.partition(".")

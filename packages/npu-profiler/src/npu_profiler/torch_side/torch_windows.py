@@ -1,11 +1,11 @@
-"""Records ops together with Python calls by torch's own profiler, which alone can do the latter.
+"""Records ops together with Python calls by torch's profiler, the only one that supports both.
 
-Torch keeps what it records until the end.
+Torch keeps its recording in memory until the end.
 
-There are several windows when the program uses torch's profiler itself (two at a time end in a
-segmentation fault, torch 2.13, so ours steps aside). A window is never ended to open the next while
-the program runs: an op that is under way then ends in the memory of the window before, which torch
-has freed, and the process with it (2026-11).
+There are several windows if the program uses torch's profiler itself: two at a time cause a
+segmentation fault (torch 2.13), so ours pauses. Otherwise a window is never closed to open another
+while the program runs, because running ops would write to the closed window's freed memory
+(2026-11).
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ __all__ = ["OpWindow", "TorchWindows", "step_aside"]
 def step_aside(
     is_ours: Callable[[object], bool], pause: Callable[[], None], resume: Callable[[], None]
 ) -> Callable[[], None]:
-    """Makes every other profiler pause ours while it runs; returns what undoes that."""
+    """Makes other uses of torch's profiler pause ours; returns a function that undoes this."""
     from torch.autograd import profiler
 
     target: Any = profiler.profile
@@ -67,8 +67,8 @@ def step_aside(
 MARK_PREFIX = "npu_profiler::clock:"
 MARKS_PER_EDGE = 16
 
-# Torch keeps 275 bytes of an op and needs 1,000 more of each for a moment at the end (2026-11), so
-# recording ends for good while the machine can still give what the end needs.
+# Torch keeps 275 bytes per op and temporarily needs 1,000 more per op at the end (2026-11), so
+# recording stops while enough memory is left for the end.
 RESERVE_BYTES = 2 << 30
 
 
@@ -76,11 +76,11 @@ RESERVE_BYTES = 2 << 30
 class OpWindow:
     """One uninterrupted recording of ops."""
 
-    start_ns: int  # system clock when it began
-    end_ns: int  # system clock when it ended
-    end_reason: str  # why, where it is not the recording's end
-    recorded: KinetoFile  # what torch recorded, without our clock marks
-    marks: list[ClockMark]  # the clock marks at both edges
+    start_ns: int  # system clock at its start
+    end_ns: int  # system clock at its end
+    end_reason: str  # reason for an early end; empty otherwise
+    recorded: KinetoFile  # torch's recording, without our clock marks
+    marks: list[ClockMark]  # the clock marks at both ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class _Export:
 
 
 class TorchWindows:
-    """Starts and stops torch's profiler. To be used after torch has been imported.
+    """Starts and stops torch's profiler. Use it after torch was imported.
 
     Args:
-        scratch: beginning of the names of the files that hold an export until it is read.
+        scratch: path prefix of temporary export files.
 
     Attributes:
-        problems: why ops are missing from the recording, one sentence each.
+        problems: reasons for missing ops, one sentence each.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -127,19 +127,19 @@ class TorchWindows:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Begins to record; RuntimeError if torch cannot, as where somebody else does."""
+        """Starts recording; RuntimeError if torch cannot, as when another profiler is active."""
         self._open_window()
         self._restore = step_aside(self._owns, self._pause, self._resume)
 
     def stop(self) -> None:
-        """Ends the recording, if one runs; RuntimeError or OSError if torch cannot export it."""
+        """Stops recording, if active; RuntimeError or OSError if torch cannot export it."""
         if self._restore is not None:
             self._restore()
             self._restore = None
         self._export(self._close_window(""))
 
     def keep_bounded(self) -> None:
-        """Ends the recording of ops when memory runs short. To be called now and then."""
+        """Stops recording if memory runs short. Call it periodically."""
         with self._lock:
             if self._open is None or available_bytes() >= RESERVE_BYTES:
                 return
@@ -150,7 +150,7 @@ class TorchWindows:
             )
 
     def read(self) -> list[OpWindow]:
-        """Reads what was recorded and removes torch's files; OSError or ValueError if it cannot."""
+        """Reads the recording and removes torch's files; OSError or ValueError on failure."""
         windows = []
         for export in self._exports:
             try:
@@ -226,7 +226,8 @@ class TorchWindows:
         self._attempt(self._open_window)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        # Within the program's own profiling, or on our thread: an error must not reach the program.
+        # Runs within the program's profiling, or on our thread: an error must not reach the
+        # program.
         try:
             action()
         except (RuntimeError, OSError) as error:
@@ -234,7 +235,7 @@ class TorchWindows:
 
 
 def _set_marks(brackets: dict[str, tuple[int, int]], edge: str) -> None:
-    # The C object itself: entering it takes 0.3 us, torch.profiler.record_function 3 us (2026-11).
+    # The C object: entering it takes 0.3 us, torch.profiler.record_function 3 us (2026-11).
     from torch._C._profiler import _RecordFunctionFast
 
     for number in range(MARKS_PER_EDGE):

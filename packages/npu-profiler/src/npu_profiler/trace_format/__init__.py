@@ -1,1 +1,1 @@
-"""What a trace is made of, on which row it stands, and how it is written as Chrome trace JSON."""
+"""Trace format: the parts of a trace, their rows, and the Chrome trace JSON writer."""

@@ -1,4 +1,4 @@
-"""What a trace is made of: tracks, slices, instants, samples and flows, all immutable.
+"""Parts of a trace: tracks, slices, instants, samples and flows, all immutable.
 
 Times are Unix epoch nanoseconds.
 """
@@ -21,19 +21,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the picture: a thread of the program, or a queue of a device."""
+    """A row of the timeline: a thread of the program, or a queue of a device."""
 
-    pid: int  # the process's id; a device has one above every id that Linux gives
-    tid: int  # the thread's OS id; unique within `pid`
-    name: str  # what the row is called
-    process: str  # what the group of rows is called
-    order: int = 0  # rows of one process are shown by rising order
-    process_order: int = 0  # groups are shown by rising process_order
+    pid: int  # process id; ids of devices are above every id of Linux
+    tid: int  # OS id of the thread; unique within `pid`
+    name: str  # title of the row
+    process: str  # title of the group of rows
+    order: int = 0  # sort order of rows within a process
+    process_order: int = 0  # sort order of groups
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that took time on one track. Slices of one track nest and never cross."""
+    """An interval of time on one track. Slices of one track nest and never cross."""
 
     track: Track
     category: str
@@ -44,13 +44,13 @@ class Slice:
 
     @property
     def end_ns(self) -> int:
-        """The first nanosecond after it."""
+        """End (exclusive)."""
         return self.start_ns + self.duration_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Something that happened at one moment on one track."""
+    """An event without a duration on one track."""
 
     track: Track
     category: str
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class FlowEnd:
-    """Where an arrow starts or ends: a moment within a slice of `track`."""
+    """An end of an arrow: a time within a slice of `track`."""
 
     track: Track
     time_ns: int
@@ -80,7 +80,7 @@ class FlowEnd:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """An arrow from the slice that caused to the slice that was caused."""
+    """An arrow from a cause to its effect."""
 
     category: str
     name: str
@@ -90,7 +90,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What happened in a part of a recording."""
+    """A chunk of a recording."""
 
     slices: Sequence[Slice] = ()
     instants: Sequence[Instant] = ()
@@ -99,18 +99,18 @@ class Piece:
 
     @property
     def event_count(self) -> int:
-        """Number of things in it, an arrow counted once."""
+        """Number of events; an arrow counts once."""
         return len(self.slices) + len(self.instants) + len(self.samples) + len(self.flows)
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Sorts slices by (start, longest first) and cuts those that end after their parent.
+    """Sorts slices by (start, longest first) and shortens those that end after their parent.
 
-    Two clocks meet on a thread's track (torch's and ours), a fraction of a microsecond apart, so a
-    child may seem to outlive its parent by that much. Viewers drop such slices; a shorter one is
-    the lesser evil.
+    A thread's track has times of two clocks (torch's and ours), which differ by a fraction of a
+    microsecond, so a child may seem to end after its parent. Viewers drop such slices, so they are
+    shortened.
     """
-    # Two stable sorts, as pairs for keys would take as much memory as the slices.
+    # Two stable sorts: tuple keys would take as much memory as the slices.
     ordered = sorted(slices, key=lambda item: item.duration_ns, reverse=True)
     ordered.sort(key=lambda item: item.start_ns)
     open_ends: dict[Track, list[int]] = {}

@@ -1,8 +1,8 @@
-"""The file of a trace: written in pieces while the program runs, readable at every moment.
+"""Trace file: written in chunks while the program runs, readable at any time.
 
-While it grows it is Chrome's array form, whose closing bracket may be missing, so that a program
-killed without a word leaves a trace that Perfetto opens. The end makes it the object form, by
-writing over the head and adding a tail.
+A growing file has Chrome's array form, whose closing bracket is optional, so that Perfetto opens
+the trace of a killed program. The end converts it to the object form: it overwrites the head and
+appends a tail.
 """
 
 import gzip
@@ -18,30 +18,30 @@ from npu_profiler.trace_format.timeline import Piece, Track
 
 __all__ = ["TraceFile", "finite", "format_piece", "format_tracks", "new_flow_ids"]
 
-# Arrows between ops, which the runtime and torch number themselves, have lower ones.
+# Arrows between ops, numbered by the runtime and torch, have lower ids.
 _FIRST_FLOW_ID = 1 << 40
 
 
 def format_tracks(tracks: Iterable[Track]) -> bytes:
-    """The names and places of rows, each event after a comma and a line break."""
+    """Formats the names and order of rows, each event after a comma and a line break."""
     return "".join(f",\n{json.dumps(event)}" for event in _metadata(tracks)).encode()
 
 
 def new_flow_ids() -> Iterator[int]:
-    """Numbers for the arrows of one trace; Perfetto drops an arrow whose id is a text."""
+    """Returns ids for the arrows of a trace; Perfetto drops arrows with text ids."""
     return itertools.count(_FIRST_FLOW_ID)
 
 
 def format_piece(piece: Piece, base_ns: int, *, flow_ids: Iterator[int]) -> bytes:
-    """What happened, each event after a comma and a line break; times count from `base_ns`.
+    """Formats events, each after a comma and a line break; times are relative to `base_ns`.
 
-    Numbers of arrows are new in the trace; see `new_flow_ids`.
+    Ids of arrows are renumbered; see `new_flow_ids`.
     """
     return "".join(f",\n{line}" for line in _lines(piece, base_ns, flow_ids)).encode()
 
 
 def finite(value: Any) -> Any:
-    """The same with text for numbers that JSON does not have."""
+    """Replaces numbers that JSON lacks by text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def finite(value: Any) -> Any:
 def _lines(piece: Piece, base_ns: int, flow_ids: Iterator[int]) -> Iterator[str]:
     quoted = _Quoted()
     for item in piece.slices:
-        # What began before the recording shows from there on.
+        # An event that began before the recording is shown from its start.
         start_ns = max(item.start_ns, base_ns)
         yield (
             f'{{"ph":"X","cat":{quoted[item.category]},"name":{quoted[item.name]},'
@@ -103,7 +103,7 @@ def _meta(name: str, track: Track, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Quoted(dict[str, str]):
-    """JSON text of names: a trace has many events and few names."""
+    """JSON strings of names: a trace has many events and few names."""
 
     def __missing__(self, name: str) -> str:
         text = self[name] = json.dumps(name)
@@ -120,7 +120,7 @@ def _args(args: Mapping[str, Any] | None) -> str:
         return ""
     try:
         text = json.dumps(dict(args), default=str, allow_nan=False)
-    except ValueError:  # JSON has no NaN and no infinity
+    except ValueError:  # JSON has no NaN or infinity
         text = json.dumps(finite(args), default=str)
     return f',"args":{text}'
 
@@ -128,56 +128,56 @@ def _args(args: Mapping[str, Any] | None) -> str:
 # Level 9 takes eight times as long for 15 % less (2026-11, an eager Llama step).
 GZIP_LEVEL = 3
 
-# Both forms of the head have this length, also packed: the second is written over the first.
+# Both heads have this length, also compressed: the second overwrites the first.
 _HEAD_BYTES = 96
 
 
 class TraceFile:
-    """A trace that grows. To be used by one thread at a time.
+    """A growing trace file, not thread-safe.
 
     Args:
-        path: where it stands, from now on; a file that was there is replaced. Compressed if the
-            name ends in .gz, each piece for itself.
-        start_ns: what the times of its events count from, Unix epoch.
-        first: the first events, as `format_tracks` gives them.
+        path: path of the file, which replaces an existing one. Compressed if the name ends in .gz,
+            each chunk separately.
+        start_ns: origin of the events' times, Unix epoch.
+        first: the first events, from `format_tracks`.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, start_ns: int, first: bytes) -> None:
         self._path = path
         self._start_ns = start_ns
         self._is_packed = path.suffix == ".gz"
-        # Unlinked first: a program may still read the older file, or it may be a link elsewhere.
+        # Unlinked first: a program may still read the old file, or it may be a link.
         path.unlink(missing_ok=True)
         self._file = path.open("wb", buffering=0)
         self._put(self._head(b"["))
         self.write(first.removeprefix(b","))
 
     def write(self, events: bytes) -> None:
-        """Adds events, each after a comma and a line break; OSError if the disk takes no more."""
+        """Appends events, each after a comma and a line break; OSError if the disk is full."""
         if events:
             self._put(gzip.compress(events, GZIP_LEVEL, mtime=0) if self._is_packed else events)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Makes the file whole with JSON-like facts of the trace as a whole, and closes it.
+        """Completes the file with metadata in JSON types, and closes it.
 
-        Raises OSError if it cannot be written, or is no longer where it was.
+        Raises OSError if it cannot be written, or was moved.
         """
         with self._file:
-            # A directory that was removed takes the file with it, and no write would say so.
+            # Writes to a file in a removed directory succeed, so check the path.
             if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
                 raise FileNotFoundError(2, "the file was replaced", str(self._path))
             tail = json.dumps(finite(dict(facts)), default=str)
             self.write(f'\n],"otherData":{tail}}}\n'.encode())
-            # Small numbers keep their nanoseconds in a double, so times count from here.
+            # Small numbers keep their nanoseconds in a double, so times are relative to this.
             head = f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{self._start_ns},'
             self._file.seek(0)
             self._put(self._head(head.encode(), b'"traceEvents":['))
 
     def close(self) -> None:
-        """Leaves it as it is, which is readable."""
+        """Closes the file as it is, which is readable."""
         self._file.close()
 
     def _head(self, begin: bytes, end: bytes = b"") -> bytes:

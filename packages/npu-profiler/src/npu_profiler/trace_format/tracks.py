@@ -1,4 +1,4 @@
-"""Decides on which row of the picture an event stands, and what the rows are called."""
+"""Assigns events to rows of the timeline, and names the rows."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE_PID", "OWN_TIDS", "Lanes", "Queues", "Tracks", "enqueued_by", "queued_us"]
 
-# What ended longer ago than so many spans of its lane is not looked at again.
+# Only this many recent spans of a lane are checked.
 _REMEMBERED = 4096
 
 _Interval = tuple[int, int, int]
 
 
 class Lanes:
-    """The lanes of one kind of spans."""
+    """The lanes of one category of spans."""
 
     def __init__(self) -> None:
         self._lanes: list[deque[_Interval]] = []
 
     def place(self, start_ns: int, end_ns: int, thread_id: int) -> int:
-        """Returns the lane of a span, from 0; spans come in the order of their ends.
+        """Returns the lane of a span, from 0; spans are sorted by end.
 
-        A lane holds a span within another only of one thread.
+        Spans in a lane nest only if they have the same thread.
         """
         number = next(
             (n for n, lane in enumerate(self._lanes) if _takes(lane, start_ns, end_ns, thread_id)),
@@ -51,11 +51,11 @@ def _takes(lane: deque[_Interval], start_ns: int, end_ns: int, thread_id: int) -
     return True
 
 
-# Linux gives ids below 2**22 (PID_MAX_LIMIT): ours start there, so that they never meet.
+# Linux gives ids below 2**22 (PID_MAX_LIMIT): ours start there, so that they do not collide.
 DEVICE_PID = 1 << 22
 OWN_TIDS = 1 << 22
 
-# Categories of spans with the title of their row; steps stand at the top, threads at the bottom.
+# Categories of spans with the titles of their rows; steps are at the top, threads at the bottom.
 _STEPS = ("prefill and decode", 2)
 _HOST_TITLES = {
     "recording": ("recording", 1),
@@ -70,7 +70,7 @@ _DEVICE_TITLES = {"program": ("programs", 1), "copy": ("copies", 2)}
 
 
 class Tracks:
-    """Gives out tracks of a process and its name, each once.
+    """Creates the tracks of a process, each once.
 
     `thread_name` gives the name of a thread by its OS id; empty if it has none.
     """
@@ -83,16 +83,16 @@ class Tracks:
         self._new: list[Track] = []
         self._own_tids: dict[tuple[int, str, int], int] = {}
         self._lanes: dict[tuple[int, str], Lanes] = defaultdict(Lanes)
-        # The program's process is in the picture also when nothing was heard of it.
+        # The program's process is shown even without events.
         self.thread(pid)
 
     def take_new(self) -> list[Track]:
-        """Tracks that were given out or got another name since the last call."""
+        """Returns tracks created or renamed since the last call."""
         new, self._new = self._new, []
         return new
 
     def rename_threads(self) -> None:
-        """Asks for the names of all threads again: a program may name them late."""
+        """Reads the names of all threads again: a program may name them late."""
         for key, track in list(self._tracks.items()):
             if track.pid == self._pid and track.tid < OWN_TIDS:
                 named = self._named_thread(track.tid)
@@ -101,20 +101,20 @@ class Tracks:
                     self._new.append(named)
 
     def thread(self, thread_id: int) -> Track:
-        """The row of a thread of the program."""
+        """Returns the row of a thread of the program."""
         track = self._tracks.get((self._pid, thread_id))
         if track is not None:
             return track
         return self._add(self._named_thread(thread_id))
 
     def host(self, category: str, lane: int = 0) -> Track:
-        """The row of the program's process for spans of `category`."""
+        """Returns the row of the program's process for spans of `category`."""
         title, order = _host_title(category)
         tid = self._own_tid(self._pid, title, lane)
         return self._add(Track(self._pid, tid, _numbered(title, lane), self._process, order))
 
     def device(self, args: Mapping[str, Any], category: str = "program", lane: int = 0) -> Track:
-        """The row of a device for spans of `category`; `args` says which device."""
+        """Returns the row of a device for spans of `category`; `args` has the device."""
         pid = _device_pid(args)
         title, order = _DEVICE_TITLES.get(category, (category, len(_DEVICE_TITLES) + 1))
         tid = self._own_tid(pid, category, lane)
@@ -123,12 +123,12 @@ class Tracks:
         )
 
     def place_on_host(self, span: "Event") -> Slice:
-        """Puts a span on the row of the process for its kind, or on another where they overlap."""
+        """Adds a span to the process's row of its category, or to another row on overlap."""
         lane = self._lane(self._pid, _host_title(span.category)[0], span)
         return _slice(self.host(span.category, lane), span)
 
     def place_on_device(self, span: "Event") -> Slice:
-        """Puts a span on the row of its device for its category."""
+        """Adds a span to its device's row of its category."""
         pid = _device_pid(span.args)
         return _slice(
             self.device(span.args, span.category, self._lane(pid, span.category, span)), span
@@ -141,7 +141,7 @@ class Tracks:
     def _named_thread(self, thread_id: int) -> Track:
         is_main = thread_id == self._pid
         name = self._thread_name(thread_id)
-        # The system calls the main thread by the command until Python names it.
+        # The system names the main thread after the command until Python names it.
         if name in ("", "python", "python3") or (is_main and name == "npu-profiler"):
             name = "main thread" if is_main else f"thread {thread_id}"
         order = _THREAD_ORDER if is_main else _THREAD_ORDER + 1
@@ -181,7 +181,7 @@ _Run = tuple[int, int]
 
 
 def enqueued_by(span: "Event") -> _Run | None:
-    """The thread that enqueued a program, and when; None for one that its own thread ran."""
+    """Returns the thread that enqueued a program, and when; None if it ran synchronously."""
     thread_id, time_ns = span.args.get("enqueue_thread_id"), span.args.get("enqueue_ns")
     if isinstance(thread_id, int) and isinstance(time_ns, int):
         return thread_id, time_ns
@@ -189,24 +189,24 @@ def enqueued_by(span: "Event") -> _Run | None:
 
 
 def queued_us(span: "Event") -> float | None:
-    """How long a program waited on its stream until it began; None if it was not enqueued."""
+    """Returns how long a program waited in its stream; None if it was not enqueued."""
     run = enqueued_by(span)
     return None if run is None else max(span.start_ns - run[1], 0) / 1000
 
 
 class Queues:
-    """The queues of all streams, from piece to piece of a recording, on rows of devices."""
+    """The queues of all streams across chunks of a recording, on rows of devices."""
 
     def __init__(self, tracks: Tracks) -> None:
         self._tracks = tracks
         self._waiting: set[_Run] = set()
-        # A short run may end before the call that enqueued it does; others were enqueued before
-        # the recording, and their call never comes.
+        # A short run may end before the call that enqueued it does; others were enqueued before the
+        # recording, so their call was not recorded.
         self._ended: set[_Run] = set()
         self._depths: dict[str, int] = {}
 
     def follow(self, events: Iterable["Event"]) -> list[Sample]:
-        """Returns the depths after each change, in order of time, of events as they were told."""
+        """Returns the depth after each change, sorted by time, from events in order of arrival."""
         changes: list[tuple[int, int, Mapping[str, Any]]] = []
         for event in events:
             run = enqueued_by(event)

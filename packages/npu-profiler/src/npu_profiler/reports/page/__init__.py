@@ -1,1 +1,1 @@
-"""A trace as one page that needs no network: timeline, tables, curves of memory."""
+"""A trace as a self-contained HTML page: timeline, tables, memory charts."""

@@ -1,8 +1,7 @@
-"""Makes the page of a trace, which reads the trace itself: from its own file, or from the server.
+"""Builds the HTML page of a trace, which loads the trace from its own file or from a server.
 
-The template is `view.html`. Its scripts, in the folder `script`, draw the timeline by hand: a
-million slices that are panned and zoomed at once need a canvas, and the page has to be one file
-that needs no network.
+The template is `view.html`. Its scripts in `script` draw the timeline on a canvas, because a page
+that pans and zooms a million slices has to be one file without network access.
 """
 
 import base64
@@ -39,7 +38,7 @@ __all__ = [
 _TABLES = {"op": "ops", "program": "programs", "type": "types of layers", "layer": "layers"}
 _MOST_ROWS = 500
 _TEMPLATE = Path(__file__).with_name("view.html")
-# In the order in which they use each other.
+# Sorted by dependency.
 _SCRIPTS = (
     *("words", "columns", "reading", "flows", "sums", "search"),
     *("layout", "drawing", "panel", "page", "input", "start"),
@@ -48,19 +47,19 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def build_page(trace: Trace) -> str:
-    """The page with the trace in it, which a browser opens from a file."""
-    # "</" would end the script; JSON allows the escaped slash.
+    """Returns a page with the trace inside, for opening as a file."""
+    # "</" would end the script element; JSON allows the escaped slash.
     report = json.dumps(build_report(trace), default=str).replace("</", "<\\/")
     return _render(trace.path, _pack(trace.path), report)
 
 
 def build_served_page(path: Path) -> str:
-    """The page that asks its server for `trace` and `report`."""
+    """Returns a page that loads `trace` and `report` from its server."""
     return _render(path, "", "")
 
 
 def build_report(trace: Trace) -> dict[str, Any]:
-    """What stands beside and below the timeline: the summary, and tables by their titles."""
+    """Returns the summary and the tables by title, which the page shows around the timeline."""
     launched = launches(trace)
     tables = {title: _table(VIEWS[name](trace, launched)) for name, title in _TABLES.items()}
     return {
@@ -75,7 +74,7 @@ def _render(path: Path, trace: str, report: str) -> str:
 
 
 def _pack(path: Path) -> str:
-    # One stream: browsers refuse the second member of a file that was packed piece by piece.
+    # A single gzip stream: browsers reject further members of a file packed in chunks.
     packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     packed = [packer.compress(text.encode()) for text in TraceText(path)]
     return base64.b64encode(b"".join([*packed, packer.flush()])).decode()
@@ -96,15 +95,15 @@ _HOST = "127.0.0.1"
 
 
 def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool = False) -> None:
-    """Offers the page of a trace on a port, 0 for any that is free, until Ctrl-C.
+    """Serves the page of a trace on a port (0: any free port) until Ctrl-C.
 
-    The browser reads the trace itself, while this process computes the summary and the tables.
-    Raises [view-port] if the port is taken, or not ours to take.
+    The browser parses the trace, while this process computes the summary and the tables. Raises
+    [view-port] if the port is in use or not permitted.
     """
     with make_server(path, port) as server:
         address = f"http://{_HOST}:{server.server_address[1]}/"
         say(f"{address} shows it until Ctrl-C")
-        if is_opened:  # some browsers return when they are closed
+        if is_opened:  # some browsers return only when closed
             opening = functools.partial(open_browser, address, say=say)
             threading.Thread(target=opening, daemon=True).start()
         with _interrupted() as stop:
@@ -115,7 +114,7 @@ def serve(path: Path, port: int, *, say: Callable[[str], None], is_opened: bool 
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; as an exception it would be lost in callbacks of Python's own."""
+    """An event that Ctrl-C sets; an exception could be lost in Python's own callbacks."""
     stop = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
@@ -125,15 +124,15 @@ def _interrupted() -> Iterator[threading.Event]:
 
 
 def open_browser(address: str, *, say: Callable[[str], None]) -> None:
-    """Asks the browser to open an address; says so where there is none."""
+    """Opens an address in the browser; prints a note if there is no browser."""
     if not webbrowser.open(address):
         say("no browser was found: open that address in one of this machine")
 
 
 def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """A server of a trace's page on this machine's own address, which nobody else reaches.
+    """Creates the server of a trace's page, on the loopback address.
 
-    Raises [view-port] if the port is taken, or not ours to take.
+    Raises [view-port] if the port is in use or not permitted.
     """
     computing = threading.Lock()
 
@@ -154,7 +153,7 @@ def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
     class _Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = pages.get(self.path.split("?")[0])
-            # Another page's name that leads to this address must not read the trace.
+            # DNS rebinding: another site's name for this address must not read the trace.
             host = self.headers.get("Host", "").split(":")[0]
             if found is None or host not in (_HOST, "localhost"):
                 self.send_error(404)
@@ -172,12 +171,12 @@ def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
             self.send_header("Content-Type", kind)
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # a tab that was closed
+            with contextlib.suppress(ConnectionError):  # a closed tab
                 for part in parts:
                     self.wfile.write(part)
 
         def log_message(self, *args: object) -> None:
-            """Keeps requests off the terminal."""
+            """Suppresses the request log."""
 
     try:
         return http.server.ThreadingHTTPServer((_HOST, port), _Handler)
