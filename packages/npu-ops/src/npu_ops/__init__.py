@@ -75,7 +75,7 @@ def _apply_settings() -> None:
 
     error = wrong_setting()
     if error is not None:
-        refuse_device(error)  # not raised: importing torch imports this, and must work
+        refuse_device(error)  # not raised: importing torch imports this package, and must work
         return
     # Starts only if `npu-ops monitor` runs this process.
     directory = read_memory_directory()

@@ -74,9 +74,9 @@ class ToolLists:
     """The ops that the environment names for a tool.
 
     Attributes:
-        names: patterns of the ops to observe (`OP_<TOOL>_LIST`, separated by commas); empty for
+        names: patterns of the ops to observe (`OP_<TOOL>_LIST`, separated by commas); empty means
             all.
-        excluded: patterns of the ops to leave alone (`OP_<TOOL>_DISABLE_LIST`).
+        excluded: patterns of the ops to exclude (`OP_<TOOL>_DISABLE_LIST`).
     """
 
     names: tuple[str, ...]
@@ -134,7 +134,7 @@ def read_memory_directory(environment: Mapping[str, str] | None = None) -> Path 
     """Reads `NPU_OPS_MEMORY_DIR`, which `npu-ops monitor` sets for its command.
 
     Raises:
-        OperatorInputError: [bad-setting] when it is a file.
+        OperatorInputError: [bad-setting] if it is a file.
     """
     values = os.environ if environment is None else environment
     return read_folder(values, "NPU_OPS_MEMORY_DIR", error=OperatorInputError)

@@ -1,4 +1,4 @@
-"""Error metrics of tensors: absolute and relative errors, outliers with their places, ULPs."""
+"""Error metrics of tensors: absolute and relative errors, outliers and their indices, ULPs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Comparison", "Outlier", "compare_tensors", "mismatch"]
 Number = bool | int | float | complex
 
 _WORST = 5
-# The integer of the same width, in which neighbouring floats are neighbours.
+# Integer dtypes of the same width, in which adjacent floats are adjacent integers.
 _BITS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
@@ -27,13 +27,13 @@ _EXACT = 2.0**62
 
 @dataclass(frozen=True)
 class Outlier:
-    """One element beyond the tolerance.
+    """An element beyond the tolerance.
 
     Attributes:
-        index: its place, one number for each dimension.
-        actual: what is there.
-        expected: what should be.
-        absolute_error: `|actual - expected|`; NaN where one of them is NaN.
+        index: its index in each dimension.
+        actual: the actual value.
+        expected: the expected value.
+        absolute_error: `|actual - expected|`; NaN if either is NaN.
     """
 
     index: tuple[int, ...]
@@ -44,31 +44,33 @@ class Outlier:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor against the expected one.
+    """A tensor compared with the expected one.
 
-    Errors and ULP distances are taken over pairs of finite values; a relative error where the
-    expected value is not 0.
+    Errors and ULP distances cover pairs of finite values, relative errors only those with a nonzero
+    expected value.
 
     Attributes:
-        path: where it stands in the structure, such as `[0]['logits']`; empty for a lone tensor.
+        path: its path in the structure, such as `[0]['logits']`; empty for a single tensor.
         passed: whether structure, shape, dtype and all values are as expected.
-        problem: what is wrong besides values, such as a shape; None otherwise.
-        shape: the expected shape; None where the structure differs.
-        dtype: the expected dtype; None where the structure differs.
+        problem: a mismatch other than of values, such as of shapes; None otherwise.
+        shape: the expected shape; None if the structure differs.
+        dtype: the expected dtype; None if the structure differs.
         rtol: the relative tolerance used.
         atol: the absolute tolerance used.
-        element_count: elements compared.
-        outlier_count: elements beyond the tolerance, NaN and infinity in the wrong place included.
+        element_count: number of compared elements.
+        outlier_count: number of elements beyond the tolerance, including wrong NaN and infinity.
         max_absolute_error: the largest `|actual - expected|`.
         mean_absolute_error: its mean.
         max_relative_error: the largest `|actual - expected| / |expected|`.
         mean_relative_error: its mean.
-        max_ulp: the largest distance in units in the last place; None where the two are not of one
+        max_ulp: the largest distance in units in the last place; None unless both have the same
             float or complex dtype.
         mean_ulp: its mean.
-        nan_mismatches: elements where exactly one is NaN; with `equal_nan=False` where any is.
-        inf_mismatches: elements where one is infinite and the other is not the same infinity.
-        worst: the worst outliers, the worst first.
+        nan_mismatches: number of elements where exactly one is NaN; with `equal_nan=False`, where
+            any is.
+        inf_mismatches: number of elements where one is infinite and the other is not the same
+            infinity.
+        worst: the largest outliers, in descending order.
     """
 
     path: str
@@ -127,7 +129,7 @@ class Comparison:
 
 
 def mismatch(path: str, problem: str) -> Comparison:
-    """A part that has nothing to be compared with."""
+    """Returns the result for a part without a counterpart."""
     return Comparison(path, passed=False, problem=problem)
 
 
@@ -144,12 +146,12 @@ def compare_tensors(
     """Compares two dense tensors on the CPU.
 
     Args:
-        path: where they stand, for the report.
+        path: their path, for the report.
         actual: any shape and dtype.
         expected: any shape and dtype.
-        tolerances: rtol and atol; None for the dtypes' own.
-        check_dtype: whether another dtype is a failure.
-        equal_nan: whether NaN in the same place is right.
+        tolerances: rtol and atol; None for the dtypes' defaults.
+        check_dtype: whether different dtypes fail.
+        equal_nan: whether two NaN are equal.
     """
     shape, dtype = tuple(expected.shape), expected.dtype
     problem: str | None = None
@@ -194,15 +196,15 @@ def compare_tensors(
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The values as float64 or complex128, which have all operators; large integers are rounded."""
+    """Converts to float64 or complex128, which support all operators; rounds large integers."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _absolute_error(got: torch.Tensor, wanted: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
-    """The error as computed in float64; exact for integers that are near each other."""
+    """Computes the error in float64; exactly for nearby integers."""
     if any(tensor.is_floating_point() or tensor.is_complex() for tensor in (got, wanted)):
         return rounded
-    # Two's complement subtraction is exact where the distance fits, also of 64-bit numbers.
+    # Two's complement subtraction is exact if the distance fits, also for 64-bit integers.
     exact = (got.to(torch.int64) - wanted.to(torch.int64)).to(torch.float64).abs()
     return torch.where(rounded < _EXACT, exact, rounded)
 
@@ -213,14 +215,14 @@ def _special(
     """Returns masks of wrong NaN, of wrong infinity, and of finite pairs."""
     nan = got.isnan() ^ wanted.isnan() if equal_nan else got.isnan() | wanted.isnan()
     either = got.isinf() | wanted.isinf()
-    # A NaN beside an infinity is told of as NaN.
+    # A pair of NaN and infinity counts as NaN.
     inf = either & ~(got.isnan() | wanted.isnan()) & (got != wanted)
     finite = got.isfinite() & wanted.isfinite()
     return nan, inf, finite
 
 
 def _ulp_distance(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | None:
-    """Returns the distance in ULPs; of a complex pair the larger."""
+    """Returns the distance in ULPs; for complex numbers the larger one."""
     if got.dtype is not wanted.dtype:
         return None
     if got.is_complex():
@@ -237,7 +239,7 @@ def _ulp_distance(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | Non
 
 
 def _ordered(tensor: torch.Tensor, bits: torch.dtype) -> torch.Tensor:
-    """Integers in the order of the floats: -0.0 and 0.0 are one, neighbours differ by one."""
+    """Maps floats to integers in the same order; -0.0 equals 0.0, neighbours differ by one."""
     pattern = tensor.contiguous().view(bits).to(torch.int64)
     return torch.where(pattern < 0, torch.iinfo(bits).min - pattern, pattern)
 
@@ -250,7 +252,7 @@ def _worst(
     shape: tuple[int, ...],
 ) -> tuple[Outlier, ...]:
     places = outliers.nonzero().flatten()
-    # NaN and infinity in the wrong place are worse than any number.
+    # Wrong NaN and infinity rank above any number.
     order = excess[places].nan_to_num(torch.inf).argsort(descending=True, stable=True)[:_WORST]
     found = []
     for place in places[order].tolist():

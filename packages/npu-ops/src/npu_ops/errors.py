@@ -16,7 +16,7 @@ __all__ = [
 
 
 class OpsError(NpuError):
-    """Something about operators that cannot be done, with a stable code."""
+    """An error of an operator or a tool, with a stable code."""
 
 
 class OperatorInputError(OpsError, ValueError):
@@ -24,12 +24,12 @@ class OperatorInputError(OpsError, ValueError):
 
 
 class DamagedFileError(OpsError):
-    """A file is not as it was written."""
+    """A file was damaged or changed after it was written."""
 
 
 class ConformanceError(OpsError):
-    """A conformance run cannot be made as asked."""
+    """A conformance run cannot run with the given options."""
 
 
 class VerificationError(OpsError, AssertionError):
-    """A result is not the expected one; the text is the report."""
+    """A result differs from the expected one; the message is the report."""

@@ -1,6 +1,6 @@
-"""Strides of convolutions on npu for torch's fake tensors, which ask a table of known devices.
+"""Strides of convolutions on npu in torch's fake tensors, which use a table of known devices.
 
-The kernels are native; they lay out results as the CPU's do, channels last where an input is.
+The native kernels lay out results like the CPU's: channels last if an input is.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Corrects the rule once fake tensors are there; imports nothing itself."""
+    """Patches the rule after fake tensors were imported; imports nothing itself."""
     when_imported("torch._subclasses.fake_impls", _register)
 
 
@@ -33,7 +33,7 @@ def _register() -> None:
 
 
 def _as_on_cpu(general: Any) -> Any:
-    """For npu tensors, the general rule's answer for the same tensors on cpu."""
+    """Returns the general rule's result for cpu tensors of the same layout."""
 
     def convolution(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]

@@ -1,7 +1,7 @@
-"""Fallback of ops to the host: counts, the log at first use, rules that force or forbid it.
+"""Fallback of ops to the host: counts, a log line at first use, and rules that force or forbid it.
 
-How a call on the host is carried out is in csrc/fallback.cpp. Which ops run as programs instead is
-decided in the package variants.
+csrc/fallback.cpp runs a call on the host. The package variants decides which ops run as programs
+instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PRINTING = str(Path(torch.__file__).parent / "_tensor_str.py")
 
 
 class _Policy:
-    """The rules in force. The environment is read at the first question."""
+    """The active rules. The environment is read on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class _Policy:
 
 
 def _warn_of_unknown(patterns: Sequence[str]) -> None:
-    """Warns of a pattern without an operator, which a module imported later may define."""
+    """Warns of a pattern without an operator, which a later import may define."""
     try:
         check_patterns("NPU_FALLBACK_OPS", patterns)
     except OperatorInputError as failure:
@@ -71,15 +71,14 @@ _policy = _Policy()
 def fallback_report() -> dict[str, int]:
     """Returns calls per op since the last reset, for example `{"aten::mm": 12}`.
 
-    Ops that were not called are left out. The most frequent op comes first; equal counts are in
-    alphabetical order. Ops with a kernel of their own on npu (factories, copies, views, programs)
-    are no fallback and are not counted.
+    Only called ops are listed, the most frequent first; equal counts are in alphabetical order. Ops
+    with an npu kernel (factories, copies, views, programs) are not fallbacks and are not counted.
     """
     return _C.fallback_counts()
 
 
 def reset_fallback_report() -> None:
-    """Sets all counts back to zero."""
+    """Resets all counts to zero."""
     _C.reset_fallback_counts()
 
 
@@ -87,17 +86,17 @@ def reset_fallback_report() -> None:
 def set_fallback_policy(
     *, strict: bool | None = None, host_ops: tuple[str, ...] | list[str] | None = None
 ) -> None:
-    """Changes the rules for host kernels from now on, for the whole process.
+    """Changes the fallback rules of the process.
 
     Args:
-        strict: whether an op without a kernel of its own is an error (`NPU_STRICT`); None leaves
-            it as it is.
-        host_ops: patterns of ops that run on the host in any case, strict or not
-            (`NPU_FALLBACK_OPS`): `aten.mm`, `mm`, `aten.*norm*`. None leaves them.
+        strict: whether an op without an npu kernel is an error (`NPU_STRICT`); None keeps the
+            current value.
+        host_ops: patterns of ops that always run on the host, strict or not (`NPU_FALLBACK_OPS`):
+            `aten.mm`, `mm`, `aten.*norm*`. None keeps the current patterns.
 
     Raises:
-        KindError: [argument-kind] for patterns that are no texts.
-        OperatorInputError: [unknown-op] for a pattern that fits no operator.
+        KindError: [argument-kind] for patterns that are not str.
+        OperatorInputError: [unknown-op] for a pattern that matches no operator.
     """
     patterns = None if host_ops is None else tuple(host_ops)
     if patterns is not None and not all(isinstance(one, str) for one in patterns):
@@ -117,23 +116,23 @@ def set_fallback_policy(
 
 
 def host_pattern(name: str) -> str | None:
-    """Returns the pattern by which an op was sent to the host, or None."""
+    """Returns the pattern that sent an op to the host, or None."""
     return first_match(name, _policy.get().host_ops)
 
 
 def calling_line() -> str:
-    """The line of the user's Python that is being run, as `file:line`."""
+    """Returns the current line of the user's Python code, as `file:line`."""
     return _caller()[0]
 
 
 def _force(patterns: Sequence[str]) -> None:
-    """Takes ops with an unboxed kernel off it, where a pattern names them."""
+    """Removes the unboxed kernels of ops that a pattern selects."""
     for name in _C.known_ops():
         _C.force_host(name, first_match(name, patterns) is not None)
 
 
 def _rule(name: str) -> tuple[bool, str | None]:
-    """Answers the library at an op's first call on the host: does it hold, and why not."""
+    """Decides at an op's first host call whether it may run there, with the reason if not."""
     settings = _policy.get()
     if settings.strict and first_match(name, settings.host_ops) is None:
         place, is_printing = _caller()
@@ -150,7 +149,7 @@ def _rule(name: str) -> tuple[bool, str | None]:
 
 
 def _caller() -> tuple[str, bool]:
-    """The Python line that called the op, and whether it is torch printing a tensor."""
+    """Returns the Python line that called the op, and whether it is torch printing a tensor."""
     frame = sys._getframe(1)
     is_printing = False
     while frame is not None:

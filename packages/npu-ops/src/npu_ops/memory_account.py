@@ -1,7 +1,7 @@
-"""Device memory of a process, in a small file that a monitor outside reads.
+"""Device memory of a process, in a small file that an external monitor reads.
 
-`npu-ops monitor` sets `NPU_OPS_MEMORY_DIR` for the command that it runs; a process of it that
-imports npu_ops then keeps a file of its own there. Without the variable nothing happens.
+`npu-ops monitor` sets `NPU_OPS_MEMORY_DIR` for its command; each of its processes that imports
+npu_ops then keeps a file there. Without the variable, this module does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def keep_account(directory: Path) -> None:
 
 
 def read_accounts(directory: Path, process_ids: list[int]) -> tuple[int, int]:
-    """Bytes that tensors and pools of some processes hold, as they last told."""
+    """Returns the last reported bytes that tensors and pools of some processes hold."""
     allocated, reserved = 0, 0
     for process_id in process_ids:
         with contextlib.suppress(OSError, ValueError):
@@ -42,7 +42,7 @@ def _keep(directory: Path) -> None:
     file = directory / str(os.getpid())
     npu = torch.get_device_module("npu")
     while directory.is_dir():
-        # A device that nobody has opened stays closed.
+        # Does not open the device if it is not open.
         if npu.is_initialized():
             text = f"{npu.memory_allocated()} {npu.memory_reserved()}"
             with contextlib.suppress(OSError):

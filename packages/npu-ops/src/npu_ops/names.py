@@ -1,6 +1,6 @@
-"""Names of ops as people write them, and patterns over them.
+"""Op names as users write them, and patterns over them.
 
-torch's dispatcher says `aten::add.Tensor`, its Python side `aten.add.Tensor`; both are accepted.
+torch's dispatcher writes `aten::add.Tensor`, its Python side `aten.add.Tensor`; both are accepted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ __all__ = ["check_patterns", "dotted_name", "first_match"]
 
 
 def dotted_name(name: str) -> str:
-    """Returns `aten.add.Tensor` for `aten::add.Tensor`, and for itself."""
+    """Converts `aten::add.Tensor` to `aten.add.Tensor`, which it returns unchanged."""
     return name.replace("::", ".")
 
 
 def first_match(name: str, patterns: Iterable[str]) -> str | None:
-    """Returns the first pattern that fits an op, or None.
+    """Returns the first pattern that matches an op, or None.
 
     Args:
-        name: of the op, in either spelling.
-        patterns: exact names or globs. A pattern without a namespace means aten, one without an
-            overload means all of them: `add` fits `aten::add.Tensor`. The dispatcher's `aten::mm`
-            is `aten.mm.default` in Python.
+        name: name of the op, in either spelling.
+        patterns: exact names or globs. The namespace defaults to aten, the overload to all: `add`
+            matches `aten::add.Tensor`. The dispatcher's `aten::mm` is `aten.mm.default` in Python.
     """
     full = dotted_name(name)
     without_overload = ".".join(full.split(".")[:2])
@@ -40,21 +39,21 @@ def first_match(name: str, patterns: Iterable[str]) -> str | None:
 
 
 def check_patterns(option: str, patterns: Iterable[str]) -> None:
-    """Checks that each pattern fits an operator that is registered.
+    """Checks that each pattern matches a registered operator.
 
     Args:
-        option: what the patterns were given as.
-        patterns: as first_match takes them.
+        option: name of the option, for messages.
+        patterns: patterns as in first_match.
 
     Raises:
-        OperatorInputError: [unknown-op] with the nearest name; [tool-option] for one that is not
-            text.
+        OperatorInputError: [unknown-op] with the nearest name; [tool-option] for a pattern that is
+            not a string.
     """
-    import torch  # commands read names before they load it
+    import torch  # late: commands read names before torch is imported
 
     known = [dotted_name(name) for name in torch._C._dispatch_get_all_op_names()]
     for pattern in patterns:
-        if not isinstance(pattern, str):  # of an iterator, whose elements no check of the call saw
+        if not isinstance(pattern, str):  # items of an iterator, which @public_call cannot check
             raise OperatorInputError(
                 f"{option} must be names or patterns of operators, got {pattern!r}. Pass text.",
                 code="tool-option",

@@ -1,6 +1,6 @@
-"""Checksums in what is kept for another machine, so that damage is not taken for a device's fault.
+"""Checksums of files for other machines, so that a damaged file is not taken for a device error.
 
-A sealed document is JSON that holds a checksum of itself and of the files beside it.
+A sealed document is JSON with a checksum of itself and of the files next to it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _OWN, _FILES = "checksum", "files"
 
 
 def digest(data: bytes) -> str:
-    """The checksum of some bytes, as text."""
+    """Returns the checksum of bytes as text."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def seal(document: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """A document with checksums.
+    """Adds checksums to a document.
 
     Args:
-        document: what JSON can hold.
-        files: name of a file beside it -> its digest.
+        document: JSON-compatible values.
+        files: name of a file next to it -> its digest.
     """
     sealed = {**document, _FILES: dict(files)}
     return {**sealed, _OWN: _digest_of(sealed)}
@@ -38,11 +38,11 @@ def read_sealed(file: Path) -> tuple[Any, bool]:
     """Reads a document.
 
     Returns:
-        What it holds, and whether it is sealed; one without a checksum is not.
+        The document, and whether it has a checksum.
 
     Raises:
-        OSError: it cannot be read.
-        DamagedFileError: [file-damaged] where it is not JSON, or not what was sealed.
+        OSError: the file cannot be read.
+        DamagedFileError: [file-damaged] if it is not JSON, or does not match its checksum.
     """
     try:
         document = json.loads(file.read_bytes())
@@ -57,22 +57,22 @@ def read_sealed(file: Path) -> tuple[Any, bool]:
 
 
 def check_file(document: Mapping[str, Any], file: Path, data: bytes) -> None:
-    """Compares a file beside a sealed document with what was written.
+    """Checks a file next to a sealed document against its checksum.
 
     Args:
-        document: as `read_sealed` gave it.
-        file: whose name the document knows.
-        data: what the file holds.
+        document: result of `read_sealed`.
+        file: name of the file in the document.
+        data: contents of the file.
 
     Raises:
-        DamagedFileError: [file-damaged].
+        DamagedFileError: [file-damaged] if they differ.
     """
     if document[_FILES].get(file.name) != digest(data):
         raise damaged(file, f"its {len(data):,} bytes are not what was written")
 
 
 def damaged(file: Path, problem: str) -> DamagedFileError:
-    """The error for a file that is not as it was written."""
+    """Returns the error of a damaged file."""
     return DamagedFileError(
         f"`{file}` must be as it was written; the file is damaged: {problem}. Copy it again from "
         "where it was made, or make it again.",
@@ -81,6 +81,6 @@ def damaged(file: Path, problem: str) -> DamagedFileError:
 
 
 def _digest_of(document: Mapping[str, Any]) -> str:
-    # As it will be read: keys are text there, and tuples are lists.
+    # Same types as after reading: keys become strings, and tuples lists.
     plain = json.loads(json.dumps(document))
     return digest(json.dumps(plain, sort_keys=True).encode())

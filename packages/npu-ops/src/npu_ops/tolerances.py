@@ -1,6 +1,6 @@
-"""Tolerances of ops whose programs are forced, and ops whose values cannot be compared.
+"""Tolerances of ops that run as programs, and ops whose values cannot be compared.
 
-Host kernels have torch's usual tolerances, always.
+Host kernels always have torch's default tolerances.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest difference, as a share of the largest value of a result (at least 1).
+    """The maximum difference, as a share of the largest value of a result (at least 1).
 
     Attributes:
-        float32: in that dtype; 0 asks for equal values.
-        bfloat16: in that dtype.
-        float16: in that dtype.
-        reason: why so much.
+        float32: share for float32; 0 requires equal values.
+        bfloat16: share for bfloat16.
+        float16: share for float16.
+        reason: reason for the tolerance.
     """
 
     float32: float
@@ -39,13 +39,13 @@ class Tolerance:
     reason: str
 
     def of(self, dtype: torch.dtype) -> float:
-        """Returns the share for a dtype; 0 for one that no program computes in."""
+        """Returns the share of a dtype; 0 if no program computes in it."""
         name = str(dtype).removeprefix("torch.")
         return float(getattr(self, name)) if name in ("float32", "bfloat16", "float16") else 0.0
 
     @property
     def is_exact(self) -> bool:
-        """Whether values are asked to be equal."""
+        """Whether values must be equal."""
         return self.float32 == self.bfloat16 == self.float16 == 0
 
 
@@ -57,7 +57,7 @@ DEFAULT = Tolerance(
 )
 _EXACT = Tolerance(0, 0, 0, "values are copied, compared or cut, never added")
 
-# Names as in torch's database.
+# Names from torch's op database.
 NAMED: dict[str, Tolerance] = {
     **dict.fromkeys(
         (
@@ -93,7 +93,7 @@ def tolerance_of(subject: str) -> Tolerance:
     return NAMED.get(subject, DEFAULT)
 
 
-# Results that are not a function of the arguments: their place is compared, not their values.
+# Results that are not a function of the arguments: only their metadata is compared.
 UNDEFINED = frozenset(
     {
         "empty",
@@ -105,8 +105,8 @@ UNDEFINED = frozenset(
     }
 )
 
-# Tensors among the arguments that torch takes on the CPU alone, for every device: (op, what they
-# are). A sample that had them on the device would compare torch's refusal with a result.
+# Tensor arguments that torch requires on the CPU, for every device: (op, arguments). Samples with
+# them on the device would only compare errors.
 _ON_CPU = {"tensor_split": "the indices to split at"}
 
 _BY_NAME = (
@@ -115,7 +115,7 @@ _BY_NAME = (
     "and acc_dtype given, npu equals the CPU"
 )
 
-# (op, dtype, check): why it may differ. Each is shown in tests/conformance/test_exceptions.py.
+# (op, dtype, check): reason for a difference. tests/conformance/test_exceptions.py shows each.
 EXPECTED: dict[tuple[str, str, str], str] = {
     (f"nn_functional_linear_cross_entropy_{kind}", dtype, "forward"): _BY_NAME
     for kind in ("chunked", "chunked_none")
@@ -124,10 +124,10 @@ EXPECTED: dict[tuple[str, str, str], str] = {
 
 
 def stays_on_cpu(op: Any) -> bool:
-    """Whether the tensors after an op's input are for the CPU, wherever the input is."""
+    """Whether the tensors after an op's input must be on the CPU, wherever the input is."""
     return getattr(op, "name", None) in _ON_CPU
 
 
 def is_undefined(op: Any) -> bool:
-    """Whether an op's values are whatever the memory held."""
+    """Whether an op's values are undefined, such as uninitialized memory."""
     return op.name in UNDEFINED

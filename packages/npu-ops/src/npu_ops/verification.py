@@ -23,7 +23,7 @@ class VerificationReport:
     """The result of `verify_correctness`; `str()` of it is a table.
 
     Attributes:
-        comparisons: one entry for each tensor, in the order in which they stand in `expected`.
+        comparisons: one entry for each tensor, in the order of `expected`.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -45,7 +45,7 @@ class VerificationReport:
 
     @property
     def max_relative_error(self) -> float:
-        """The largest `|actual - expected| / |expected|` where `expected` is not 0."""
+        """The largest `|actual - expected| / |expected|` for nonzero `expected`."""
         return max((part.max_relative_error for part in self.comparisons), default=0.0)
 
     @property
@@ -67,11 +67,11 @@ class VerificationReport:
         )
 
     def raise_if_failed(self) -> None:
-        """Raises when something is not as expected.
+        """Raises if a comparison failed.
 
         Raises:
-            VerificationError: with the report as its text (code ``not-close``). It is an
-                AssertionError as well.
+            VerificationError: with the report as its text (code ``not-close``). It is also an
+                AssertionError.
         """
         if not self.passed:
             raise VerificationError(f"verify_correctness: {self}", code="not-close")
@@ -104,23 +104,23 @@ def verify_correctness(
 ) -> VerificationReport:
     """Compares a result with the expected one.
 
-    An element is right when `|actual - expected| <= atol + rtol * |expected|`.
+    An element passes if `|actual - expected| <= atol + rtol * |expected|`.
 
     Args:
         actual: a tensor on any device, a numpy array, a number, or tuples, lists and dicts of them.
-        expected: the same structure. A device's result against the CPU's, say.
+        expected: the same structure, for example the CPU's result.
         rtol: relative tolerance; by default that of `torch.testing.assert_close` for the dtypes.
-        atol: absolute tolerance; the same.
-        check_dtype: whether another dtype is a failure. The values are compared in any case.
-        equal_nan: whether NaN in the same place is right.
+        atol: absolute tolerance, with the same default.
+        check_dtype: whether different dtypes fail. Values are always compared.
+        equal_nan: whether two NaN are equal.
 
     Returns:
-        The report. A wrong structure, shape, dtype or value is a result there, not an exception;
-        `report.raise_if_failed()` makes one of it.
+        The report. It lists wrong structures, shapes, dtypes and values; `report.raise_if_failed()`
+        raises an exception for these.
 
     Raises:
-        OperatorInputError: a tolerance is negative or NaN, a part is neither tensor, array nor
-            number, or it has no values, as on meta (code ``verification-input``).
+        OperatorInputError: a tolerance is negative or NaN, or a part is not a tensor, array or
+            number with values (code ``verification-input``).
         KindError: a tolerance is not a number (code ``argument-kind``).
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
@@ -149,7 +149,7 @@ def verify_correctness(
 
 
 def _pairs(path: str, actual: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each tensor's path with both tensors, or with None and what is wrong with the structure."""
+    """Yields each tensor's path with both tensors, or with None and the mismatch."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         yield from _members(path, dict(actual), dict(expected))
     elif isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
@@ -195,7 +195,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
             )
         return value.detach()
     try:
-        # A copy: torch takes no array with negative strides, and warns of one it may not write.
+        # A copy: torch rejects arrays with negative strides, and warns about read-only ones.
         return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError) as failure:
         raise OperatorInputError(
@@ -206,7 +206,7 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values on the CPU."""
+    """Returns the tensor's values as a dense CPU tensor."""
     there = tensor.cpu()
     if there.is_quantized:
         return there.dequantize()

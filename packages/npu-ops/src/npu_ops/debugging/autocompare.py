@@ -58,7 +58,7 @@ class OpAutoCompare(OpTool):
 
         Args:
             names: ops to compare.
-            excluded: ops to leave alone.
+            excluded: ops to exclude.
             tolerances: (rtol, atol) by op (exact name or pattern) or by dtype of a result; ops take
                 precedence. The default is torch's.
             captures: a new or empty directory for the calls that differ.
@@ -110,7 +110,7 @@ class OpAutoCompare(OpTool):
         return not self.differences
 
     def raise_if_failed(self) -> None:
-        """Raises when a call differs.
+        """Raises if a call differs.
 
         Raises:
             VerificationError: [op-differs] with the report as its text.

@@ -22,7 +22,7 @@ class CaptureStore:
     """A directory of captures with a size budget. Thread-safe.
 
     Attributes:
-        directory: where the captures are.
+        directory: directory of the captures.
         written_bytes: their size.
         saved: their number.
         over_budget: number of calls left out because they exceeded the budget.
@@ -115,7 +115,7 @@ class OpCapture(OpTool):
         Args:
             directory: new or empty.
             names: ops to capture.
-            excluded: ops to leave alone.
+            excluded: ops to exclude.
             budget_bytes: maximum size of the directory on disk.
             every: capture one call of an op in this many.
             per_signature: maximum number of calls of one signature to capture.

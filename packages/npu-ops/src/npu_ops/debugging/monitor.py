@@ -1,4 +1,4 @@
-"""`ProcessMonitor`: a command's processor and memory over time, sampled, and drawn as a chart."""
+"""`ProcessMonitor`: samples a command's processor and memory use over time, and draws a chart."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _WIDTH, _HEIGHT = 760, 165
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines with one scale.
+    """Lines with a common scale.
 
     Attributes:
-        title: what they show, with the unit.
+        title: title with the unit.
         lines: name -> a value for each time.
     """
 
@@ -38,12 +38,12 @@ class Panel:
 
 
 def draw_series(times_s: Sequence[float], panels: Sequence[Panel], *, title: str) -> Chart:
-    """Draws panels below each other over one axis of time.
+    """Draws panels below each other over a common time axis.
 
     Args:
-        times_s: seconds, ascending, one for each value.
-        panels: from top to bottom, one or more.
-        title: the chart's.
+        times_s: time of each value in seconds, ascending.
+        panels: one or more panels, from top to bottom.
+        title: title of the chart.
     """
     with own_style():
         figure = make_figure(_WIDTH, 40 + _HEIGHT * len(panels), title)
@@ -66,15 +66,15 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at a process and its children.
+    """One sample of a process and its children.
 
     Attributes:
-        time_s: since the first look.
-        processes: how many there are.
-        cpu_percent: of one processor, since the look before.
-        rss_bytes: resident memory of all of them.
-        npu_allocated_bytes: device memory that tensors hold.
-        npu_reserved_bytes: device memory that the pools hold.
+        time_s: time since the first sample.
+        processes: number of processes.
+        cpu_percent: CPU time since the previous sample, in percent of one processor.
+        rss_bytes: resident memory of all processes.
+        npu_allocated_bytes: device memory allocated by tensors.
+        npu_reserved_bytes: device memory reserved by pools.
     """
 
     time_s: float
@@ -86,10 +86,10 @@ class Sample:
 
 
 class ProcessMonitor:
-    """Looks at a process in an interval, on a thread, from `start` to `stop` or within a block.
+    """Samples a process periodically on a thread, from `start` to `stop` or within a `with` block.
 
     Attributes:
-        samples: what it saw.
+        samples: the samples so far.
     """
 
     @public_call
@@ -103,14 +103,13 @@ class ProcessMonitor:
         """Prepares the monitor.
 
         Args:
-            process_id: whom to watch; this process by default.
-            interval_s: seconds between two looks.
-            accounts: directory in which watched processes tell their device memory; None for this
-                process's own counters.
+            process_id: process to monitor; this process by default.
+            interval_s: seconds between samples.
+            accounts: directory in which monitored processes report their device memory; None to use
+                this process's counters.
 
         Raises:
-            OperatorInputError: [tool-option] for an interval that is not above 0, or a process
-                that is not there.
+            OperatorInputError: [tool-option] for an interval of 0 or less, or a missing process.
         """
         if not 0 < interval_s <= threading.TIMEOUT_MAX:
             raise OperatorInputError(
@@ -135,7 +134,7 @@ class ProcessMonitor:
         self.samples: list[Sample] = []
 
     def start(self) -> Self:
-        """Begins to look; returns itself."""
+        """Starts sampling; returns itself."""
         self._end.clear()
         self._look()
         self._thread = threading.Thread(target=self._watch, name="npu-monitor", daemon=True)
@@ -143,7 +142,7 @@ class ProcessMonitor:
         return self
 
     def stop(self) -> None:
-        """Looks once more and ends."""
+        """Takes a last sample and stops."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._end.set()
@@ -158,7 +157,7 @@ class ProcessMonitor:
 
     @public_call
     def write_csv(self, path: str | Path) -> None:
-        """Writes a row for each look."""
+        """Writes a row per sample."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow([one.name for one in fields(Sample)])
@@ -166,10 +165,10 @@ class ProcessMonitor:
 
     @public_call
     def write_svg(self, path: str | Path) -> None:
-        """Writes the plot.
+        """Writes the chart.
 
         Raises:
-            OperatorInputError: [plot-library] matplotlib is missing.
+            OperatorInputError: [plot-library] if matplotlib is missing.
         """
         check_matplotlib("npu-ops", OperatorInputError)
         times = [sample.time_s for sample in self.samples]
@@ -187,7 +186,7 @@ class ProcessMonitor:
         Path(path).write_text(draw_series(times, panels, title="Process over time").svg(), "utf-8")
 
     def summary(self) -> str:
-        """The peaks, in a line."""
+        """The peaks, on one line."""
         end = self.samples[-1].time_s if self.samples else 0.0
         return (
             f"{len(self.samples)} looks in {end:.1f} s; "
@@ -214,7 +213,7 @@ class ProcessMonitor:
             return
         cpu, rss, alive = 0.0, 0, 0
         for process in found:
-            # psutil counts from the look before, which it keeps in the object.
+            # psutil counts since the previous call, whose time it keeps in the object.
             process = self._known.setdefault(process.pid, process)
             try:
                 cpu += process.cpu_percent()

@@ -1,4 +1,4 @@
-"""`OpObserve` and `OpTimeMeasure`: which ops run, and how long each takes."""
+"""`OpObserve` and `OpTimeMeasure`: logs ops, and measures their time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEVELS = (1, 2, 3)
 
 
 class OpObserve(OpTool):
-    """Tells of each call: its name, its arguments and results, or their values as well."""
+    """Logs each call: its name, its arguments and results, and optionally their values."""
 
     tool_name = "OBSERVE"
 
@@ -38,13 +38,14 @@ class OpObserve(OpTool):
         """Prepares the tool; see OpTool for the options that all tools have.
 
         Args:
-            names: of the ops to tell of.
-            excluded: of those to leave alone.
-            level: 1 for names and places; 2 with dtypes, shapes, layouts and devices of arguments
-                and results; 3 with the least, largest and mean value and the NaN of each tensor.
-            stream: where each call is printed when it ends; None keeps it for the report alone.
-            every: of the calls of one op, tell of the first of so many.
-            per_signature: how many calls of one signature to tell of.
+            names: ops to log.
+            excluded: ops to exclude.
+            level: 1 for names and call sites; 2 adds dtypes, shapes, layouts and devices of
+                arguments and results; 3 adds the minimum, maximum, mean and NaN count of each
+                tensor.
+            stream: stream to print each finished call to; None for the report only.
+            every: log one call of an op in this many.
+            per_signature: maximum number of calls of one signature to log.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -60,7 +61,7 @@ class OpObserve(OpTool):
         self._rows: list[tuple[int, str, str, str, str, str]] = []
 
     def take(self, call: Call) -> Any:
-        """Runs the call, and tells of it."""
+        """Runs and logs the call."""
         given = self._words(call.args, call.kwargs)
         results = call.op(*call.args, **call.kwargs)
         returned = self._words((results,), {})
@@ -73,7 +74,7 @@ class OpObserve(OpTool):
         return results
 
     def report(self) -> Report:
-        """One row for each call, in order of their ends."""
+        """Returns one row per call, in order of completion."""
         names = {row[2] for row in self._rows}
         return Report(
             "Calls of ops",
@@ -95,7 +96,7 @@ class OpObserve(OpTool):
 
 
 def _values(tensor: torch.Tensor) -> str:
-    """Such as `{-1.2 to 3.4, mean 0.1, 2 NaN}`."""
+    """Formats values, such as `{-1.2 to 3.4, mean 0.1, 2 NaN}`."""
     if tensor.is_meta or tensor.numel() == 0 or tensor.layout is not torch.strided:
         return "{}"
     if tensor.is_complex() or tensor.is_nested or tensor.is_quantized:
@@ -109,21 +110,21 @@ def _values(tensor: torch.Tensor) -> str:
     return f"{{{text}, {nan} NaN}}" if nan and known.numel() else f"{{{text}}}"
 
 
-_MS = 1e-6  # milliseconds in a nanosecond
+_MS = 1e-6  # nanoseconds to milliseconds
 
 
 @dataclass
 class _Times:
-    """Nanoseconds of the calls of one op in one phase."""
+    """Durations of the calls of one op in one phase, in nanoseconds."""
 
     each_ns: list[int] = field(default_factory=list)
 
 
 class OpTimeMeasure(OpTool):
-    """Measures the host's time of each call, with the device's work in it.
+    """Measures the host time of each call, including the device's work.
 
-    The device is waited for before and after each call, so that a call's time is its own; the whole
-    program becomes slower by that.
+    Synchronizes before and after each call, so that calls do not overlap; this slows the program
+    down.
     """
 
     tool_name = "TIME_MEASURE"
@@ -140,12 +141,12 @@ class OpTimeMeasure(OpTool):
         """Prepares the tool; see OpTool for the options that all tools have.
 
         Args:
-            names: of the ops to measure.
-            excluded: of those to leave alone.
-            is_synchronized: whether to wait for the device around each call; without it only the
-                host's part is measured.
-            every: of the calls of one op, measure the first of so many.
-            per_signature: how many calls of one signature to measure.
+            names: ops to measure.
+            excluded: ops to exclude.
+            is_synchronized: whether to synchronize around each call; otherwise only the host's part
+                is measured.
+            every: measure one call of an op in this many.
+            per_signature: maximum number of calls of one signature to measure.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -155,7 +156,7 @@ class OpTimeMeasure(OpTool):
         self._times: dict[tuple[str, str], _Times] = {}
 
     def take(self, call: Call) -> Any:
-        """Runs the call between two looks at the clock."""
+        """Runs and times the call."""
         device = call.device
         if self._is_synchronized:
             synchronize(device)
@@ -169,13 +170,13 @@ class OpTimeMeasure(OpTool):
         return results
 
     def total_ms(self, phase: str) -> float:
-        """Milliseconds of all measured calls of a phase, `forward` or `backward`."""
+        """Returns the milliseconds of all measured calls of a phase, `forward` or `backward`."""
         return _MS * sum(
             sum(times.each_ns) for (_, where), times in self._times.items() if where == phase
         )
 
     def report(self) -> Report:
-        """One row for each op and phase, the longest in sum first."""
+        """Returns one row per op and phase, the longest total first."""
         found = sorted(self._times.items(), key=lambda item: -sum(item[1].each_ns))
         whole = sum(sum(times.each_ns) for times in self._times.values()) or 1
         rows = tuple(
@@ -201,6 +202,6 @@ class OpTimeMeasure(OpTool):
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until a device has done its work."""
+    """Waits until a device has finished its work."""
     if device.type not in ("cpu", "meta"):
         torch.get_device_module(device).synchronize(device)

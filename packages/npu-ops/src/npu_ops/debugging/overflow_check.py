@@ -1,4 +1,4 @@
-"""`OpOverflowCheck`: which op made the first NaN or infinity."""
+"""`OpOverflowCheck`: finds the op that produced the first NaN or infinity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORIGIN, _PASSED_ON, _UNWRITTEN = "origin", "passed on", "unwritten memory"
 
 @dataclass(frozen=True)
 class _Counts:
-    """Counts of elements that are NaN, infinite, and past the limit."""
+    """Counts of NaN elements, infinite elements, and elements beyond the limit."""
 
     nan: int = 0
     infinite: int = 0
@@ -39,16 +39,16 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Finding:
-    """One call with values that are not finite, or too large.
+    """A call with non-finite or too large values.
 
     Attributes:
-        number: of the call.
+        number: number of the call.
         phase: forward or backward.
-        signature: of the call.
-        place: who called it.
-        counts: of the values.
-        source: where they are from.
-        is_failure: whether they are wrong.
+        signature: signature of the call.
+        place: call site.
+        counts: counts of the values.
+        source: origin of the values.
+        is_failure: whether the values are an error.
     """
 
     number: int
@@ -65,21 +65,21 @@ class _Finding:
 
 
 class OpOverflowCheck(OpTool):
-    """Looks for NaN, infinity, and values past a limit in what each call gives or writes.
+    """Checks the results and writes of each call for NaN, infinity, and values beyond a limit.
 
-    A call is the origin of NaN if it read none, and of infinity or of a value past the limit if
-    all that it read was finite and within the limit, numbers among its arguments included.
-    Infinity that the program brings in itself, such as a mask of `-inf`, is passed on, which is no
-    failure; NaN always is one.
+    A call is the origin of NaN if its inputs have no NaN, and of infinity or a value beyond the
+    limit if all its inputs, including numbers, are finite and within the limit. Infinity from the
+    program's own data, such as a mask of `-inf`, is propagated, which is not a failure; NaN always
+    is.
 
-    Memory that nothing wrote (`torch.empty`, a tensor that grew) holds what was there before: it is
-    not looked at. What a call computes of it is told as `unwritten memory`, and is a failure where
-    the value would be another if the memory were finite, such as 0 times NaN, or where the program
-    takes it as a Python number.
+    Uninitialized memory (`torch.empty`, a tensor that grew) has arbitrary contents and is not
+    checked. Values computed from it are reported as `unwritten memory`. They are failures if finite
+    memory would give other values, such as 0 times NaN, or if the program reads them as Python
+    numbers.
     """
 
     tool_name = "OVERFLOW_CHECK"
-    follows_all = True  # a write by an op that is not looked at is a write
+    follows_all = True  # writes by ops that are not checked count too
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class OpOverflowCheck(OpTool):
         """Prepares the tool; see OpTool for the options that all tools have.
 
         Args:
-            names: of the ops to check.
-            excluded: of those to leave alone.
-            limit: the largest size that is right; 65504 shows what would overflow in float16. None
-                for the dtype's own.
-            is_fatal: whether the first origin raises.
-            every: of the calls of one op, check the first of so many.
-            per_signature: how many calls of one signature to check.
+            names: ops to check.
+            excluded: ops to exclude.
+            limit: largest valid magnitude; 65504 shows float16 overflows. None for the dtype's
+                limit.
+            is_fatal: whether to raise at the first origin.
+            every: check one call of an op in this many.
+            per_signature: maximum number of calls of one signature to check.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -118,7 +118,7 @@ class OpOverflowCheck(OpTool):
         self._found: list[_Finding] = []
 
     def take(self, call: Call) -> Any:
-        """Runs the call and looks at its arguments before it and its results after it.
+        """Runs the call, and checks its arguments before and its results after.
 
         Raises:
             VerificationError: [op-overflow] at the first origin, if the tool is fatal.
@@ -154,7 +154,7 @@ class OpOverflowCheck(OpTool):
         return results
 
     def leave(self, call: Call) -> Any:
-        """Runs a call that is not looked at; what it writes is written."""
+        """Runs an unchecked call, and records its writes."""
         with aside(), self._lock:
             reading = self._memory.before(call)
         results = super().leave(call)
@@ -164,21 +164,21 @@ class OpOverflowCheck(OpTool):
 
     @property
     def origins(self) -> list[str]:
-        """Signatures of the calls that made such values of good ones, in order."""
+        """Signatures of the calls that produced such values from valid inputs, in order."""
         return [one.signature for one in self._found if one.source == _ORIGIN]
 
     @property
     def unwritten(self) -> list[str]:
-        """Signatures of the calls that took such values from unwritten memory, in order."""
+        """Signatures of the calls that read such values from uninitialized memory, in order."""
         return [one.signature for one in self._found if one.source == _UNWRITTEN]
 
     @property
     def passed(self) -> bool:
-        """Whether no call made such values, and no NaN was passed on."""
+        """Whether no call produced such values or propagated NaN."""
         return not any(one.is_failure for one in self._found)
 
     def report(self) -> Report:
-        """One row for each call that gave such values; those that are to blame are marked."""
+        """Returns one row per call with such values; origins are marked."""
         rows = tuple(
             (
                 one.number,
@@ -209,7 +209,7 @@ class OpOverflowCheck(OpTool):
         )
 
     def _given(self, reading: Reading) -> _Counts:
-        """Counts wrong values among the inputs of a call."""
+        """Counts invalid values among the inputs of a call."""
         call = reading.call
         masks = reading.unwritten or (None,) * len(call.tensors)
         pairs = {
@@ -227,7 +227,7 @@ class OpOverflowCheck(OpTool):
         return sum(found, _Counts())
 
     def _judge(self, reading: Reading, given: _Counts, results: Any) -> tuple[_Counts, str, bool]:
-        """Returns wrong values of a call's results, their source, and whether they fail."""
+        """Returns invalid values of a call's results, their source, and whether they fail."""
         twins = self._memory.after(reading, results)
         made, unwritten, is_poisoned = _Counts(), _Counts(), False
         for leaf in _outcome(reading.call, results):
@@ -248,7 +248,7 @@ class OpOverflowCheck(OpTool):
         return unwritten, _UNWRITTEN, False
 
     def _count(self, tensor: torch.Tensor, part: torch.Tensor | None = None) -> _Counts:
-        """Looks at the elements of a tensor, or at a part of them."""
+        """Counts the values of a tensor, or of a part of its elements."""
         if not _has_values(tensor):
             return _Counts()
         values = _on_cpu(tensor) if part is None else _on_cpu(tensor)[part]
@@ -261,7 +261,7 @@ class OpOverflowCheck(OpTool):
 
 
 def _outcome(call: Call, results: Any) -> Iterable[torch.Tensor]:
-    """Returns the tensors that a call gave and wrote, each once."""
+    """Returns the tensors that a call returned or wrote, each once."""
     leaves = [
         leaf
         for place, leaf in enumerate(tree_leaves(results))
@@ -272,7 +272,7 @@ def _outcome(call: Call, results: Any) -> Iterable[torch.Tensor]:
 
 
 def _is_poisoned(tensor: torch.Tensor, twin: torch.Tensor, mask: torch.Tensor | None) -> bool:
-    """Whether an element is not finite that would be, if all memory that the call read were."""
+    """Whether an element is non-finite only because uninitialized memory was read."""
     if not _has_values(tensor) or not _has_values(twin):
         return False
     lost = ~_on_cpu(tensor).isfinite() & _on_cpu(twin).isfinite()
@@ -287,5 +287,5 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach().cpu()
-    # Eight bits have no isnan of their own.
+    # 8-bit floats have no isnan.
     return values.to(torch.float32) if values.itemsize == 1 else values

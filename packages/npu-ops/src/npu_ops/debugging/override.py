@@ -1,4 +1,4 @@
-"""`OpDtypeCast` and `OpFallback`: ops computed in another dtype, or on the CPU."""
+"""`OpDtypeCast` and `OpFallback`: run ops in another dtype, or on the CPU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["OpDtypeCast", "OpFallback"]
 
 
 class OpDtypeCast(OpTool):
-    """Casts the floating-point tensors of a call, runs it, and casts what it gives back.
+    """Casts the floating-point tensors of a call, runs it, and casts its results back.
 
-    In-place writes are written back in the tensor's own dtype. Views, copies between dtypes, calls
-    without floating-point tensors, and calls that draw random numbers (which would be others in
-    another dtype) are left alone.
+    In-place writes are written back in the tensor's dtype. Views, copies between dtypes, calls
+    without floating-point tensors, and calls that draw random numbers (which depend on the dtype)
+    are not cast.
     """
 
     tool_name = "DTYPE_CAST"
@@ -40,10 +40,10 @@ class OpDtypeCast(OpTool):
         """Prepares the tool.
 
         Args:
-            names: of the ops to cast; None for `OP_DTYPE_CAST_LIST`.
-            excluded: of those to leave alone; None for `OP_DTYPE_CAST_DISABLE_LIST`.
-            dtype: to compute in, a floating-point dtype.
-            of: which dtypes are cast.
+            names: ops to cast; None for `OP_DTYPE_CAST_LIST`.
+            excluded: ops to exclude; None for `OP_DTYPE_CAST_DISABLE_LIST`.
+            dtype: floating-point dtype to compute in.
+            of: dtypes to cast.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -59,7 +59,7 @@ class OpDtypeCast(OpTool):
         self.counts: Counter[str] = Counter()
 
     def take(self, call: Call) -> Any:
-        """Runs the call in the other dtype, if it computes with one of those that are cast."""
+        """Runs the call in the other dtype, if it computes in one of the dtypes to cast."""
         own = {tensor.dtype for tensor in call.tensors} & self._of
         if not own or _stays(call):
             return call.op(*call.args, **call.kwargs)
@@ -92,7 +92,7 @@ class OpDtypeCast(OpTool):
             return tree_map(uncast, results)
 
     def report(self) -> Report:
-        """One row for each op that was cast."""
+        """Returns one row per op that was cast."""
         return Report(
             f"Ops that computed in {str(self._dtype).removeprefix('torch.')}",
             ("op", "calls"),
@@ -102,7 +102,7 @@ class OpDtypeCast(OpTool):
 
 
 def _stays(call: Call) -> bool:
-    """Whether a call's business is memory, the dtype itself, or random numbers."""
+    """Whether a call is about memory, the dtype itself, or random numbers."""
     return (
         call.op.is_view
         or bool({torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(call.op.tags))
@@ -111,10 +111,10 @@ def _stays(call: Call) -> bool:
 
 
 class OpFallback(OpTool):
-    """Runs the calls that it takes on copies on the CPU and brings back what they gave.
+    """Runs calls on the CPU with copies of their arguments, and copies the results back.
 
-    What they write is written back, results that share memory with an argument share it again, and
-    the device's random stream goes on where the CPU's ended. Views are left to the device.
+    Writes are copied back, results that share memory with an argument still share it, and the
+    device's random generator continues from the CPU's state. Views stay on the device.
     """
 
     tool_name = "FALLBACK"
@@ -125,8 +125,8 @@ class OpFallback(OpTool):
         """Prepares the tool.
 
         Args:
-            names: of the ops to run on the CPU; empty for all, None for `OP_FALLBACK_LIST`.
-            excluded: of those that stay on the device; None for `OP_FALLBACK_DISABLE_LIST`.
+            names: ops to run on the CPU; empty means all, None reads `OP_FALLBACK_LIST`.
+            excluded: ops that stay on the device; None reads `OP_FALLBACK_DISABLE_LIST`.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -135,7 +135,7 @@ class OpFallback(OpTool):
         self.counts: Counter[str] = Counter()
 
     def take(self, call: Call) -> Any:
-        """Runs the call on the CPU, if it computes something on the device."""
+        """Runs the call on the CPU, if it computes on the device."""
         is_view = call.op.is_view or torch.Tag.inplace_view in call.op.tags
         if call.device.type == "cpu" or is_view:
             return call.op(*call.args, **call.kwargs)
@@ -149,7 +149,7 @@ class OpFallback(OpTool):
             return _bring_back(trial, host)
 
     def report(self) -> Report:
-        """One row for each op that ran on the CPU."""
+        """Returns one row per op that ran on the CPU."""
         return Report(
             "Ops that ran on the CPU",
             ("op", "calls"),
@@ -190,7 +190,7 @@ def _bring_back(trial: Trial, host: Outcome) -> Any:
 
 
 def _is_changed(trial: Trial, host: Outcome, mine: torch.Tensor, its: torch.Tensor) -> bool:
-    """Whether the CPU wrote an argument, also where its schema does not say so."""
+    """Whether the CPU changed an argument, even if its schema omits the write."""
     if any(mine is tensor for tensor in trial.call.written):
         return True
     if not is_plain(its):

@@ -1,4 +1,4 @@
-"""Captured calls made again on a device: the same results? right ones? how long?"""
+"""Replay: repeats captured calls on a device, checks their results, and times them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ __all__ = ["Replay", "replay_call", "replay_directory", "replay_report"]
 _NOTHING = Verdict("not compared", "", "own")
 _ELSEWHERE = Verdict("not compared", "its tensors were on the CPU, and stay there", "own")
 _NOT_COMPARABLE = "not comparable"
-# Of the error that this machine makes here, the record may have so much beyond its tolerance: both
-# round, each in its order of summation.
+# The allowed difference between a recorded result and this machine's, as a multiple of the error
+# here: both round, in different orders of summation.
 _OTHERS_ERROR = 4.0
 
 
@@ -56,13 +56,13 @@ class Replay:
     """The outcome of one replayed call.
 
     Attributes:
-        folder: of the capture.
-        capture: what was captured.
-        recorded: against the recorded results: `same` values, `close` to them, `differs`, `not
-            comparable` (they are whatever the memory held, or other random numbers than here, or of
-            a call that stays on the CPU), or empty without a check.
-        verdict: against the CPU in float64.
-        each_ms: milliseconds of the timed runs.
+        folder: folder of the capture.
+        capture: the captured call.
+        recorded: comparison with the recorded results: `same`, `close`, `differs`, `not comparable`
+            (uninitialized memory, other random numbers, or a call that stays on the CPU), or empty
+            without a check.
+        verdict: comparison with the CPU in float64.
+        each_ms: milliseconds of each timed run.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Replay:
 
     @property
     def is_right(self) -> bool:
-        """Whether it agrees with what was recorded and with the CPU."""
+        """Whether the results agree with the record and with the CPU."""
         return self.recorded != "differs" and self.verdict.is_right
 
 
@@ -88,17 +88,17 @@ def replay_directory(
     is_only_forward: bool = False,
     is_synchronized: bool = True,
 ) -> Iterator[Replay]:
-    """Makes the captured calls of a directory again, in their order.
+    """Replays the captured calls of a directory, in order.
 
     Args:
-        directory: of OpCapture or of OpAutoCompare, or one folder in it.
-        device: where.
-        names: exact names or patterns of the ops; empty for all.
+        directory: directory of OpCapture or OpAutoCompare, or one folder in it.
+        device: device of the replay.
+        names: exact names or patterns of the ops; empty means all.
         is_checked: whether to compare.
-        run_times: how often each is timed, after a first run that is not.
-        is_only_forward: whether calls going backward are left out.
-        is_synchronized: whether a run ends when the device has done it; otherwise when the host has
-            handed it over.
+        run_times: number of timed runs of each call, after one untimed run.
+        is_only_forward: whether to leave out calls of the backward pass.
+        is_synchronized: whether to time until the device has finished; otherwise until the host has
+            enqueued the call.
 
     Raises:
         OperatorInputError: [capture-unreadable], [unknown-op], [tool-option].
@@ -134,7 +134,7 @@ def replay_call(
     run_times: int,
     is_synchronized: bool,
 ) -> Replay:
-    """Makes one captured call again; see replay_directory."""
+    """Replays one captured call; see replay_directory."""
     call = _call(_find_op(capture.op), capture, device)
     place = call.device
     is_elsewhere = place.type != torch.device(device).type
@@ -158,8 +158,8 @@ def replay_call(
 
 @public_call
 def replay_report(replays: Sequence[Replay], device: str) -> Report:
-    """One row for each call, those that differ marked."""
-    replays = list(replays)  # an iterator's items are not looked at before
+    """Returns one row per call, with differing calls marked."""
+    replays = list(replays)  # elements of an iterator were not checked before
     if not all(isinstance(one, Replay) for one in replays):
         raise KindError(
             "npu_ops.debugging.replay_report: replays must be of replay_directory, got "
@@ -247,12 +247,12 @@ def _against_record(call: Call, capture: Capture, got: Outcome, verdict: Verdict
     """Compares results and arguments after the call with the record; see Replay."""
     found = _values_against_record(call, capture, got, verdict)
     is_open = verdict is _ELSEWHERE or (_is_random(call, capture) and verdict.is_right)
-    # A note says that the record itself was found to be wrong.
+    # A note marks a record that was itself wrong.
     return _NOT_COMPARABLE if found == "differs" and is_open and not capture.note else found
 
 
 def _is_random(call: Call, capture: Capture) -> bool:
-    """Whether the call draws numbers; which ones, depends on versions and processors too."""
+    """Whether the call draws random numbers, which also depend on versions and processors."""
     leaves = tree_leaves(capture.before.tree)
     return (
         torch.Tag.nondeterministic_seeded in call.op.tags
@@ -291,7 +291,7 @@ def _values_against_record(call: Call, capture: Capture, got: Outcome, verdict: 
 
 @contextmanager
 def _kept_stream(device: torch.device) -> Iterator[None]:
-    """Leaves the random stream of a device as it was."""
+    """Preserves the random state of a device."""
     state = device_state(device)
     try:
         yield

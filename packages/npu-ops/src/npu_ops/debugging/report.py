@@ -1,4 +1,4 @@
-"""Reports of tools: a table for the terminal, CSV and a page.
+"""Reports of tools: a table for the terminal, CSV and HTML.
 
 The page's template is `report.html`.
 """
@@ -17,7 +17,7 @@ __all__ = ["Report"]
 
 Value = str | int | float | None
 
-_WIDEST = 70  # characters of a column in the terminal
+_WIDEST = 70  # maximum column width in the terminal
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -26,12 +26,12 @@ class Report:
     """A table with a verdict.
 
     Attributes:
-        title: what it is about.
-        columns: their names, with units.
-        rows: one value for each column.
+        title: title of the report.
+        columns: column names, with units.
+        rows: rows with one value per column.
         summary: the finding, in a sentence or two.
-        marked: numbers of the rows that need a reader's attention.
-        is_passed: whether the tool found nothing wrong.
+        marked: indices of rows with findings.
+        is_passed: whether the tool found no error.
     """
 
     title: str
@@ -42,10 +42,10 @@ class Report:
     is_passed: bool = True
 
     def table(self, most_rows: int | None = None) -> str:
-        """The rows in columns, marked ones first, and the summary below.
+        """Returns the rows in columns, marked ones first, and the summary below.
 
         Args:
-            most_rows: how many rows at most; None for all.
+            most_rows: maximum number of rows; None for all.
         """
         order = sorted(range(len(self.rows)), key=lambda number: number not in self.marked)
         shown = [[_text(value)[:_WIDEST] for value in self.rows[n]] for n in order[:most_rows]]
@@ -58,7 +58,7 @@ class Report:
 
     @public_call
     def write_csv(self, path: str | Path) -> None:
-        """Writes the columns' names and all rows."""
+        """Writes the column names and all rows."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(self.columns)
@@ -66,7 +66,7 @@ class Report:
 
     @public_call
     def write_html(self, path: str | Path) -> None:
-        """Writes a page that needs nothing from elsewhere."""
+        """Writes a self-contained HTML page."""
         page = render_page(
             _TEMPLATE,
             title=self.title,
@@ -100,5 +100,5 @@ def _line(words: Sequence[str], widths: list[int]) -> str:
 
 
 def _cells(row: tuple[Value, ...]) -> list[tuple[bool, str]]:
-    """Whether a value is a number, and its text."""
+    """Returns whether a value is a number, and its text."""
     return [(isinstance(value, int | float), _text(value)) for value in row]

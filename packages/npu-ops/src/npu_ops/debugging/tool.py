@@ -1,7 +1,7 @@
-"""OpTool, the base of the tools over ops: calls as torch dispatches them, and which to take.
+"""OpTool: the base of tools on dispatched ops, with their selection of calls.
 
-A tool is a TorchDispatchMode. It holds for the thread that entered it and for autograd's threads
-that work for it, because torch hands modes on to those. Another thread enters the tool itself.
+A tool is a TorchDispatchMode. It is active on the thread that entered it and on autograd's threads
+that work for it, because torch passes modes to these. Other threads must enter it themselves.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from npu_ops.names import check_patterns, first_match
 __all__ = ["Call", "OpTool", "Selection", "aside", "describe", "describe_tensor"]
 
 
-# Arguments that an op writes although its schema does not say so.
+# Arguments that an op writes although its schema omits the write.
 _WRITTEN_QUIETLY = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
 }
-_LONGEST = 60  # characters of a value that is no tensor
+_LONGEST = 60  # maximum length of the text of other values
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call, before it ran.
+    """A call before it runs.
 
     Attributes:
-        op: with its overload.
+        op: the op's overload.
         args: positional arguments.
         kwargs: arguments by name.
-        number: its place among all calls that the tool met, from 1.
+        number: number among all calls that the tool saw, from 1.
         phase: `forward` or `backward`.
-        node: of autograd that called it, such as `MmBackward0`; empty going forward.
-        sequence: number that a forward call shares with the calls of its gradient; None where
-            autograd does not record.
-        line: of the user's code, `file:line`; not known in a backward pass.
-        is_grad_enabled: whether autograd records; some kernels ask.
+        node: calling autograd node, such as `MmBackward0`; empty in the forward pass.
+        sequence: number shared by a forward call and the calls of its gradient; None if autograd
+            does not record.
+        line: call site in the user's code, `file:line`; unknown in a backward pass.
+        is_grad_enabled: whether autograd records, which some kernels depend on.
     """
 
     op: OpOverload[..., Any]
@@ -84,13 +84,13 @@ class Call:
 
     @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the arguments, in order."""
+        """The tensor arguments, in order."""
         leaves = tree_leaves((self.args, self.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     @functools.cached_property
     def device(self) -> torch.device:
-        """The device of the call: the first among its arguments that is not the CPU."""
+        """The device of the call: the first device of its arguments that is not the CPU."""
         found = torch.device("cpu")
         for leaf in tree_leaves((self.args, self.kwargs)):
             device = leaf.device if isinstance(leaf, torch.Tensor | torch.Generator) else leaf
@@ -115,7 +115,7 @@ class Call:
 
 
 def describe(value: Any) -> str:
-    """An argument on a line: a tensor by its dtype, shape and layout, others by their value."""
+    """Describes an argument on one line: a tensor by dtype, shape and layout, others by value."""
     if isinstance(value, torch.Tensor):
         return describe_tensor(value)
     if isinstance(value, list | tuple):
@@ -126,7 +126,7 @@ def describe(value: Any) -> str:
 
 
 def describe_tensor(tensor: torch.Tensor) -> str:
-    """Such as `float32[2,3]`, with strides if it is not contiguous, and its device if not npu."""
+    """Returns text like `float32[2,3]`, with strides and device unless contiguous on npu."""
     text = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
     if tensor.layout is not torch.strided:
         text += f" {str(tensor.layout).removeprefix('torch.')}"
@@ -136,7 +136,7 @@ def describe_tensor(tensor: torch.Tensor) -> str:
 
 
 class Selection:
-    """Decides about each call, and counts what it left out. Threads may share one."""
+    """Selects calls, and counts those left out. Threads may share it."""
 
     def __init__(
         self,
@@ -147,18 +147,18 @@ class Selection:
         every: int,
         per_signature: int | None,
     ) -> None:
-        """Takes the rules.
+        """Sets the rules.
 
         Args:
-            tool: whose lists in the environment hold where an argument is None.
-            names: exact names or patterns of the ops to look at; empty for all.
-            excluded: of those to leave alone; it wins over names.
-            every: of the calls of one op, the first of so many.
-            per_signature: how many calls of one signature at most; None for all.
+            tool: tool whose environment variables replace arguments that are None.
+            names: exact names or patterns of the ops to select; empty means all.
+            excluded: ops to exclude; takes precedence over names.
+            every: select one call of an op in this many.
+            per_signature: maximum number of calls of one signature; None for all.
 
         Raises:
             OperatorInputError: [tool-option] for a number below 1, or one string for a list;
-                [unknown-op] for a name that fits no operator.
+                [unknown-op] for a name that matches no operator.
         """
         for option, given in (("names", names), ("excluded", excluded)):
             if isinstance(given, str):
@@ -187,14 +187,14 @@ class Selection:
         self.left_out = 0
 
     def names_op(self, name: str) -> bool:
-        """Whether the lists name an op."""
+        """Whether the lists select an op."""
         if name not in self._named:
             wanted = not self.names or first_match(name, self.names) is not None
             self._named[name] = wanted and first_match(name, self.excluded) is None
         return self._named[name]
 
     def takes(self, call: Call) -> bool:
-        """Whether a call of a named op is looked at; each question counts as a call."""
+        """Whether a call of a selected op is taken; each query counts as a call."""
         with self._lock:
             turn = self._calls[call.name]
             self._calls[call.name] += 1
@@ -207,18 +207,18 @@ class Selection:
             return taken
 
 
-_NO_SEQUENCE = 2**63  # autograd's number for nodes that have none is larger
+_NO_SEQUENCE = 2**63  # larger than autograd's numbers: a node without one
 
 
 class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A tool over ops: a context manager, or `start()` and `stop()`.
+    """A tool on dispatched ops: a context manager, or `start()` and `stop()`.
 
-    Tools nest: the one that was entered last sees a call first.
+    Tools nest: the tool entered last sees a call first.
 
     Attributes:
-        tool_name: as in `OP_<TOOL>_LIST`.
-        selection: which calls it takes.
-        follows_all: whether `leave` gets calls that the selection does not name, too.
+        tool_name: the name in `OP_<TOOL>_LIST`.
+        selection: selection of calls.
+        follows_all: whether `leave` also gets calls of ops outside the selection.
     """
 
     tool_name: ClassVar[str]
@@ -240,10 +240,10 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Args:
             names: exact names (`aten.add.Tensor`) or patterns (`add`, `aten.*norm*`) of the ops to
-                look at; empty for all, None for `OP_<TOOL>_LIST`.
-            excluded: of those to leave alone; None for `OP_<TOOL>_DISABLE_LIST`.
-            every: of the calls of one op, take the first of so many.
-            per_signature: how many calls of one signature to take; None for all.
+                select; empty means all, None reads `OP_<TOOL>_LIST`.
+            excluded: ops to exclude; None reads `OP_<TOOL>_DISABLE_LIST`.
+            every: take one call of an op in this many.
+            per_signature: maximum number of calls of one signature; None for all.
 
         Raises:
             OperatorInputError: [tool-option].
@@ -253,19 +253,19 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tool_name, names, excluded, every=every, per_signature=per_signature
         )
         self._numbers = itertools.count(1)
-        # Calls may come from several threads; what a tool keeps is changed under this lock.
+        # Guards the tool's state, because calls may come from several threads.
         self._lock = threading.RLock()
 
     def start(self) -> Self:
-        """Enters the tool in this thread; returns it."""
+        """Activates the tool on this thread; returns it."""
         self.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def stop(self) -> None:
-        """Leaves the tool in this thread.
+        """Deactivates the tool on this thread.
 
         Raises:
-            OpsError: [tool-order] when it is not the one that this thread entered last.
+            OpsError: [tool-order] if this thread entered another tool later.
         """
         if _get_current_dispatch_mode() is not self:
             raise OpsError(
@@ -277,11 +277,11 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def take(self, call: Call) -> Any:
-        """Runs a call that the tool looks at; returns what the op gives."""
+        """Runs a selected call; returns its results."""
         raise NotImplementedError
 
     def leave(self, call: Call) -> Any:
-        """Runs a call that the tool does not look at; returns what the op gives."""
+        """Runs a call that is not selected; returns its results."""
         return call.op(*call.args, **call.kwargs)
 
     def report(self) -> Report:
@@ -290,7 +290,7 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def passed(self) -> bool:
-        """Whether the tool found nothing wrong; one that does not judge finds nothing."""
+        """Whether the tool found no error; always True for a tool that only observes."""
         return True
 
     def __torch_dispatch__(
@@ -305,7 +305,7 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **named)
         tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         if any(is_traceable_wrapper_subclass(tensor) for tensor in tensors):
-            return NotImplemented  # it takes itself apart, and its parts come back here
+            return NotImplemented  # decomposes into ops that arrive here again
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return func(*args, **named)
         is_named = self.selection.names_op(str(func))
@@ -319,7 +319,7 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Within it a tool's own ops are seen by no other tool, and not by autograd."""
+    """Hides a tool's own ops from other tools and from autograd."""
     with _disable_current_modes(), torch.no_grad():
         yield
 
@@ -333,7 +333,7 @@ def _call(
     if node is not None:
         sequence = node._sequence_nr()
     elif not is_backward and torch.is_grad_enabled():
-        # The node of this call was made just before it came here.
+        # Autograd created the node of this call right before.
         sequence = torch._C._autograd._get_sequence_nr() - 1
     if sequence is not None and not 0 <= sequence < _NO_SEQUENCE:
         sequence = None

@@ -1,4 +1,4 @@
-"""Trials: one call run again on the CPU, from a snapshot of the memory that it reads and writes."""
+"""Trials: repeats a call on the CPU, from a snapshot of the memory that it reads and writes."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _WIDE = {
 
 @dataclass(frozen=True)
 class TensorImage:
-    """A strided tensor over the bytes of a snapshot.
+    """A strided tensor in a snapshot.
 
     Attributes:
         storage: number of its storage in the snapshot.
-        dtype: of its elements.
-        size: its shape.
-        stride: in elements.
-        offset: of its first element in the storage's image, in elements.
-        is_conj: whether torch shows the conjugate of what lies in memory.
-        is_neg: whether torch shows its negative.
-        device: where the original is.
-        requires_grad: whether autograd follows it; some kernels ask.
+        dtype: dtype of the elements.
+        size: shape of the tensor.
+        stride: strides, in elements.
+        offset: offset of the first element in the storage's image, in elements.
+        is_conj: whether the tensor is the conjugate of its memory (torch's lazy bit).
+        is_neg: whether the tensor is the negative of its memory (torch's lazy bit).
+        device: device of the original.
+        requires_grad: the original's requires_grad, which some kernels depend on.
     """
 
     storage: int
@@ -67,11 +67,11 @@ class TensorImage:
 
 @dataclass(frozen=True)
 class OpaqueImage:
-    """A tensor that is not strided memory (sparse, quantized, nested), copied as a whole.
+    """A tensor without strided memory (sparse, quantized, nested), copied as a whole.
 
     Attributes:
-        value: the copy, on the CPU; a meta tensor as it was.
-        requires_grad: whether autograd follows the original.
+        value: the copy, on the CPU; a meta tensor is not copied.
+        requires_grad: the original's requires_grad.
     """
 
     value: torch.Tensor
@@ -80,7 +80,7 @@ class OpaqueImage:
 
 @dataclass(frozen=True)
 class GeneratorImage:
-    """A random generator: its state and where it is."""
+    """A random generator: its state and device."""
 
     state: torch.Tensor
     device: str
@@ -92,8 +92,8 @@ class StorageImage:
 
     Attributes:
         data: the bytes, on the CPU: (n,) uint8.
-        start: where the part begins in the original, in bytes.
-        original: the storage that was copied; None for a snapshot from disk.
+        start: offset of the part in the original, in bytes.
+        original: the copied storage; None for a snapshot from disk.
     """
 
     data: torch.Tensor
@@ -107,7 +107,7 @@ class Snapshot:
 
     Attributes:
         tree: the pytree.
-        storages: what its TensorImages refer to.
+        storages: the storages of its TensorImages.
     """
 
     tree: Any
@@ -119,7 +119,7 @@ class Snapshot:
 
         Args:
             tree: the pytree.
-            is_whole: whether all of each storage is copied, beyond what the tensors reach.
+            is_whole: whether to copy whole storages, beyond the tensors' elements.
         """
         plain = [leaf for leaf in tree_leaves(tree) if is_plain(leaf)]
         numbers: dict[int, int] = {}
@@ -150,14 +150,14 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all storages."""
+        """Size of all storages in bytes."""
         return sum(storage.data.numel() for storage in self.storages)
 
     @property
     def can_widen(self) -> bool:
-        """Whether the call can be made in higher precision.
+        """Whether the call can be run in higher precision.
 
-        It has narrow floats, and no memory with them is read as two dtypes.
+        True if it has floats below float64, and no tensors of other dtypes share their memory.
         """
         is_any_narrow = any(dtype in _WIDE for found in self.dtypes for dtype in found)
         return is_any_narrow and all(
@@ -165,11 +165,12 @@ class Snapshot:
         )
 
     def restore(self, device: str = "cpu", *, is_wide: bool = False) -> Any:
-        """Makes the pytree again.
+        """Recreates the pytree.
 
         Args:
-            device: where all that was not on the CPU goes; what was there stays.
-            is_wide: whether floats of at most 32 bits become float64, complex ones complex128.
+            device: device of everything that was not on the CPU.
+            is_wide: whether to convert floats of at most 32 bits to float64, and complex to
+                complex128.
         """
         there = [self._restore_storage(number, device, is_wide) for number in self._homes(device)]
 
@@ -201,7 +202,7 @@ class Snapshot:
 
     @functools.cached_property
     def dtypes(self) -> tuple[frozenset[torch.dtype], ...]:
-        """For each storage, the dtypes that its bytes are read as."""
+        """Returns, for each storage, the dtypes of the tensors that use it."""
         found: list[set[torch.dtype]] = [set() for _ in self.storages]
         for image in self.images:
             found[image.storage].add(image.dtype)
@@ -221,7 +222,7 @@ class Snapshot:
 
 
 def is_plain(leaf: Any) -> bool:
-    """Whether a leaf is a tensor over memory that can be copied byte by byte."""
+    """Whether a leaf is a tensor whose memory can be copied byte by byte."""
     return (
         isinstance(leaf, torch.Tensor)
         and leaf.layout is torch.strided
@@ -230,7 +231,7 @@ def is_plain(leaf: Any) -> bool:
 
 
 def bytes_of(storage: torch.UntypedStorage, start: int, count: int) -> torch.Tensor:
-    """A part of a storage as a tensor on its device: (count,) uint8, without a copy."""
+    """Returns a view of part of a storage: (count,) uint8, on its device."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return empty.set_(storage, start, (count,), (1,))
 
@@ -253,7 +254,7 @@ def _image(group: list[torch.Tensor], *, is_whole: bool) -> StorageImage:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the one after its last."""
+    """Returns the offset of a tensor's first byte in its storage, and of the end."""
     first = tensor.storage_offset()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = first + sum((size - 1) * stride for size, stride in steps)
@@ -286,9 +287,9 @@ def _tensor(image: TensorImage, storage: torch.UntypedStorage, *, is_wide: bool)
 
 Prepare = Callable[[Sequence[torch.Tensor]], None]
 
-# The CPU's random stream is the process's: one call at a time borrows it.
+# The CPU's random generator is global: one call at a time uses it.
 _stream = threading.RLock()
-# Ops that reach beyond their tensors, into all of a storage.
+# Ops that access their whole storage, beyond their tensors.
 _WHOLE = ("aten::as_strided", "aten::set_", "aten::resize")
 
 
@@ -297,12 +298,12 @@ class Outcome:
     """The outcome of a call.
 
     Attributes:
-        args: positional arguments, as they are after it.
-        kwargs: arguments by name, the same.
-        results: what it returned.
-        homes: what the strided tensors among the arguments lay in before it, one each.
-        state: of the random stream after it; None for a device without one.
-        error: what it raised; None if it ended well.
+        args: positional arguments after the call.
+        kwargs: keyword arguments after the call.
+        results: the returned values.
+        homes: storage of each strided argument before the call.
+        state: random state after the call; None for a device without a generator.
+        error: the raised error; None if the call succeeded.
     """
 
     args: tuple[Any, ...]
@@ -314,7 +315,7 @@ class Outcome:
 
     @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the arguments, in order."""
+        """The tensor arguments, in order."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if _is_tensor(leaf)]
 
 
@@ -323,8 +324,8 @@ class Trial:
 
     Attributes:
         call: the call.
-        before: its arguments, as `(args, kwargs)`.
-        state: of its device's random stream.
+        before: the arguments, as `(args, kwargs)`.
+        state: random state of its device.
     """
 
     def __init__(self, call: Call) -> None:
@@ -334,16 +335,16 @@ class Trial:
         self.state = device_state(call.device)
 
     def on_host(self, *, is_wide: bool = False, prepare: Prepare | None = None) -> Outcome:
-        """Makes the call on the CPU with the same random stream; the process's own is kept.
+        """Runs the call on the CPU from the same random state; preserves the process's state.
 
         Args:
-            is_wide: whether in float64 instead of the arguments' dtypes.
-            prepare: changes the copies of the tensors among the arguments before the call.
+            is_wide: whether to run in float64 instead of the arguments' dtypes.
+            prepare: function that modifies the copies of the tensor arguments before the call.
         """
         args, kwargs = self.before.restore("cpu", is_wide=is_wide)
         homes = _homes(args, kwargs)
         with _stream, below_autograd(self.call), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the device's own call says it
+            warnings.simplefilter("ignore")  # the device's own call warns already
             kept = torch.get_rng_state()
             try:
                 if self.state is not None:
@@ -358,7 +359,7 @@ class Trial:
                 torch.set_rng_state(kept)
 
     def on_device(self) -> Outcome:
-        """Runs the call itself, where its arguments are; what it raises is in the outcome."""
+        """Runs the call on its arguments' device; an exception is stored in the outcome."""
         args, kwargs = self.call.args, self.call.kwargs
         homes = _homes(args, kwargs)
         try:
@@ -370,7 +371,7 @@ class Trial:
 
 @contextmanager
 def below_autograd(call: Call) -> Iterator[None]:
-    """Runs below autograd, which records nothing more; kernels still see its mode."""
+    """Runs below autograd, which records nothing; kernels still see whether grad is enabled."""
     with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(call.is_grad_enabled):
         yield
 
@@ -384,7 +385,7 @@ def _homes(args: Any, kwargs: Any) -> tuple[torch.UntypedStorage, ...]:
 
 
 def device_state(device: torch.device) -> torch.Tensor | None:
-    """The state of a device's random stream, which on npu is of the CPU's format."""
+    """Returns the random state of a device, which on npu has the CPU's format."""
     if device.type == "cpu":
         return torch.get_rng_state()
     module = torch.get_device_module(device)
@@ -392,7 +393,7 @@ def device_state(device: torch.device) -> torch.Tensor | None:
 
 
 def set_device_state(device: torch.device, state: torch.Tensor) -> None:
-    """Sets the state of a device's random stream."""
+    """Sets the random state of a device."""
     if device.type == "cpu":
         torch.set_rng_state(state)
     else:

@@ -1,9 +1,9 @@
-"""Unwritten memory: elements with undefined contents, and the values computed from them.
+"""Uninitialized memory: elements with undefined contents, and the values computed from them.
 
-Factories without a value (`torch.empty`, ...) give such memory, and tensors that grow (`resize_`).
-A write ends it, element by element; a call that reads it passes it on to the results that depend on
-it, which is found by making the call again on the CPU with two other fills of those elements. What
-a tool says of such values is its own business.
+It comes from factories without a value (`torch.empty`, ...) and from tensors that grow (`resize_`).
+A write initializes each element it covers. To find the results that depend on uninitialized
+elements, a call is repeated on the CPU with two different fills of these. Each tool decides how to
+report such values.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from npu_ops.debugging.trial import Trial, bytes_of, is_plain
 __all__ = ["Reading", "UnwrittenMemory"]
 
 
-# In-place ops that write all of their first argument without reading it.
+# In-place ops that overwrite their first argument without reading it.
 _OVERWRITING = frozenset(
     {
         *("_foreach_copy_", "_foreach_zero_", "bernoulli_", "cauchy_", "copy_", "exponential_"),
         *("fill_", "geometric_", "log_normal_", "normal_", "random_", "uniform_", "zero_"),
     }
 )
-# Of both signs and sizes, so that a clamp, a sign or a square of them differs too; a whole number
-# may be an index.
+# Values of both signs and different magnitudes, so that clamp, sign and square differ too; an
+# integer may be an index.
 _FILLS = ((-7.25, 0), (23.5, 1))
 
 
 @dataclass
 class _Region:
-    """The memory of one storage.
+    """The initialization state of one storage.
 
     Attributes:
-        storage: whose it is; a weak reference keeps its number from being used again.
-        found: its bytes as they were, on the CPU: (n,) uint8. One that differs was written in a
-            way that no op shows, such as through numpy.
-        mask: where nothing wrote: (n,) bool.
+        storage: weak reference to the storage, which keeps its address from being reused.
+        found: its last known bytes, on the CPU: (n,) uint8. A different byte was written without an
+            op, for example through numpy.
+        mask: uninitialized bytes: (n,) bool.
     """
 
     storage: StorageWeakRef
@@ -52,7 +52,7 @@ class _Region:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing uses the storage any more."""
+        """Whether the storage was freed."""
         return bool(self.storage.expired())  # type: ignore[no-untyped-call]
 
 
@@ -62,11 +62,11 @@ class Reading:
 
     Attributes:
         call: the call.
-        unwritten: for each tensor among its arguments the elements that nothing wrote; None where
-            there are none, or where the call overwrites the tensor without reading it.
-        overwritten: the ids of the tensors of the second kind.
-        trial: copies to make it again from; None where it reads no such element.
-        sizes: of the storages that it may let grow, by their numbers, in bytes.
+        unwritten: mask of uninitialized elements per tensor argument; None if there are none, or if
+            the call overwrites the tensor without reading it.
+        overwritten: ids of the tensors that the call only overwrites.
+        trial: copies for repeating the call; None if it reads no uninitialized element.
+        sizes: size in bytes of storages that the call may grow, by number.
     """
 
     call: Call
@@ -77,21 +77,21 @@ class Reading:
 
     @property
     def is_open(self) -> bool:
-        """Whether the call reads an element that nothing wrote."""
+        """Whether the call reads an uninitialized element."""
         return any(mask is not None for mask in self.unwritten)
 
 
 class UnwrittenMemory:
-    """Follows calls, and knows of each element whether something wrote it.
+    """Tracks, across calls, which elements were written.
 
-    Memory that was there before the first call counts as written.
+    Memory allocated before the first call counts as written.
     """
 
     def __init__(self) -> None:
         self._regions: dict[int, _Region] = {}
 
     def before(self, call: Call) -> Reading:
-        """Looks at a call's arguments."""
+        """Examines a call's arguments."""
         overwritten = _overwritten(call)
         storages = [tensor.untyped_storage() for tensor in call.written if is_plain(tensor)]
         sizes = {storage._cdata: storage.nbytes() for storage in storages}
@@ -106,11 +106,11 @@ class UnwrittenMemory:
         return Reading(call, unwritten, overwritten, trial, sizes)
 
     def after(self, reading: Reading, results: Any) -> dict[int, torch.Tensor]:
-        """Takes note of what a call wrote and gave.
+        """Records the writes and results of a call.
 
         Returns:
-            Of a call that read such memory: by the id of a result or of a written argument, what
-            the CPU makes of it with finite numbers in the place of what nothing wrote.
+            If the call read uninitialized elements: the CPU's values with finite numbers in their
+            place, by id of the result or written argument.
         """
         call = reading.call
         given = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
@@ -127,9 +127,9 @@ class UnwrittenMemory:
         return {}
 
     def mask(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The elements of a tensor that nothing wrote: bool, of its shape; None if there are none.
+        """Returns the uninitialized elements of a tensor as bool of its shape; None if all are set.
 
-        An element of which some bytes were written is written.
+        A partly written element counts as written.
         """
         if not self._regions or not is_plain(tensor) or tensor.numel() == 0:
             return None
@@ -170,7 +170,7 @@ class UnwrittenMemory:
     def _again(
         self, reading: Reading, places: Sequence[int], fill: tuple[float, int]
     ) -> list[torch.Tensor]:
-        """Results and written arguments of the call with a fill; none if it cannot be made."""
+        """Returns results and written arguments of the call with a fill; empty on failure."""
         if reading.trial is None:
             return []
         masks = reading.unwritten
@@ -187,7 +187,7 @@ class UnwrittenMemory:
         return given + [outcome.tensors[place] for place in places]
 
     def _set(self, tensor: torch.Tensor, mask: torch.Tensor | None) -> None:
-        """Says which elements of a tensor nothing wrote; None for that all are written."""
+        """Sets the uninitialized elements of a tensor; None if all are written."""
         if not is_plain(tensor) or tensor.numel() == 0:
             return
         region = self._region(tensor)
@@ -214,7 +214,7 @@ class UnwrittenMemory:
         return region
 
     def _region(self, tensor: torch.Tensor) -> _Region | None:
-        """Returns the state of a tensor's storage; the part by which it grew is unwritten."""
+        """Returns the state of a tensor's storage; the part by which it grew is uninitialized."""
         storage = tensor.untyped_storage()
         region = self._regions.get(storage._cdata)
         if region is not None and region.mask.numel() != storage.nbytes():
@@ -228,7 +228,7 @@ class UnwrittenMemory:
 
 
 def _overwritten(call: Call) -> frozenset[int]:
-    """The tensors, by id, that the call writes in whole without reading them."""
+    """Returns the ids of tensors that the call overwrites completely without reading."""
     arguments = call.op._schema.arguments
     found: list[Any] = [call.kwargs.get(one.name) for one in arguments if one.is_out]
     if call.op._schema.name.removeprefix("aten::") in _OVERWRITING:
@@ -237,12 +237,12 @@ def _overwritten(call: Call) -> frozenset[int]:
 
 
 def _is_about_place(call: Call) -> bool:
-    """Whether the call reads where tensors are and how they are laid out, not their values."""
+    """Whether the call depends only on the location and layout of tensors, not on their values."""
     return is_undefined(call.op) or call.op.is_view or torch.Tag.inplace_view in call.op.tags
 
 
 def _is_repeatable(call: Call) -> bool:
-    """Whether making the call again concerns this process alone: a collective waits for others."""
+    """Whether repeating the call affects only this process: a collective would wait for others."""
     return "c10d" not in call.op.namespace and not any(
         isinstance(leaf, torch.ScriptObject) for leaf in tree_leaves((call.args, call.kwargs))
     )
@@ -263,7 +263,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _elements(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a storage's mask that is a tensor's: (*shape, bytes of an element)."""
+    """Returns a tensor's part of its storage's mask: (*shape, bytes of an element)."""
     wide = tensor.itemsize
     steps = (*(step * wide for step in tensor.stride()), 1)
     return mask.as_strided((*tensor.shape, wide), steps, tensor.storage_offset() * wide)
@@ -271,17 +271,17 @@ def _elements(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def _fill(tensor: torch.Tensor, mask: torch.Tensor, fill: tuple[float, int]) -> None:
     for dim, step in enumerate(tensor.stride()):
-        if step == 0 and tensor.shape[dim] > 1:  # an expanded tensor has the element once
+        if step == 0 and tensor.shape[dim] > 1:  # an expanded tensor has each element once
             tensor, mask = tensor.narrow(dim, 0, 1), mask.narrow(dim, 0, 1)
     is_number = tensor.is_floating_point() or tensor.is_complex()
     tensor.detach().masked_fill_(mask, fill[0] if is_number else fill[1])
 
 
 def _dependents(tensor: torch.Tensor, made: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """The elements that differ from fill to fill: bool, of the tensor's shape."""
+    """Returns the elements that differ between fills: bool, of the tensor's shape."""
     a, b = made
     if a is None or b is None or not a.shape == b.shape == tensor.shape or not is_plain(a):
         return torch.ones(tensor.shape, dtype=torch.bool)
-    if a.is_floating_point() and a.itemsize == 1:  # eight bits have no comparison of their own
+    if a.is_floating_point() and a.itemsize == 1:  # 8-bit floats have no comparison
         a, b = a.to(torch.float32), b.to(torch.float32)
     return ~((a == b) | (a.isnan() & b.isnan()))

@@ -1,6 +1,6 @@
-"""Kernel programs: a fixed list of host kernels for the rows of any number of sequences.
+"""Kernel programs: a fused decoder runtime that runs CPU kernels on the tokens of any sequences.
 
-`instructions` says what a program can do, `program` what one is, `rows` what a step runs on,
-`weights` and `weight_file` how its weights lie in memory and on disk; `execution` runs it, and
-`reference` does the same in torch.
+`program` defines instructions, programs and the rows of a step. `weights` and `packed` have the
+layout of weights in memory and on disk, `execution` runs programs, and `reference` does the same in
+torch.
 """

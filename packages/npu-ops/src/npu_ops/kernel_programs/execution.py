@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 
-# As traces write arrays: "f32[35,576]".
+# Traces write arrays as "f32[35,576]".
 _WEIGHT_KINDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "int4": "u4"}
-_LEVEL_BITS = {"q2": 2, "q3": 3, "q4": 4, "q5": 5, "q6": 6, "q8": 8}  # of others 4
+_LEVEL_BITS = {"q2": 2, "q3": 3, "q4": 4, "q5": 5, "q6": 6, "q8": 8}  # 4 for others
 _SHORT_DTYPES = {"float32": "f32", "float16": "f16", "uint8": "u8"}
 
 
 class StageLayers:
-    """A program's stages, each of which is one layer.
+    """The stages of a program, each of which is one layer.
 
     Attributes:
-        names: of the stages: their instructions and module.
+        names: name of each stage: its instructions and module.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class StageLayers:
         """Describes the stages.
 
         Args:
-            program: whose they are.
-            stages: the first and the last instruction of each.
-            weights: each weight that the program names.
-            kernel_set: which kernels run them.
+            program: the program.
+            stages: the first and the last instruction of each stage.
+            weights: the program's weights, by name.
+            kernel_set: instruction set of the kernels.
         """
         instructions = program.instructions
         modules = program.modules or ("",) * len(instructions)
@@ -100,14 +100,14 @@ class StageLayers:
         kept: int,
         **place: int,
     ) -> None:
-        """Emits the spans of a run's layers, which ran one after the other, and of threads' work.
+        """Emits the spans of a run's layers, which ran in sequence, and of the threads' work.
 
         Args:
             times_ns: nanoseconds of each stage.
-            start_ns: when the first began.
-            work_ns: of each worker, those that it worked in each stage; the rest it waited.
-            rows: how many the run had.
-            kept: how many there were after the program's Keep.
+            start_ns: start of the first stage.
+            work_ns: for each worker, its nanoseconds of work in each stage; it waited in the rest.
+            rows: number of rows of the run.
+            kept: number of rows after the program's Keep.
             place: device and stream.
         """
         threads = [threading.get_native_id(), *native().worker_threads()]
@@ -133,7 +133,7 @@ class StageLayers:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stage:
-    """One stage; of products alone also their weights as arrays, and how wide rows are."""
+    """One stage; for products, also their weights as arrays, and the width of rows."""
 
     name: str
     kind: str
@@ -148,7 +148,7 @@ class _Stage:
 def _kind(weight: PackedLinear | torch.Tensor) -> str:
     if not isinstance(weight, PackedLinear):
         return _SHORT_DTYPES[_dtype_name(weight)]
-    # Blocks are multiplied by inputs of 8 bits.
+    # Block formats are multiplied by 8-bit inputs.
     return _WEIGHT_KINDS.get(weight.kind, f"{weight.kind}_i8")
 
 
@@ -157,7 +157,7 @@ def _dtype_name(array: torch.Tensor) -> str:
 
 
 def _arrays(weight: PackedLinear | torch.Tensor) -> str:
-    """Returns a weight as arrays: its elements, then scales and zeros as one dimension each."""
+    """Returns a weight as arrays: elements, then scales and zeros, each in one dimension."""
     if not isinstance(weight, PackedLinear):
         return f"{_kind(weight)}[{','.join(map(str, weight.shape))}]"
     if weight.kind == "mixed":
@@ -178,20 +178,20 @@ CacheKind = Literal["float32", "bfloat16", "u8"]
 
 
 def kernel_sets() -> list[str]:
-    """Returns the instruction sets that have kernels and that this processor has, best first."""
+    """Returns the kernels' instruction sets that this processor supports, best first."""
     return list(native().kernel_sets())
 
 
 class Execution:
-    """A program that is ready to run, with blocks for keys and values.
+    """A loaded program with its KV-cache blocks.
 
-    A step is run by as many threads as the process may use, at most torch.get_num_threads(), or
-    OMP_NUM_THREADS without torch. Steps that several Python threads ask for at once run one after
-    the other.
+    A step uses all processors available to the process, at most torch.get_num_threads() threads, or
+    OMP_NUM_THREADS without torch. Concurrent steps of several Python threads run one after the
+    other.
 
     Attributes:
-        program: what it runs.
-        block_bytes: how many bytes a block takes.
+        program: the program.
+        block_bytes: size of a block in bytes.
     """
 
     def __init__(
@@ -204,19 +204,19 @@ class Execution:
         kernel_set: str | None = None,
         sparse_attention: SparseAttention | None = None,
     ) -> None:
-        """Makes a program ready.
+        """Loads a program.
 
         Args:
-            program: what to run.
-            weights: each weight that it names; their memory is used where it is.
-            cache: what keys and values are stored as.
-            name: what its spans are called.
-            kernel_set: a name of kernel_sets; None for the best.
-            sparse_attention: which keys a step of one token per sequence attends to; None for all.
+            program: the program to run.
+            weights: the program's weights, by name, which are not copied.
+            cache: dtype of keys and values.
+            name: name of its spans.
+            kernel_set: one of kernel_sets; None for the best.
+            sparse_attention: selection of keys in steps with one token per sequence; None for all.
 
         Raises:
-            OperatorInputError: [kernel-program] if something does not fit together,
-                [sparse-attention] if that would break the program's attention.
+            OperatorInputError: [kernel-program] if program, weights and options do not fit
+                together, [sparse-attention] if that would break the program's attention.
         """
         broken = None if sparse_attention is None else why_not_sparse(program)
         if broken is not None:
@@ -239,44 +239,44 @@ class Execution:
         self._threads = ThreadCount()
 
     def step(self, rows: Rows) -> Any:
-        """Runs a step: appends keys and values of all rows, and computes the logits asked for.
+        """Runs a step: appends keys and values of all rows, and computes the requested logits.
 
         Args:
             rows: the tokens.
 
         Returns:
-            logits (kept, vocabulary) float32: a tensor, or an array of numpy if the tokens are.
+            logits (kept, vocabulary) float32: a tensor, or a numpy array if the tokens are one.
 
         Raises:
-            OperatorInputError: [kernel-program] for an index out of range, or a tensor of another
-                dtype or shape; nothing was run then.
-            OpsError: [out-of-memory] if the machine has none left; later steps may succeed.
+            OperatorInputError: [kernel-program] for an index out of range, or a wrong dtype or
+                shape; the step then did not run.
+            OpsError: [out-of-memory] if the machine has no memory left; later steps may succeed.
         """
         if observe.is_enabled():
             return self._observed(rows)
         return self._run(rows)
 
     def timed_step(self, rows: Rows) -> tuple[Any, list[tuple[str, int]]]:
-        """Runs a step; returns logits, and for each stage its instructions and its nanoseconds.
+        """Runs a step; returns logits, and the instructions and nanoseconds of each stage.
 
         Raises:
-            OperatorInputError, OpsError: as `step` does.
+            OperatorInputError, OpsError: as in `step`.
         """
         logits, times = self._timed(rows)
         return logits, list(zip(self._layers.names, times[0].tolist(), strict=True))
 
     def _count(self, rows: Rows) -> int:
-        """Returns how many threads run a step of these rows."""
+        """Returns the number of threads for a step of these rows."""
         return self._threads.of_step() if rows.is_decode else self._threads.of_prompt()
 
     def _timed(self, rows: Rows) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Runs a step; returns logits, and nanoseconds: of stages, and of each worker's work."""
+        """Runs a step; returns logits, and the nanoseconds of stages, and of each worker's work."""
         count = self._count(rows)
         times = np.zeros((1 + count, len(self._layers.names)), np.int64)
         return self._step(rows, count, times), times
 
     def _step(self, rows: Rows, count: int, times: np.ndarray[Any, Any] | None) -> Any:
-        """Runs a step by so many threads; its logits are of the kind that the tokens are."""
+        """Runs a step with a number of threads; its logits have the array type of the tokens."""
         given: list[Any] = [
             rows.tokens, rows.positions, rows.sequences, rows.slots, rows.block_tables, rows.kept,
             times,
@@ -294,15 +294,15 @@ class Execution:
         return logits.numpy() if self._takes_tensors and are_arrays else logits
 
     def reserve(self, blocks: int) -> None:
-        """Makes the blocks 0 to blocks - 1 usable; those that are stay as they are.
+        """Allocates the blocks 0 to blocks - 1; existing blocks keep their contents.
 
         Raises:
-            MemoryError: if the machine has no memory left for them.
+            MemoryError: if the machine has no memory left.
         """
         self._native.reserve(blocks)
 
     def copy_block(self, source: int, target: int) -> None:
-        """Copies one block, keys and values of all layers.
+        """Copies one block: keys and values of all layers.
 
         Raises:
             OperatorInputError: [kernel-program] for a block that was not reserved.
@@ -322,7 +322,7 @@ class Execution:
             self._native.write_blocks(list(ids), content.contiguous())
 
     def _observed(self, rows: Rows) -> Any:
-        """Runs a step, and emits the span of a program, and of its layers if they are wanted."""
+        """Runs a step, and emits the spans of the program and, if requested, of its layers."""
         start_ns = time.time_ns()
         place = {"device_index": 0, "stream": 0}
         if not layer_recording.is_wanted():
@@ -354,7 +354,7 @@ def native_program(
     kernel_set: str | None = None,
     sparse_attention: SparseAttention | None = None,
 ) -> _C.KernelProgram:
-    """Returns the native program; see Execution for the arguments, and for what is raised."""
+    """Returns the native program; see Execution for arguments and errors."""
     content = program.as_dict()
     with translated():
         made: _C.KernelProgram = native().KernelProgram(
@@ -373,7 +373,7 @@ def native_program(
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turns what native code raises into this package's errors."""
+    """Converts exceptions of native code to this package's errors."""
     try:
         yield
     except MemoryError as failure:
@@ -391,12 +391,12 @@ def translated() -> Iterator[None]:
 
 
 class TensorExecution:
-    """A program that loads and stores its rows, ready to be called with tensors.
+    """A loaded program on tensors: it loads and stores its rows.
 
-    Calls of several Python threads run one after the other.
+    Concurrent calls of several Python threads run one after the other.
 
     Attributes:
-        program: what it runs.
+        program: the program.
     """
 
     def __init__(
@@ -412,19 +412,18 @@ class TensorExecution:
         name: str = "kernels",
         kernel_set: str | None = None,
     ) -> None:
-        """Makes a program ready.
+        """Loads a program.
 
         Args:
-            program: what to run.
-            weights: each weight that it names; their memory is used where it is.
-            rows: how many rows the tensors have; their other dimensions make one width.
-            arguments: of each tensor that is loaded, its place among the inputs of a call, and its
-                shape.
-            results: the shape of each tensor that is stored.
-            device: where results live, "cpu" or "npu".
-            is_alone: whether the calling thread runs it alone; else as many as the process may use.
-            name: what its spans are called.
-            kernel_set: a name of npu_ops.kernel_programs.execution.kernel_sets; None for the best.
+            program: the program to run.
+            weights: the program's weights, by name, which are not copied.
+            rows: number of rows of the tensors; the other dimensions are flattened.
+            arguments: for each loaded tensor, its index among the inputs of a call, and its shape.
+            results: the shape of each stored tensor.
+            device: device of the results, "cpu" or "npu".
+            is_alone: whether only the calling thread runs it; otherwise all threads of the process.
+            name: name of its spans.
+            kernel_set: one of npu_ops.kernel_programs.execution.kernel_sets; None for the best.
 
         Raises:
             OperatorInputError: [kernel-program] if something does not fit together.
@@ -452,15 +451,15 @@ class TensorExecution:
         """Runs the program.
 
         Args:
-            inputs: of the call; those that are loaded are float32, of any strides, on npu or cpu.
+            inputs: inputs of the call; the loaded ones are float32, of any strides, on npu or cpu.
 
         Returns:
-            New tensors, contiguous; None while a graph is captured, of which host code cannot be a
-            part: nothing was run then.
+            New contiguous tensors; None without a run during graph capture, which cannot contain
+            host code.
 
         Raises:
-            OperatorInputError: [kernel-program] for a tensor of another dtype or shape.
-            OpsError: [out-of-memory] if the machine has none left.
+            OperatorInputError: [kernel-program] for a wrong dtype or shape.
+            OpsError: [out-of-memory] if the machine has no memory left.
         """
         if observe.is_enabled():
             return self._observed(inputs)
@@ -469,13 +468,13 @@ class TensorExecution:
     def shortcut(
         self, is_current: Callable[[tuple[Any, ...]], bool] | None
     ) -> Callable[[tuple[Any, ...]], list[torch.Tensor] | None]:
-        """Returns what `run` is, without a line of Python.
+        """Returns a native version of `run`, without Python code.
 
-        It gives None, and runs nothing, also where somebody listens to the runtime's events, and
-        where `is_current` says no. What it raises is a MemoryError or ValueError.
+        It also returns None without a run while the runtime's events have a listener, or if
+        `is_current` returns False. It raises MemoryError or ValueError.
 
         Args:
-            is_current: asked with the inputs before each run; None for nobody.
+            is_current: called with the inputs before each run; may be None.
         """
         return partial(self._native.run_current, is_current)
 
@@ -490,7 +489,7 @@ class TensorExecution:
                 raise
 
     def _observed(self, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
-        """Runs the program, and emits its span, and those of its layers if they are wanted."""
+        """Runs the program, and emits its span and, if requested, those of its layers."""
         start_ns = time.time_ns()
         place = {"device_index": 0, "stream": 0}
         if not layer_recording.is_wanted():

@@ -1,4 +1,4 @@
-"""The native kernel programs: on torch's tensors, or on numpy's arrays without torch."""
+"""Native kernel programs: on torch tensors, or on numpy arrays without torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def native() -> Any:
 
 
 def has_programs() -> bool:
-    """Whether this process can run programs; an old build beside newer sources may need torch."""
+    """Whether this process can run programs; an older build may need torch."""
     return is_torch_loaded() or importlib.util.find_spec("npu_ops._programs") is not None
 
 
 def most_threads() -> int:
-    """Returns how many threads may run a step: torch's number, or OMP_NUM_THREADS without it."""
+    """Returns the maximum number of threads of a step: torch's, or OMP_NUM_THREADS without it."""
     if is_torch_loaded():
         return max(1, int(sys.modules["torch"].get_num_threads()))
     given = os.environ.get("OMP_NUM_THREADS", "")

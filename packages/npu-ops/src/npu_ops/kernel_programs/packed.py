@@ -1,6 +1,6 @@
-"""Packed weights and the files that hold them, which are mapped; needs no torch.
+"""Packed weights, and their memory-mapped files. Does not need torch.
 
-In a process without torch the arrays are numpy's, else torch's tensors.
+Arrays are torch tensors if torch is loaded, otherwise numpy arrays.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BLOCK_KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
 PackedKind = Literal["float32", "bfloat16", "float16", "int8", "int4", BlockKind, "mixed"]
 BLOCK_OUTPUTS = 16
 VERSION = 1
-# Another layout of packed weights gets another name; a layout is the same on all machines.
+# Each layout of packed weights has a different name; layouts are the same on all machines.
 LAYOUT = "blocks of 16 outputs, slabs of 64 inputs"
 FIELDS = ("data", "scales", "zeros")
 _DTYPES = {
@@ -68,19 +68,19 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """A weight (outputs, inputs) as the kernels read it.
+    """A weight (outputs, inputs) in the kernels' layout.
 
     Attributes:
-        kind: what its elements are.
-        outputs: how many rows of products it gives.
-        inputs: how long these products are.
+        kind: format of its elements.
+        outputs: number of outputs.
+        inputs: number of inputs.
         data: uint8, the elements; empty for "mixed".
         scales: int8: (outputs,) float32; int4: (blocks, groups, 16) float16; None for floats.
-        zeros: uint8 of the scales' shape; None where all are 128 or 8.
-        group: how many inputs share a scale, for int4; else 0.
-        parts: of kind "mixed": weights of other kinds of blocks, of which each has some outputs.
-        alternating: whether blocks of 16 outputs of two parts alternate, as `interleave` has rows;
-            else parts follow one another.
+        zeros: uint8 of the scales' shape; None if all are 128 or 8.
+        group: number of inputs that share a scale, for int4; else 0.
+        parts: for kind "mixed": weights with different block formats, each for some of the outputs.
+        alternating: whether blocks of 16 outputs of two parts alternate, like the rows of
+            `interleave`; otherwise the parts are concatenated.
     """
 
     kind: PackedKind
@@ -95,20 +95,20 @@ class PackedLinear:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         tensors = (self.data, self.scales, self.zeros)
         own = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         return own + sum(part.nbytes for part in self.parts)
 
 
 def mix(parts: Sequence[PackedLinear], *, alternating: bool = False) -> PackedLinear:
-    """Returns one weight whose outputs are those of several kinds of blocks.
+    """Returns a weight whose outputs have several block formats.
 
     Args:
-        parts: weights of BLOCK_KINDS with the same inputs. All but the last have a multiple of 16
-            outputs.
-        alternating: whether 16 outputs of the first part and 16 of the second take turns. These
-            have equally many outputs, a multiple of 16.
+        parts: weights of BLOCK_KINDS with the same inputs. All but the last must have a multiple of
+            16 outputs.
+        alternating: whether 16 outputs of the first part and 16 of the second alternate. Both must
+            have the same number of outputs, a multiple of 16.
 
     Raises:
         OperatorInputError: [weight-shape] for other parts.
@@ -135,15 +135,15 @@ def mix(parts: Sequence[PackedLinear], *, alternating: bool = False) -> PackedLi
 
 
 def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
-    """Maps a file of weights; their pages are read when they are used.
+    """Memory-maps a file of weights; pages are read on first use.
 
     Returns:
-        The weights by name. Their memory must not be written to.
+        The weights by name. Their memory is read-only.
 
     Raises:
         OSError: the file cannot be read.
-        DamagedFileError: [weights-file] if it is cut short, not such a file, or one of a version or
-            layout that is not known here.
+        DamagedFileError: [weights-file] if it is truncated, not a weights file, or of an unknown
+            version or layout.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -175,7 +175,7 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
 
 
 def _read_packed(name: str, described: list[Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
-    """Returns a weight, whose tensors are taken out of the others."""
+    """Returns a weight, and removes its tensors from the mapping."""
     kind, outputs, inputs, group, *rest = described
     if kind == "mixed":
         alternating, of_parts = rest
@@ -197,7 +197,7 @@ def _tensor(memory: mmap.mmap, start: int, entry: dict[str, Any]) -> Any:
 
 
 def _array(memory: Any, dtype: str, start: int, size: int) -> Any:
-    """Returns bytes as a flat tensor, or, without torch, as an array of numpy."""
+    """Returns bytes as a flat tensor, or as a numpy array without torch."""
     if not is_torch_loaded():
         itemsize = np.dtype(dtype).itemsize
         return np.frombuffer(memory, dtype, size // itemsize, start if size else 0)

@@ -1,9 +1,9 @@
-"""Kernel programs: their instructions and weights, and the tokens that a step runs on.
+"""Kernel programs: instructions, weights, and the tokens of a step.
 
-A program works on rows: one for each token of a step, of any sequence, or those of tensors, which
-it loads and stores. Rows have float32 values in numbered buffers (rows, width). Each instruction
-but `Attend` treats every row by itself. Weights are named; `npu_ops.kernel_programs.weights` has
-their layout in memory.
+A program works on rows: the tokens of a step, of any sequences, or the rows of tensors that it
+loads and stores. Rows are float32 in numbered buffers (rows, width). All instructions except
+`Attend` process rows independently. Weights are named; `npu_ops.kernel_programs.weights` has their
+layout in memory.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Embed:
 
     Attributes:
         out: (rows, width).
-        table: a packed linear weight (entries, width), whose outputs are the table's rows.
-        index: what chooses the entry.
-        scale: a factor.
+        table: a packed linear weight (entries, width), with the table's rows as outputs.
+        index: the index to use: token or position.
+        scale: factor of the result.
     """
 
     out: Columns
@@ -74,7 +74,7 @@ class NormOptions:
         eps: added before the root.
         weight: (width / parts,) float32; None for ones.
         bias: (width / parts,) float32; None for zeros.
-        parts: how many pieces of equal width are normalized by themselves, each with this weight.
+        parts: number of equal parts to normalize separately, each with this weight.
     """
 
     kind: Literal["rms", "layer"]
@@ -91,7 +91,7 @@ class Norm:
     Attributes:
         input: (rows, width).
         out: (rows, width).
-        options: how.
+        options: formula and weights.
     """
 
     input: Columns
@@ -109,13 +109,13 @@ class Linear:
 
     Attributes:
         input: (rows, inputs).
-        out: (rows, outputs); with `gated` half as many as the weight has. May be the residual, not
+        out: (rows, outputs); with `gated`, half of the weight's outputs. May be the residual, not
             the input.
         weight: a packed linear weight (outputs, inputs).
         bias: (outputs,) float32 in the weight's order; None for none.
-        norm: how the input is normalized first; None for not at all.
+        norm: normalization of the input; None for none.
         activation: None for none.
-        gated: see above.
+        gated: whether the weight has gate and up.
         residual: (rows, outputs), added; None for none.
         factor: multiplies before the residual is added.
         soft_cap: c tanh(y / c) of the result before the residual; None for none.
@@ -141,7 +141,7 @@ class Rotate:
 
     Attributes:
         values: (rows, heads * size).
-        heads: how many.
+        heads: number of heads.
         own: (positions, size) float32.
         other: (positions, size) float32.
         partner: (size,) int32.
@@ -161,7 +161,7 @@ class Append:
     Attributes:
         keys: (rows, key heads * key size).
         values: (rows, key heads * value size).
-        layer: of the cache.
+        layer: layer index of the cache.
     """
 
     keys: Columns
@@ -171,17 +171,17 @@ class Append:
 
 @dataclass(frozen=True, kw_only=True)
 class Attend:
-    """Attention of each row over its sequence's slots up to its own, which must be appended.
+    """Attention of each row over its sequence's slots up to its own, which must be appended before.
 
     Attributes:
         queries: (rows, heads * key size). Head h reads key head h // (heads / key heads).
         out: (rows, heads * value size).
-        layer: of the cache.
-        heads: how many.
+        layer: layer index of the cache.
+        heads: number of heads.
         scale: factor of the scores.
-        window: how many slots a row sees, its own included; None for all.
+        window: number of slots that a row sees, including its own; None for all.
         soft_cap: c: scores become c tanh(score / c); None for none.
-        sinks: (heads,) float32: one more score per head whose value is 0; None for none.
+        sinks: (heads,) float32: an extra score per head, with value 0; None for none.
         slopes: (heads,) float32: slope * (slot - own slot) is added to the scores (ALiBi); None.
     """
 
@@ -201,7 +201,7 @@ class Combine:
     """out = factor * activation(left) op right.
 
     Attributes:
-        out: (rows, width); may be one of the others.
+        out: (rows, width); may be an operand.
         left: (rows, width).
         op: "add", "mul"; "copy" for no right operand.
         right: columns (rows, width), or a weight (width,) float32; None with "copy".
@@ -219,11 +219,11 @@ class Combine:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """From here on the rows are those whose logits were asked for: out[i] = input[kept[i]].
+    """Selects the rows with requested logits for the rest of the program: out[i] = input[kept[i]].
 
     Attributes:
         input: (rows, width).
-        out: (kept rows, width), a buffer that nothing before it wrote.
+        out: (kept rows, width), a buffer not written before.
     """
 
     input: Columns
@@ -232,24 +232,25 @@ class Keep:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """out = residual + the sum over a row's chosen experts of share * expert(input).
+    """out = residual + sum of share * expert(input) over a row's chosen experts.
 
-    Each expert is down(activation(gate(input)) * up(input)). The greatest `chosen` scores choose.
+    Each expert is down(activation(gate(input)) * up(input)). The `chosen` highest scores select
+    experts.
 
     Attributes:
         input: (rows, width).
-        scores: (rows, experts), what the router gives.
+        scores: (rows, experts), the router's logits.
         out: (rows, width); may be the residual, not the input.
         gate_up: one packed weight per expert, gate and up interleaved.
         down: one packed weight per expert.
-        chosen: how many experts each row has.
-        shares: "softmax": softmax over all scores, "softmax_normalized": that of the chosen
-            divided by their sum (softmax over the chosen alone is the same), "sigmoid".
-        activation: of the gate.
+        chosen: number of experts per row.
+        shares: "softmax" over all scores; "softmax_normalized", divided by the sum over the chosen
+            experts (equal to a softmax over these); or "sigmoid".
+        activation: activation of the gate.
         gate_up_bias: one name per expert, (outputs,) float32; None for none.
         down_bias: one name per expert, (width,) float32; None for none.
-        limit: gpt-oss: gate is clamped to at most limit, up to -limit..limit, and the product is
-            gate * sigmoid(1.702 gate) * (up + 1); None for the usual form.
+        limit: for gpt-oss: gate is clamped to at most limit, up to -limit..limit, and the product
+            is gate * sigmoid(1.702 gate) * (up + 1); None for the usual form.
         residual: added; None for none.
     """
 
@@ -269,11 +270,11 @@ class Experts:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """out = the rows of a tensor that the program is called with.
+    """out = the rows of an input tensor of the program.
 
     Attributes:
         out: (rows, width).
-        argument: which tensor; a program loads 0, 1, ... in this order.
+        argument: index of the tensor; a program loads 0, 1, ... in this order.
     """
 
     out: Columns
@@ -282,11 +283,11 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The rows of a tensor that the program returns = input.
+    """The rows of an output tensor of the program = input.
 
     Attributes:
         input: (rows, width).
-        result: which tensor; a program stores 0, 1, ... in this order.
+        result: index of the tensor; a program stores 0, 1, ... in this order.
     """
 
     input: Columns
@@ -300,7 +301,7 @@ Instruction = (
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The cached shape of a layer's token: keys (key_heads, key_size), values likewise."""
+    """The shape of a token in a layer's cache: keys (key_heads, key_size), values likewise."""
 
     key_heads: int
     key_size: int
@@ -309,23 +310,23 @@ class LayerShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The recipe of a weight.
+    """How a weight is made from the model's parameters.
 
     Attributes:
-        sources: names of the parameters that it is made of, in order.
-        kind: "linear": a packed linear weight whose outputs are those of the sources, one after the
-            other; "vector": float32, the sources joined; "table": made by the compiler, stored as
-            it is.
+        sources: names of the source parameters, in order.
+        kind: "linear": a packed linear weight with the concatenated outputs of the sources;
+            "vector": the concatenated sources in float32; "table": made by the compiler, stored
+            unchanged.
         transposed: whether the sources are (inputs, outputs).
-        interleaved: whether the first half of the outputs is a gate and the second what it opens;
-            blocks of 16 outputs of both then alternate: 16 of the gate, 16 of the other, and so on.
+        interleaved: whether the first half of the outputs is gate and the second is up; blocks of
+            16 outputs of both then alternate.
         keeps_precision: whether a compressed model stores it in 8 bits rather than 4 (embedding and
             head, as nncf does).
-        index: which slice along the first dimension of the one source, for stacked experts; None
-            for all of it.
-        order: name of an int64 table: output i is output order[i] of the sources; applied before
-            they are interleaved. None for their own order.
-        added: a number that is added to each element, for vectors.
+        index: index along the first dimension of the only source, for stacked experts; None for the
+            whole source.
+        order: name of an int64 table: output i is output order[i] of the sources, before
+            interleaving. None keeps the order.
+        added: number added to each element, for vectors.
     """
 
     sources: tuple[str, ...]
@@ -340,18 +341,17 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelProgram:
-    """A step of a model, or a graph of tensors.
+    """A step of a model, or a graph on tensors.
 
     Attributes:
-        instructions: what runs, in order. The last writes the logits, if there are any.
+        instructions: the instructions, in order. The last writes the logits, if any.
         widths: the width of each buffer.
-        weights: how each weight that the instructions name is made.
-        layers: what each layer of the cache keeps.
-        logits: where the logits are: (kept rows, vocabulary); None for a program that loads and
-            stores its rows.
+        weights: recipe of each weight that the instructions name.
+        layers: shape of each layer of the cache.
+        logits: columns of the logits: (kept rows, vocabulary); None for a program on tensors.
         vocabulary: token ids are below this; 0 without logits.
-        positions: positions are below this, as tables end there; None for no bound.
-        modules: for each instruction the module that it comes from, for reports; may be "".
+        positions: positions are below this, the length of tables; None for no bound.
+        modules: source module of each instruction, for reports; may be "".
     """
 
     instructions: tuple[Instruction, ...]
@@ -364,7 +364,7 @@ class KernelProgram:
     modules: tuple[str, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns values that JSON can hold, from which `from_dict` makes the program again."""
+        """Returns JSON-compatible values; `from_dict` is the inverse."""
         return {
             "instructions": [
                 {"kind": type(one).__name__, **_plain(one)} for one in self.instructions
@@ -380,11 +380,11 @@ class KernelProgram:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> KernelProgram:
-        """Makes a program of what as_dict returned.
+        """Creates a program from the result of as_dict.
 
         Raises:
-            KeyError: an instruction is not known, or a field is missing.
-            TypeError: a field is not known.
+            KeyError: an instruction is unknown, or a field is missing.
+            TypeError: a field is unknown.
         """
         return cls(
             instructions=tuple(_instruction(one) for one in content["instructions"]),
@@ -426,23 +426,23 @@ def _instruction(content: Mapping[str, Any]) -> Instruction:
     return made
 
 
-BLOCK_SLOTS = 16  # how many slots of a sequence lie in one block of the cache
+BLOCK_SLOTS = 16  # block size: slots per block of the KV cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The tokens of a step, of any number of sequences, all contiguous, tensors on cpu or numpy's.
+    """The tokens of a step, of any sequences: contiguous CPU tensors, or numpy arrays.
 
     Attributes:
-        tokens: (rows,) int64, the tokens' ids.
-        positions: (rows,) int64, what position embeddings are chosen by.
-        sequences: (rows,) int32, which row of block_tables each belongs to.
-        slots: (rows,) int32, each row's place in its sequence; slot s lies in block
+        tokens: (rows,) int64, token ids.
+        positions: (rows,) int64, indices of position embeddings.
+        sequences: (rows,) int32, the row of block_tables of each token.
+        slots: (rows,) int32, index in the sequence; slot s is in block
             block_tables[sequence, s // 16].
         block_tables: (sequences, most blocks) int32.
-        kept: (kept,) int64, the rows whose logits are wanted.
-        is_decode: whether each sequence has one row, the token that follows; sparse attention is
-            for such steps.
+        kept: (kept,) int64, the rows to compute logits of.
+        is_decode: whether each sequence has one row, its next token, so that sparse attention
+            applies.
     """
 
     tokens: Any

@@ -1,6 +1,6 @@
-"""The reference of kernel programs in torch, with which kernels are compared.
+"""Reference implementation of kernel programs in torch, for comparison with the kernels.
 
-It is slow, keeps keys and values in float32, and has no blocks but by name.
+It is slow, and keeps keys and values in float32.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReferenceExecution:
         *,
         sparse_attention: SparseAttention | None = None,
     ) -> None:
-        """Makes a program ready; its weights are unpacked."""
+        """Loads a program, and unpacks its weights."""
         self.program = program
         self._sparse_attention = sparse_attention
         self._weights = {
@@ -68,7 +68,7 @@ class ReferenceExecution:
         self.reserve(0)
 
     def reserve(self, blocks: int) -> None:
-        """Makes the blocks 0 to blocks - 1 usable; what they hold is forgotten."""
+        """Allocates the blocks 0 to blocks - 1; their contents are undefined."""
         self._caches = [
             (
                 torch.zeros(blocks, BLOCK_SLOTS, layer.key_heads, layer.key_size),
@@ -87,7 +87,7 @@ class ReferenceExecution:
         return step.get(self.program.logits)
 
     def run(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Runs a program that loads and stores; takes and returns (rows, width) float32."""
+        """Runs a program on tensors; takes and returns (rows, width) float32."""
         step = _Step(self.program, self._weights, self._caches, arguments)
         for instruction in self.program.instructions:
             step.run(instruction)
@@ -284,7 +284,7 @@ class _Step:
 def _chosen(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chosen: SparseAttention
 ) -> torch.Tensor:
-    """Returns attention to the blocks that each head of keys chooses: (heads, value size)."""
+    """Returns sparse attention to the blocks that each key head selects: (heads, value size)."""
     group = len(queries) // keys.shape[1]
     blocks = select_blocks(queries, keys, chosen)
     places = torch.arange(len(keys)) // BLOCK_SLOTS
@@ -300,7 +300,7 @@ def _activation(name: Activation | None) -> Callable[[torch.Tensor], torch.Tenso
 
 
 def _halves(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns gate and up of outputs whose blocks of 16 alternate."""
+    """Returns gate and up of outputs interleaved in blocks of 16."""
     pairs = y.reshape(len(y), -1, 2, 16)
     return pairs[:, :, 0].flatten(1), pairs[:, :, 1].flatten(1)
 

@@ -25,26 +25,26 @@ class SamplingParams(Protocol):
 
     @property
     def top_p(self) -> float:
-        """Probability that the most likely tokens must reach together; the rest is dropped."""
+        """Cumulative probability to keep (nucleus sampling)."""
 
     @property
     def min_p(self) -> float:
-        """Lowest probability of a sampled token, relative to the most likely one's."""
+        """Minimum probability, relative to the most likely token's."""
 
 
 def argmax(logits: Any) -> Any:
     """Returns the argmax of each row, as ``logits.argmax(-1)`` does.
 
-    torch reads a row element by element with OpenMP threads, which the next step's thread pool then
-    waits for: 52 us for 49,152 logits, against 6 us here (two Zen 5 cores, 2026-11-25).
+    torch reads a row element by element with OpenMP threads, which then delay the next step's
+    thread pool: 52 us for 49,152 logits, against 6 us here (two Zen 5 cores, 2026-11-25).
 
     Args:
-        logits: (rows, vocabulary) float32 on cpu, or an array of numpy; torch computes any other
+        logits: (rows, vocabulary) float32 on cpu, or a numpy array; torch computes any other
             tensor.
 
     Returns:
-        (rows,) int64 on cpu, of the kind of logits. Ties go to the first index, and NaN is the
-        largest value.
+        (rows,) int64 on cpu, a tensor or array like logits. Ties go to the first index, and NaN is
+        the largest value.
     """
     if isinstance(logits, np.ndarray):
         found = native().arg_max(_given(logits))
@@ -63,15 +63,15 @@ def sample(
 ) -> list[int | None]:
     """Samples a token for each row, independently of the other rows.
 
-    The allowed tokens, sorted by falling probability (by id without top_k, top_p and min_p), divide
-    the interval from 0 to 1; the token whose part contains the row's point is sampled. Runs without
-    torch's threads, which would compete with the cores of the next step.
+    Samples by inverse transform: the allowed tokens, sorted by descending probability (by id
+    without top_k, top_p and min_p), divide the interval from 0 to 1, and the row's point selects
+    the token. Runs without torch's threads, which would compete with the next step for cores.
 
     Args:
-        logits: (rows, vocabulary) float32 on cpu, or an array of numpy; -inf for tokens to exclude.
-            Not changed.
-        params: for each row.
-        points: a uniform random number for each row, 0 to 1, exclusive.
+        logits: (rows, vocabulary) float32 on cpu, or a numpy array; -inf for tokens to exclude. Not
+            changed.
+        params: sampling parameters of each row.
+        points: a uniform random number in [0, 1) for each row.
 
     Returns:
         A token for each row; None if a logit is NaN or +inf, or all are -inf.
@@ -88,7 +88,7 @@ def sample(
 
 
 def _given(logits: Any) -> Any:
-    """Returns logits as the native module takes them."""
+    """Returns logits in the native module's form."""
     if not isinstance(logits, np.ndarray):
         return logits.contiguous()
     rows = np.ascontiguousarray(logits)

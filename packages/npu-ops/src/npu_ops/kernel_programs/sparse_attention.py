@@ -1,4 +1,4 @@
-"""Sparse attention of kernel programs: its options, and block selection in torch for tests."""
+"""Sparse attention of kernel programs: options, and a reference block selection for tests."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 __all__ = ["SparseAttention", "key_bounds", "select_blocks", "why_not_sparse"]
 
 
-_FEWEST_BLOCKS = 4  # the first, the two newest, and one to choose
+_FEWEST_BLOCKS = 4  # the first, the two newest, and one selected block
 _MOST_BLOCKS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseAttention:
-    """An approximation of attention for models that were made for dense attention.
+    """Approximate attention for models that were trained with dense attention.
 
-    In a step of one token, each head of keys attends to top_k / 16 blocks of 16 positions: the
-    first, the two newest, and those whose keys can have the highest score. What a block's keys can
-    reach follows from the least and the largest value of each channel, as in Quest (arXiv
-    2406.10774); heads that share keys choose together. Steps of several tokens, as prompts are,
-    stay dense.
+    In a step of one token, each key head attends to top_k / 16 blocks of 16 positions: the first,
+    the two newest, and the blocks with the highest possible score. The bound of a block's scores
+    follows from the minimum and maximum of each key channel, as in Quest (arXiv 2406.10774); query
+    heads that share keys share the selection. Steps of several tokens, such as prompts, remain
+    dense.
 
     Attributes:
-        top_k: how many positions to attend to, a multiple of 16 and at least 64.
-        after: sequences of at most so many positions stay dense, at least top_k; None for top_k.
+        top_k: number of positions to attend to, a multiple of 16 and at least 64.
+        after: maximum length of a dense sequence, at least top_k; None for top_k.
 
     Raises:
         OperatorInputError: [sparse-attention] for other numbers.
@@ -65,20 +65,20 @@ class SparseAttention:
 
     @property
     def dense_up_to(self) -> int:
-        """Sequences of at most so many positions stay dense."""
+        """Maximum length of a dense sequence."""
         return self.top_k if self.after is None else self.after
 
     def __str__(self) -> str:
-        """Returns the numbers as reports show them, as in "2,048 after 4,096"."""
+        """Formats the numbers for reports, as in "2,048 after 4,096"."""
         beyond = "" if self.dense_up_to == self.top_k else f" after {self.dense_up_to:,}"
         return f"{self.top_k:,}{beyond}"
 
 
 def why_not_sparse(program: KernelProgram) -> str | None:
-    """Returns what sparse attention would break in a program, as "has a window"; None if nothing.
+    """Returns why a program does not support sparse attention, as "has a window"; None if it does.
 
     Args:
-        program: any; one that attends to nothing has nothing to choose from.
+        program: any program; without attention there is nothing to select.
     """
     attends = [one for one in program.instructions if isinstance(one, Attend)]
     if not attends:
@@ -97,13 +97,13 @@ def why_not_sparse(program: KernelProgram) -> str | None:
 
 
 def key_bounds(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the least and the largest of each channel of whole blocks, rounded outwards.
+    """Returns the minimum and maximum of each channel of whole blocks, rounded outwards.
 
     Args:
         keys: (blocks * 16, key heads, size) float32.
 
     Returns:
-        Two of (blocks, key heads, size) float32, numbers that bfloat16 has; infinite for NaN.
+        Two tensors (blocks, key heads, size) float32, with values of bfloat16; infinite for NaN.
     """
     import torch
 
@@ -117,20 +117,20 @@ def key_bounds(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def select_blocks(
     queries: torch.Tensor, keys: torch.Tensor, sparse_attention: SparseAttention
 ) -> torch.Tensor:
-    """Returns the blocks that each head of keys attends to.
+    """Returns the blocks that each key head attends to.
 
     Args:
         queries: (heads, size) float32, of the last position, with the scores' scale.
         keys: (positions, key heads, size) float32, more than sparse_attention.dense_up_to.
-        sparse_attention: how many to choose.
+        sparse_attention: the options.
 
     Returns:
-        (key heads, blocks) int64, rising.
+        (key heads, blocks) int64, ascending.
     """
     import torch
 
     newest = (len(keys) - 1) // BLOCK_SLOTS
-    # The first and the two newest are always chosen.
+    # The first and the two newest are always selected.
     low, high = key_bounds(keys[BLOCK_SLOTS : (newest - 1) * BLOCK_SLOTS])
     heads = queries.reshape(keys.shape[1], -1, queries.shape[1])
     # (key heads, heads of a group, candidates)
@@ -142,7 +142,7 @@ def select_blocks(
     highest = bounds.amax(-1, keepdim=True)
     ranks = torch.where(bounds == highest, 0, bounds - highest).amax(1)
     free = sparse_attention.blocks - 3
-    # Of equal ranks the newest.
+    # Ties go to the newest block.
     found = ranks.flip(1).argsort(dim=1, descending=True, stable=True)[:, :free]
     chosen = ranks.shape[1] - found
     always = torch.tensor([0, newest - 1, newest]).expand(len(chosen), 3)
@@ -150,7 +150,7 @@ def select_blocks(
 
 
 def _rounded_down(values: torch.Tensor) -> torch.Tensor:
-    """Returns the numbers of bfloat16 at or below others."""
+    """Rounds down to bfloat16."""
     import torch
 
     bits = values.contiguous().view(torch.int32)

@@ -1,8 +1,8 @@
-"""How many threads run a step of a kernel program.
+"""Number of threads that run a step of a kernel program.
 
-Threads steal work from each other, so a slow core costs nothing but its share. What can cost more
-than it brings is a second thread on one core, or the slow cores of a processor that has several
-kinds: where there are such, decode steps with each count of threads are timed.
+Threads steal work from each other, so a slow core does not delay the others. A second thread on a
+core, or the slow cores of a hybrid processor, can still cost more than they gain: on such machines,
+decode steps with each number of threads are timed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from npu_ops.kernel_programs.native import most_threads
 
 __all__ = ["ThreadCount"]
 
-_STEPS = 4  # with one count, of which the first wakes threads and is not counted
+_STEPS = 4  # timed steps per count; the first wakes threads and is not counted
 _ROUNDS = 2
-_STEPS_TO_NEXT = 512  # after which the counts are timed again
-_SECONDS_TO_LOOK = 2.0  # after which affinity and quota are read again
-_GAIN = 0.97  # of the time: less is no reason for more threads
+_STEPS_TO_NEXT = 512  # interval of repeated timing
+_SECONDS_TO_LOOK = 2.0  # interval of reading affinity and quota
+_GAIN = 0.97  # minimum gain for more threads
 
 
 class ThreadCount:
-    """The count of threads that decodes fastest, of those that may.
+    """The thread count with the fastest decode steps.
 
-    `npu_ops.kernel_programs.native.most_threads` bounds it. One count is no choice, and nothing
-    is timed then.
+    `npu_ops.kernel_programs.native.most_threads` bounds it. If only one count is possible, nothing
+    is timed.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ThreadCount:
         self._steps = 0
 
     def _look(self) -> None:
-        """Begins anew where other processors may be used, or torch allows another number."""
+        """Restarts if the available processors or torch's number of threads changed."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _SECONDS_TO_LOOK
@@ -57,12 +57,12 @@ class ThreadCount:
             self._restart()
 
     def of_prompt(self) -> int:
-        """Returns the count for many rows, whose time is that of the arithmetic."""
+        """Returns the count for many rows, whose time is mostly arithmetic."""
         self._look()
         return self._counts[0]
 
     def of_step(self) -> int:
-        """Returns the count for the next step that decodes."""
+        """Returns the count for the next decode step."""
         self._look()
         if len(self._counts) == 1:
             return self._chosen
@@ -71,7 +71,7 @@ class ThreadCount:
         return self._counts[self._steps // _STEPS % len(self._counts)]
 
     def note(self, count: int, seconds: float) -> None:
-        """Adds the time of a step that decoded with so many threads."""
+        """Records the time of a decode step with a number of threads."""
         if len(self._counts) == 1:
             return
         timed = self._timed_steps
@@ -87,7 +87,7 @@ class ThreadCount:
 
     def _choose(self) -> None:
         best = self._counts[-1]
-        for count in reversed(self._counts[:-1]):  # from few threads on
+        for count in reversed(self._counts[:-1]):  # ascending
             if median(self._times[count]) < _GAIN * median(self._times[best]):
                 best = count
         self._chosen = best

@@ -1,10 +1,10 @@
-"""Packed linear weights, in the order in which the kernels read them.
+"""Packed linear weights, in the kernels' memory layout.
 
-Outputs lie in blocks of 16, which are the lanes of a product. Floats: one vector of 16 outputs for
-each input. int8: slabs of 64 inputs, each 16 vectors of 16 outputs x 4 inputs. int4: slabs of 64
-inputs, each 8 vectors with 4 inputs in the low nibbles and those 32 further on in the high ones.
-Kinds named after ggml's types keep a GGUF file's values exactly; csrc/kernel_programs/block_forms.h
-has their layout.
+Outputs are in blocks of 16, the lanes of a product. Floats: one vector of 16 outputs for each
+input. int8: slabs of 64 inputs, each 16 vectors of 16 outputs x 4 inputs. int4: slabs of 64 inputs,
+each 8 vectors with 4 inputs in the low nibbles and those 32 later in the high nibbles. Kinds named
+after ggml's types keep a GGUF file's values exactly; csrc/kernel_programs/block_forms.h has their
+layout.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _GROUPS = (32, 64, 128)
 
 
 def pack(weight: torch.Tensor, kind: PackedKind) -> PackedLinear:
-    """Packs a weight whose elements stay floats.
+    """Packs a float weight.
 
     Args:
-        weight: (outputs, inputs), a float dtype.
+        weight: (outputs, inputs), of a float dtype.
         kind: "float32", "bfloat16" or "float16".
 
     Raises:
-        OperatorInputError: [weight-shape] for anything else.
+        OperatorInputError: [weight-shape] for another dtype or shape.
     """
     if weight.dim() != 2 or kind not in _FLOATS:
         raise OperatorInputError(
@@ -83,16 +83,16 @@ def pack_integers(
     *,
     bits: int,
 ) -> PackedLinear:
-    """Packs a weight of integers: (values - zeros) * scales.
+    """Packs an integer weight: (values - zeros) * scales.
 
     Args:
         values: (outputs, groups, inputs / groups) uint8, below 2**bits; one group for 8 bits.
         scales: (outputs, groups) floats; those of 4 bits are stored as float16.
-        zeros: (outputs, groups) uint8; None where all are 2**(bits - 1).
+        zeros: (outputs, groups) uint8; None if all are 2**(bits - 1).
         bits: 8 or 4.
 
     Raises:
-        OperatorInputError: [weight-shape] for shapes or groups that the kernels do not have.
+        OperatorInputError: [weight-shape] for shapes or groups without kernels.
     """
     outputs, groups, size = values.shape if values.dim() == 3 else (0, 0, 0)
     fits = groups == 1 if bits == 8 else bits == 4 and size in _GROUPS
@@ -142,18 +142,18 @@ def pack_blocks(
     inputs: int,
     order: torch.Tensor | None = None,
 ) -> PackedLinear:
-    """Packs a matrix of a GGUF file as it is: no weight is rounded.
+    """Packs a matrix of a GGUF file exactly, without rounding.
 
     Args:
-        kind: one of BLOCK_KINDS, ggml's name of the type in lower case.
+        kind: one of BLOCK_KINDS, ggml's type name in lower case.
         blocks: (rows, ...) uint8, the bytes of each row.
-        inputs: how many weights a row has: a multiple of 32, or of 256 for "q2_k" to "q6_k" and
+        inputs: number of weights per row: a multiple of 32, or of 256 for "q2_k" to "q6_k" and
             "iq4_xs".
-        order: (outputs,) int64, which row each output is; None for all rows in their order.
+        order: (outputs,) int64, the row of each output; None for all rows in order.
 
     Raises:
-        OperatorInputError: [weight-shape] for another kind or size, or an `order` of rows that are
-            not there; [weight-values] for a scale that is infinite or NaN.
+        OperatorInputError: [weight-shape] for another kind or size, or an `order` out of range;
+            [weight-values] for a scale that is infinite or NaN.
     """
     if kind not in BLOCK_KINDS:
         raise OperatorInputError(
@@ -198,13 +198,13 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the float32 matrix that a packed weight stands for.
+    """Returns the float32 matrix of a packed weight.
 
-    Blocks of a GGUF file give the values of gguf's `quants.dequantize`, bit for bit.
+    Blocks of a GGUF file give the same values as gguf's `quants.dequantize`, bit for bit.
 
     Args:
         weight: of any kind.
-        rows: (count,) int64, which outputs; None for all.
+        rows: (count,) int64, indices of outputs; None for all.
 
     Returns:
         (count, inputs).
@@ -267,12 +267,12 @@ _NAMES = {
     torch.int32: "I32",
     torch.int64: "I64",
 }
-# Of a file's header for each weight, at least; most need a third of it.
+# Minimum header bytes per weight; most need a third of it.
 _HEADER_BYTES = 400
 
 
 def _described(item: PackedLinear) -> list[Any]:
-    """Returns what the header says about a weight."""
+    """Returns a weight's entry in the header."""
     own = [item.kind, item.outputs, item.inputs, item.group]
     if item.kind != "mixed":
         return own
@@ -288,7 +288,7 @@ def _plain_parts(name: str, item: PackedLinear) -> list[tuple[str, PackedLinear]
 
 @dataclass
 class _Writer:
-    """Tensors that were written so far."""
+    """The tensors written so far."""
 
     file: BinaryIO
     header: dict[str, Any]
@@ -305,7 +305,7 @@ class _Writer:
         }
         padding = -end % _ALIGNMENT
         if padding:
-            # The format allows no holes: padding is a tensor too.
+            # The format does not allow gaps: padding is a tensor too.
             self.file.write(bytes(padding))
             self.header[f"{name}.padding"] = {
                 "dtype": "U8",
@@ -318,16 +318,16 @@ class _Writer:
 def write_weights(
     path: Path, items: Iterable[tuple[str, PackedLinear | torch.Tensor]], *, count: int = 0
 ) -> None:
-    """Writes weights one by one, so that only one of them need be in memory.
+    """Writes weights one by one, so that only one is in memory at a time.
 
     Args:
-        path: the file; the tensors are in a second one beside it until the header is known.
+        path: the file; tensors go to a temporary file next to it until the header is known.
         items: names and weights.
-        count: how many there will be, for which the header gets room. A file whose header needs
-            more is written twice.
+        count: number of weights to reserve header space for. If the header needs more, the file is
+            written twice.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the disk is full.
     """
     packed: dict[str, Any] = {}
     draft = path.with_name(f"{path.name}.tensors")

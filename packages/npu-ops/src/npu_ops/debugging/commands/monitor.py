@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    from npu_ops.debugging.monitor import ProcessMonitor  # torch: help needs none
+    from npu_ops.debugging.monitor import ProcessMonitor  # late: help does not need torch
 
     if options.plot is not None:
         check_matplotlib("npu-ops", OperatorInputError)

@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the subcommand; returns 1 when a call differs from its record or from the CPU."""
+    """Runs the subcommand; returns 1 if a call differs from its record or from the CPU."""
     parser = CommandParser(
         prog="npu-ops replay",
         description="Make captured calls again: on any device, checked and timed.",
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         "--rows", type=int, default=40, metavar="N", help="rows to print at most (default: 40)"
     )
     options = parser.parse_args(arguments)
-    import torch  # help needs none
+    import torch  # late: help does not need them
 
     from npu_ops.debugging.replay import replay_directory, replay_report
 

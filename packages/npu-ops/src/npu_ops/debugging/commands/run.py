@@ -1,6 +1,6 @@
 """The subcommand ``npu-ops run``: runs an unchanged program under the requested tools.
 
-Each tool has its module; `npu-profiler trace` records times without them.
+Each tool has its module. `npu-profiler trace` records times without tools.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _tools(options: argparse.Namespace) -> dict[str, OpTool]:
     The tool entered last sees a call first: it compares or captures the call as the earlier tools
     change it.
     """
-    from npu_ops.debugging.autocompare import OpAutoCompare  # torch: help needs none
+    from npu_ops.debugging.autocompare import OpAutoCompare  # late: help does not need torch
     from npu_ops.debugging.capture import OpCapture
     from npu_ops.debugging.observe import OpObserve, OpTimeMeasure
     from npu_ops.debugging.overflow_check import OpOverflowCheck
