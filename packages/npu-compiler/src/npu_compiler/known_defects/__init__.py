@@ -1,5 +1,6 @@
-"""Defects of plugins that give wrong numbers, and what is done about each before compiling.
+"""Plugin defects that cause wrong results, and their workarounds before compilation.
 
-One module an entry: where it occurs, the rewrite or options that avoid it, a reproducer that needs
-neither torch nor this package's compiler, and the report for upstream. `table` lists them.
+Each module is one entry: where the defect occurs, the rewrite or options that avoid it, a
+reproducer without torch and this package's compiler, and the report for upstream. `table` lists the
+entries.
 """

@@ -1,7 +1,7 @@
-"""The absolute value of a vector that OpenVINO can compute beforehand: the sign stays.
+"""Abs of a vector that OpenVINO can evaluate at compile time: the sign stays.
 
-A common transformation for shapes (AbsSinking) takes an Abs of rank 1 out where its input cannot be
-negative. It decides so for negative inputs as well, if they are computed from constants or shapes.
+A common transformation for shapes (AbsSinking) removes an Abs of rank 1 if its input cannot be
+negative. It also does so for negative inputs that are computed from constants or shapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DEFECT"]
 
 
 def _avoid(model: ov.Model) -> int:
-    """Computes each Abs of a vector in rank 2, where the transformation does not look."""
+    """Computes each Abs of a vector in rank 2, which the transformation does not match."""
     found = [node for node in model.get_ops() if _is_suspect(node)]
     for node in found:
         first = ops.constant(np.array([0]))

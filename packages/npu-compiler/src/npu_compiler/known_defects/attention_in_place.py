@@ -1,9 +1,9 @@
-"""Attention with as many tokens as heads: the CPU plugin writes the result over the query.
+"""Attention with as many tokens as heads: the CPU plugin overwrites the query with the result.
 
-Its generator of kernels makes one node of the two products and the softmax between them, and takes
-the transposes around them in. The node then declares that its result may lie in the query's memory,
-because both have one shape; with a transpose on one side alone, rows of the result are written over
-rows of other heads' queries that are still to be read.
+Its kernel generator fuses the two products, the softmax and the transposes around them into one
+node. The node then declares that its result may share the query's memory, because both have the
+same shape. With a transpose on only one side, rows of the result overwrite rows of other heads'
+queries before they are read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _ELEMENTWISE = frozenset(
     }
 )
 
-# They change no order in memory: the plugin moves transposes past them, or folds them away.
+# These keep the memory layout: the plugin moves transposes past them, or removes them.
 RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
-# Masks, scales, casts and shapes around the products.
+# Masks, scales, casts and reshapes around the products.
 _REACH = 16
 
 
 def _avoid(model: ov.Model) -> int:
-    """Has the transposes of each such attention go through rank 5, which is not taken in."""
+    """Moves the transposes of each such attention through rank 5, which is not fused."""
     found = [transpose for node in model.get_ops() for transpose in _suspects(node)]
     transposes = {transpose.get_instance_id(): transpose for transpose in found}
     for transpose in transposes.values():
@@ -46,11 +46,11 @@ def _avoid(model: ov.Model) -> int:
 
 
 def _suspects(node: ov.Node) -> list[ov.Node]:
-    """The transposes around an attention that leave its shape as it is.
+    """Returns the transposes around an attention that keep its shape.
 
-    With one on either side both may be taken in, and then the result lies where the query does. But
-    the plugin may take in only one of them (a scale or a split before the query is enough), which
-    cannot be told from here.
+    With one on each side, both may be fused, and sharing memory is then correct. But the plugin may
+    fuse only one of them (a scale or a split before the query is enough), which cannot be detected
+    here.
     """
     ends = attention(node)
     if ends is None:
@@ -60,7 +60,7 @@ def _suspects(node: ov.Node) -> list[ov.Node]:
 
 
 def attention(node: ov.Node) -> tuple[ov.Output, ov.Node] | None:
-    """Returns the query and the last product of the attention of a Softmax, or None for others."""
+    """Returns the query and the last product of a Softmax's attention, or None."""
     kind = node.get_type_name()
     if kind not in ("Softmax", "ScaledDotProductAttention") or not _is_static(node.output(0)):
         return None
@@ -94,7 +94,7 @@ def _swap_after(product: ov.Node) -> ov.Node | None:
 
 
 def _sources(node: ov.Node) -> list[ov.Node]:
-    """Where an elementwise operation, or one that gives another shape, has its numbers from."""
+    """Returns the data inputs of an elementwise operation, or of a reshape."""
     if node.get_type_name() in RESHAPING:
         return [node.input_value(0).get_node()]
     if node.get_type_name() in _ELEMENTWISE:
@@ -103,7 +103,7 @@ def _sources(node: ov.Node) -> list[ov.Node]:
 
 
 def _keeps_shape(swap: ov.Node) -> bool:
-    """Whether heads and tokens are as many: only then do the query and the result share memory."""
+    """Whether there are as many heads as tokens: only then query and result share memory."""
     if not _is_static(swap.output(0)):
         return False
     shape = list(swap.get_output_shape(0))

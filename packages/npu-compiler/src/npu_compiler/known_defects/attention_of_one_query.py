@@ -1,7 +1,7 @@
-"""Attention of one query in half precision whose mask all heads share: scores of arbitrary memory.
+"""Attention of one query in half precision with a mask shared by all heads: garbage scores.
 
-The CPU plugin's generator of kernels takes the two products, the mask and the softmax into one node
-and reads the mask, float32, as if it were as narrow as the products.
+The CPU plugin's kernel generator fuses the two products, the mask and the softmax into one node,
+and reads the float32 mask in the half precision of the products.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Mask: TypeAlias = tuple[Any, list[int], list[int]]
 
 
 def _avoid(model: ov.Model) -> int:
-    """Gives each head a mask of its own; a broadcast would be folded into the addition."""
+    """Gives each head a separate mask; a broadcast would be folded into the addition."""
     found = [place for node in model.get_ops() if (place := _mask_of(node)) is not None]
     for mask, shape, scores in found:
         repeats = [1] * len(scores)
@@ -34,7 +34,7 @@ def _avoid(model: ov.Model) -> int:
 
 
 def _mask_of(node: Any) -> _Mask | None:
-    """The input that is a suspect mask, its shape, and that of the scores it is added to."""
+    """Returns the input that is a suspect mask, its shape, and the shape of the scores."""
     kind = node.get_type_name()
     if kind == "ScaledDotProductAttention" and node.get_input_size() > 3:
         query, key = (_sizes(node.input_value(index)) for index in (0, 1))

@@ -1,7 +1,7 @@
-"""Attention whose result is used twice: compiling may end the process.
+"""Attention whose result is used twice: compilation may crash the process.
 
-A pass of the CPU plugin reads through a null pointer when its generator of kernels has taken the
-attention in, and a binary operation is not the first user of the result.
+A pass of the CPU plugin dereferences a null pointer if its kernel generator has fused the
+attention, and a binary operation is not the first user of the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _is_suspect(node: ov.Node) -> bool:
 
 
 def _users(node: ov.Node) -> int:
-    """Returns how many nodes use a result, reshaped or not."""
+    """Returns the number of nodes that use a result, reshaped or not."""
     users = [user.get_node() for user in node.output(0).get_target_inputs()]
     return sum(_users(user) if user.get_type_name() in RESHAPING else 1 for user in users)
 

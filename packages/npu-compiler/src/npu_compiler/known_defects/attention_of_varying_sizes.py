@@ -1,7 +1,7 @@
-"""Attention whose sizes vary: right at the first sizes, wrong at later, larger ones.
+"""Attention with dynamic shapes: right at the first sizes, wrong at later, larger sizes.
 
-The CPU plugin's generator of kernels makes one node of the two products and the softmax between
-them. With sizes that vary, that node keeps something of the sizes that it met before.
+The CPU plugin's kernel generator fuses the two products and the softmax between them into one node.
+With dynamic shapes, the node keeps state from earlier sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADS, _SIZE = 4, 8
 
 
 def _occurs(model: ov.Model) -> bool:
-    # With a cache as state it is another node of the plugin's, which is right.
+    # With a cache as state, the plugin uses another node, which is right.
     if model.get_sinks():
         return False
     kinds = ("Softmax", "ScaledDotProductAttention")

@@ -1,7 +1,7 @@
-"""Greater with NaN on processors with AVX-512: NaN is greater than every number, and less.
+"""Greater with NaN on processors with AVX-512: true if either side is NaN.
 
-The CPU plugin has the processor compute "not less or equal", which is true where one side is NaN.
-Less is computed as such, so that the same comparison with its sides exchanged is right.
+The CPU plugin computes "not less or equal", which is true if one side is NaN. Less is computed
+directly, so the same comparison with swapped sides is right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entries of known defects, and the replacement of a node in a model."""
+"""Entries of known defects, and node replacement in a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KnownDefect", "Reproducer", "measure", "put_in_place", "version_numb
 
 
 def put_in_place(node: ov.Node, other: ov.Node) -> None:
-    """Gives the users of a node's one result another's, with the node's names."""
+    """Replaces a node's only result by another for all users, and keeps the node's names."""
     other.set_friendly_name(node.get_friendly_name())
     names = node.get_output_tensor(0).get_names()
     node.output(0).replace(other.output(0))
@@ -29,10 +29,10 @@ class Reproducer:
 
     Attributes:
         model: with static inputs.
-        inputs: what to run it on.
-        expected: its first result, computed otherwise.
-        hint: INFERENCE_PRECISION_HINT to compile with.
-        before: inputs of runs of the same request that come first.
+        inputs: inputs of the run.
+        expected: its first result, computed by other means.
+        hint: INFERENCE_PRECISION_HINT of the compilation.
+        before: inputs of earlier runs of the same request.
     """
 
     model: ov.Model
@@ -48,18 +48,18 @@ class KnownDefect:
 
     Attributes:
         name: short, with hyphens.
-        summary: what is wrong, in one sentence.
-        condition: when, in words.
-        devices: OpenVINO's names of the devices that have it, as CPU.
-        first, last: releases in which it was seen, as (2026, 4, 1). Releases after the last are
-            taken to have it too until the entry's test says otherwise.
-        report: an issue of upstream's, or the text of a report to be sent.
-        reproducer: makes the smallest model that shows it.
-        avoid: rewrites the places of a model where it would occur, and returns how many. None
-            where only options help.
-        occurs: whether a model has such a place; for defects that options avoid.
-        options: of the device's compiler, with which it does not occur.
-        ends_process: whether compiling the reproducer ends the process.
+        summary: the defect, in one sentence.
+        condition: the conditions, in words.
+        devices: OpenVINO's names of the affected devices, such as CPU.
+        first, last: releases in which it was seen, such as (2026, 4, 1). Later releases are assumed
+            to have it until the entry's test shows otherwise.
+        report: an upstream issue, or the text of a report.
+        reproducer: builds the smallest model with the defect.
+        avoid: rewrites the affected parts of a model; returns their number. None if only options
+            help.
+        occurs: whether a model is affected; for defects that options avoid.
+        options: options of the device's compiler that avoid it.
+        ends_process: whether compiling the reproducer crashes the process.
     """
 
     name: str
@@ -79,12 +79,12 @@ class KnownDefect:
 def measure(
     defect: KnownDefect, *, options: Mapping[str, str] | None = None, is_avoided: bool = False
 ) -> float:
-    """Returns the largest error of a defect's reproducer; infinite where NaN stands elsewhere.
+    """Returns the largest error of a defect's reproducer; infinite if NaNs differ.
 
     Args:
-        defect: of the first of its devices.
-        options: for the device's compiler.
-        is_avoided: whether the model is rewritten first, as models are before they are compiled.
+        defect: run on the first of its devices.
+        options: options of the device's compiler.
+        is_avoided: whether to rewrite the model first, as compilation does.
     """
     from npu_compiler.openvino_core import openvino_core  # late: needs openvino
 
@@ -104,6 +104,6 @@ def measure(
 
 
 def version_number(text: str) -> tuple[int, ...]:
-    """Returns the numbers of a release, as (2026, 4, 1) of "2026.4.1-21234-..."."""
+    """Parses a release, such as "2026.4.1-21234-..." to (2026, 4, 1)."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, found.group().split("."))) if found else ()

@@ -1,7 +1,7 @@
-"""A reduction that keeps its axes, of a tensor that was given an axis of size 1: axes swap.
+"""A reduction with keep_dims of a tensor with an added axis of size 1: axes are swapped.
 
-A common transformation (PullUnsqueezeThroughReduce) computes the reduction first and puts the axis
-in after it. It counts the axes as if the reduction had dropped its own.
+A common transformation (PullUnsqueezeThroughReduce) moves the axis after the reduction. It counts
+axes as if the reduction had dropped its axes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _REDUCTIONS = {
     "ReduceLogicalOr": ops.reduce_logical_or,
 }
 
-# What makes an axis of size 1, and what may be folded away between it and the reduction.
+# Operations that add an axis of size 1, and those that may be removed before the reduction.
 _MOVING = frozenset({"Broadcast", "Convert", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
 
 
 def _avoid(model: ov.Model) -> int:
-    """Has the reduction drop its axes, and puts them in again."""
+    """Makes the reduction drop its axes, and adds them again."""
     found = [node for node in model.get_ops() if _is_suspect(node)]
     for node in found:
         axes = ops.constant(np.array(_axes(node)))
@@ -57,7 +57,7 @@ def _is_suspect(node: ov.Node) -> bool:
 
 
 def _axes(node: ov.Node) -> list[int]:
-    """In order, counted from the front; none where they are not constant."""
+    """Returns sorted axes, counted from the front; none if they are not constant."""
     given: Any = node.input_value(1).get_node()
     if given.get_type_name() != "Constant":
         return []
@@ -69,7 +69,7 @@ def _reproducer() -> Reproducer:
     given = ops.parameter([2, 3, 4], np.float32)
     wide = ops.unsqueeze(given, ops.constant(np.array([3])))
     total = ops.reduce_sum(wide, ops.constant(np.array([0])), True)
-    # The shape itself would be wrong as well: here it only decides what is added to what.
+    # The shape would be wrong as well; here it affects only the broadcast of the sum.
     result = ops.reduce_sum(
         ops.add(total, ops.constant(np.arange(4, dtype=np.float32))),
         ops.constant(np.array([0, 2])),

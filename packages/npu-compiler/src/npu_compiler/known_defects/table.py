@@ -1,4 +1,4 @@
-"""The list of known defects, and what a model needs because of them."""
+"""The table of known defects, and their workarounds for a model."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     weight_and_its_transpose.DEFECT,
 )
 
-# The simulated device computes by the CPU plugin.
+# The simulated device uses the CPU plugin.
 _KINDS = {"SIM": "CPU"}
 
 
 def avoid_defects(model: ov.Model, *, device: str, release: str | None = None) -> dict[str, str]:
-    """Rewrites a model where a plugin would compute it wrongly; returns options it needs besides.
+    """Rewrites parts of a model that a plugin would compute wrongly; returns required options.
 
     Args:
         model: changed in place.
-        device: OpenVINO's name of the device that is to run it, or SIM.
-        release: of OpenVINO; by default the one that is installed.
+        device: OpenVINO's name of the device that will run it, or SIM.
+        release: OpenVINO's release; by default the installed one.
     """
-    # SIM2 and CPU.0 are of the same kinds as SIM and CPU.
+    # SIM2 and CPU.0 have the defects of SIM and CPU.
     letters = device.partition(".")[0].rstrip("0123456789")
     kind = _KINDS.get(letters, letters)
     number = version_number(release or openvino.__version__)

@@ -1,8 +1,7 @@
-"""One matrix as the weight of two products, in one of them transposed: the other's packing is used.
+"""One matrix as weight of two products, transposed in one: both use the same packing.
 
-The CPU plugin keeps packed weights by their address and packed shape. The key does not say whether
-the matrix was transposed, so that of a matrix and its transpose the one that comes first serves
-both.
+The CPU plugin caches packed weights by address and packed shape. The key lacks the transposition,
+so both products use the packing of the first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _Use(NamedTuple):
 
 
 def _avoid(model: ov.Model) -> int:
-    """Gives such products that take the matrix as it is a transposed copy of their own."""
+    """Gives products with the untransposed matrix a separate, transposed copy."""
     uses: dict[tuple[int, int], dict[bool, list[_Use]]] = defaultdict(lambda: defaultdict(list))
     for node in model.get_ops():
         use = _use(node)
@@ -47,7 +46,7 @@ def _avoid(model: ov.Model) -> int:
 
 
 def _use(node: ov.Node) -> _Use | None:
-    """Of a product with a constant matrix, where the matrix comes from."""
+    """Returns the source of a product's constant matrix."""
     if node.get_type_name() != "MatMul" or node.input_value(1).get_partial_shape().is_dynamic:
         return None
     if len(node.get_input_shape(1)) != 2:
@@ -71,7 +70,7 @@ def _is_one_number(node: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    # Equal constants become one when a model is written to a file.
+    # Equal constants are merged when a model is written to a file.
     if one.get_instance_id() == other.get_instance_id():
         return True
     kinds = [node.get_output_element_type(0) for node in (one, other)]
@@ -82,7 +81,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _copy_transposed(use: _Use) -> None:
     shape = list(use.product.get_input_shape(1))
-    # As a tensor: numpy has no bfloat16, and an array of another type would be converted.
+    # A tensor, because numpy has no bfloat16, and another type would be converted.
     turned = ov.Tensor(use.constant.get_output_element_type(0), ov.Shape(shape[::-1]))
     turned.data[...] = use.constant.data.reshape(shape).T
     made: Any = ops.constant(turned)

@@ -1,1 +1,1 @@
-"""The rules that were read from the NPU compiler's source, and what follows from them."""
+"""Rules from the NPU compiler's source, with checks and rewrites of models by them."""

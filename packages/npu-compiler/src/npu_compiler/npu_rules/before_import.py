@@ -1,7 +1,7 @@
-"""What OpenVINO's passes make of an operation before the NPU's compiler imports it.
+"""Reproduces OpenVINO's passes on an operation before the NPU's compiler imports it.
 
-The wheel has these passes in its plugins alone, so that their conditions and results are written
-down here; each row of "rewritten" in npu_rules.json says where they were read.
+The wheel has these passes only in plugins, so their conditions and results are reproduced here.
+Each row of "rewritten" in npu_rules.json has their source.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from openvino.utils.node_factory import NodeFactory
 
 __all__ = ["is_replaced", "replacement"]
 
-# Interpolations that version 4 has; 1 has the first four, of which linear is not for every rank.
+# Interpolation modes of version 4. Version 1 has the first four, with linear only for some ranks.
 _MODES = ("nearest", "linear", "linear_onnx", "cubic")
 _MOST_LINEAR_RANK = 5
-# Query, key and value, a mask, and a scale; a newer OpenVINO has one more.
+# Query, key, value, mask and scale; a newer OpenVINO has another input.
 _MOST_ATTENTION_INPUTS = 5
 
 
 def is_replaced(kind: str, opset: str) -> bool:
-    """Whether a pass takes in an operation of this version, under conditions of its own."""
+    """Whether a pass replaces operations of this version, under some conditions."""
     return (kind, opset) in _REPLACEMENTS
 
 
 def replacement(node: Any) -> list[ov.Node] | None:
-    """Returns the operations that a pass puts in the place of one, the last first.
+    """Returns the operations by which a pass replaces one, last first.
 
-    They read what the operation reads, and nothing reads them. None where a condition of the pass
-    does not hold, so that the operation stays.
+    They have the operation's inputs and no readers. None if a condition of the pass fails, so that
+    the operation stays.
     """
     info = node.get_type_info()
     results = _REPLACEMENTS[str(info.name), str(info.version_id)](node)
@@ -56,7 +56,7 @@ def _made(results: Sequence[Any], known: set[str]) -> list[ov.Node]:
 
 
 def _slice(node: Any) -> list[ov.Node] | None:
-    """With axes that are constant; starts, stops and steps need not be."""
+    """For constant axes; starts, stops and steps may vary."""
     data, *bounds = node.input_values()
     axes = _numbers(bounds.pop()) if len(bounds) > 3 else list(range(bounds[0].get_shape()[0]))
     if axes is None:
@@ -86,7 +86,7 @@ def _aligned(bound: ov.Output, axes: Sequence[int], length: int, fill: int) -> o
 
 
 def _split(node: Any) -> list[ov.Node]:
-    """One strided slice for each piece; sizes that are numbers have an axis that is one."""
+    """Returns one strided slice per piece; constant sizes have a constant axis."""
     data, axis, _ = node.input_values()
     shape = list(data.get_shape())
     place = int(np.asarray(axis.get_node().get_data()).reshape(-1)[0]) % len(shape)
@@ -101,7 +101,7 @@ def _split(node: Any) -> list[ov.Node]:
 
 
 def _broadcast(node: Any) -> list[ov.Node] | None:
-    """A reshape and a tile; the axes that the data's sizes go to are constant, if there are any."""
+    """Returns a reshape and a tile; the mapped axes, if any, are constant."""
     data = node.input_value(0)
     wanted, shape = list(node.get_output_shape(0)), list(data.get_shape())
     explicit = node.get_attributes()["mode"] != "numpy"
@@ -117,7 +117,7 @@ def _broadcast(node: Any) -> list[ov.Node] | None:
 
 
 def _attention(node: Any) -> list[ov.Node] | None:
-    """Two products and a softmax, with numbers where sizes are known."""
+    """Returns two products and a softmax, with constants for known sizes."""
     inputs = node.input_values()
     if len(inputs) > _MOST_ATTENTION_INPUTS:
         return None
@@ -137,7 +137,7 @@ def _attention(node: Any) -> list[ov.Node] | None:
 
 
 def _mask(mask: ov.Output, scores: ov.Node) -> ov.Node | ov.Output:
-    """Booleans hide what they are to show, which is a refusal; their types are taken."""
+    """Returns the mask; booleans hide what they should show, which is a refusal."""
     if mask.get_element_type() != ov.Type.boolean:
         return mask
     kind = scores.get_output_element_type(0)
@@ -161,7 +161,7 @@ def _interpolation_1(node: Any) -> list[ov.Node] | None:
 
 
 def _interpolation_11(node: Any) -> list[ov.Node] | None:
-    """All modes but those of Pillow; sizes or scales, whichever are not read, are ones."""
+    """For all modes except Pillow's; unused sizes or scales are ones."""
     attributes = node.get_attributes()
     if attributes["mode"] not in _MODES:
         return None
@@ -175,7 +175,7 @@ def _interpolation_11(node: Any) -> list[ov.Node] | None:
 
 
 def _boxes(node: Any) -> list[ov.Node]:
-    """One version after the other, to the compiler's own with thresholds of one dimension."""
+    """Converts version by version, to the compiler's, which has rank-1 thresholds."""
     boxes, scores, *rest = node.input_values()
     defaults = (np.int64(0), np.float32(0), np.float32(0))
     numbers = [*rest, *(ops.constant(one).output(0) for one in defaults[len(rest) :])]
@@ -184,7 +184,7 @@ def _boxes(node: Any) -> list[ov.Node]:
 
 
 def _row(number: ov.Output) -> ov.Output:
-    """A number in one dimension, folded where it is constant."""
+    """Returns a number as rank-1 tensor, folded if constant."""
     values = _numbers(number)
     if values is None:
         return ops.reshape(number, np.array([1], np.int64), True).output(0)
@@ -192,7 +192,7 @@ def _row(number: ov.Output) -> ov.Output:
 
 
 def _deformed(node: Any) -> list[ov.Node] | None:
-    """Without a mask and without padding by interpolation, the version that had neither."""
+    """Without a mask and interpolated padding, returns the earlier version."""
     inputs, attributes = node.input_values(), node.get_attributes()
     if len(inputs) > 3 or attributes.pop("bilinear_interpolation_pad"):
         return None
@@ -200,7 +200,7 @@ def _deformed(node: Any) -> list[ov.Node] | None:
 
 
 def _detected(node: Any) -> list[ov.Node]:
-    """The number of classes is that of the scores of each prior box."""
+    """The number of classes follows from the scores per prior box."""
     attributes, inputs = node.get_attributes(), list(node.input_values())
     corners = 4 if attributes["normalized"] else 5
     priors = inputs[2].get_shape()[2] // corners
@@ -213,7 +213,7 @@ def _shape(node: Any) -> list[ov.Node]:
 
 
 def _sum_of_products(node: Any) -> list[ov.Node]:
-    """Products of matrices, two operands at a time; what moves sizes around has any type."""
+    """Returns matrix products of two operands at a time; moves of axes have any type."""
     kinds = [source.get_element_type() for source in node.input_values()]
     blocks = [ops.parameter([1, 1], kind) for kind in kinds]
     made: ov.Node = ops.reduce_sum(blocks[0], np.array([0], np.int64))

@@ -1,4 +1,4 @@
-"""Checks of a model's operations, and of the whole program, against the compiler's rules."""
+"""Checks a model's operations, and the whole program, against the compiler's rules."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule and what it said.
+    """The result of one rule.
 
     Attributes:
-        rule: what an NPU asks for.
-        verdict: accepted, refused, or unknown where it cannot be found out here.
-        detail: the figures, or what is in the way and what to do.
-        operation: type and version of the operation that breaks the rule; "" for a whole model.
-        node: the FX node that it comes from.
-        line: the Python line of that node, "file.py:123"; "" where it is not known.
-        source: file, line and commit of the compiler's source that the rule was read from.
-        module: path of the torch module that the node comes from; "" where it is not known.
+        rule: the requirement of an NPU.
+        verdict: accepted, refused, or unknown if it cannot be determined.
+        detail: the figures, or the obstacle and a fix.
+        operation: type and version of the operation that violates the rule; "" for a whole model.
+        node: name of the original FX node.
+        line: Python line of that node, "file.py:123"; "" if unknown.
+        source: file, line and commit of the rule in the compiler's source.
+        module: path of the node's torch module; "" if unknown.
         judge: "rules" or, for the verdict of the NPU's own compiler, "compiler".
     """
 
@@ -62,12 +62,12 @@ _TYPES = frozenset(
 
 
 def check_whole_program(model: ov.Model) -> list[Finding]:
-    """Returns one finding for each rule; the model stays as it is."""
+    """Returns one finding for each rule, without changes to the model."""
     return [_shapes(model), _types(model), _state(model)]
 
 
 def varying_operations(model: ov.Model) -> list[str]:
-    """Returns the names of operations whose results vary in size."""
+    """Returns the names of operations with dynamic result sizes."""
     return [
         node.get_friendly_name()
         for node in model.get_ordered_ops()
@@ -124,9 +124,9 @@ _RULES = (
     "constant inputs",
     "attributes",
 )
-# The importer has other layers for these where their results vary in size.
+# The importer uses other layers for these if their results have dynamic shapes.
 _IMPORTED_BY_SIZES = ("Broadcast", "Reshape")
-# How many results these have depends on their numbers, and the pass that replaces them reads none.
+# The number of results depends on the data, which the replacing pass does not read.
 _OF_ANY_NUMBER = ("NonMaxSuppression",)
 _STEPS = {
     "operation types": "Write it with other operations, or run that part on the host.",
@@ -139,19 +139,19 @@ _STEPS = {
 
 
 def check_operations(model: ov.Model, *, generation: str, release: str = NEWEST) -> list[Finding]:
-    """Compares every operation with the rules; the model stays as it is.
+    """Checks every operation against the rules, without changes to the model.
 
-    The common passes, which the NPU's compiler runs first, run here too. What its other passes
-    replace is held to the rules as they leave it. Programs inside an operation are looked at too.
+    The NPU's compiler runs the common passes first, so they run here too. Operations that its other
+    passes replace are checked in their replaced form. Subgraphs of operations are checked too.
 
     Args:
-        model: of any shapes; ranks are known.
+        model: of any shapes, with known ranks.
         generation: "3720" or "4000".
         release: see npu_compiler.npu_rules.source_rules.source_rules.
 
     Returns:
-        A refusal for each broken rule and operation; one accepted finding for each rule that
-        nothing breaks; one unknown finding for each operation whose tests the authors skip.
+        A refusal for each violated rule and operation; one accepted finding for each rule without a
+        violation; one unknown finding for each operation whose tests the authors skip.
     """
     origins = kept_origins(model)
     prepared = model.clone()
@@ -169,7 +169,7 @@ def check_operations(model: ov.Model, *, generation: str, release: str = NEWEST)
 
 
 def node_refusals(node: Any, *, generation: str, release: str = NEWEST) -> list[Finding]:
-    """Returns the rules that one operation breaks as it stands, before any pass."""
+    """Returns the rules that one operation violates before any pass."""
     found = _node_findings(node, source_rules(release), {}, generation)
     return [finding for finding in found if finding.verdict == "refused"]
 
@@ -216,7 +216,7 @@ def _node_findings(
     if rewriting is not None and is_replaced(kind, opset):
         results = [] if kind in _OF_ANY_NUMBER else node.outputs()
         if any(port.get_partial_shape().is_dynamic for port in [*node.inputs(), *results]):
-            return  # sizes that vary are a refusal of their own
+            return  # dynamic shapes are a separate refusal
         replaced = replacement(node)
         if replaced is None and rules.operation(kind, opset) is None:
             detail = f"{rewriting['pass']} does not replace it, and the importer does not take it."
@@ -236,7 +236,7 @@ def _node_findings(
 def _importer_findings(
     node: Any, rules: SourceRules, version: str | None
 ) -> Iterator[tuple[str, str, str]]:
-    """What the importer says of an operation, or of what it becomes where that has its operands."""
+    """Returns the importer's findings for an operation, or for its replacement."""
     kind, opset = str(node.get_type_info().name), str(node.get_type_info().version_id)
     taken = rules.operation(kind, version or opset)
     if taken is None:
@@ -247,7 +247,7 @@ def _importer_findings(
         return
     ports = [*node.inputs(), *(node.outputs() if kind in _IMPORTED_BY_SIZES else ())]
     if any(port.get_partial_shape().is_dynamic for port in ports):
-        return  # sizes that vary are a refusal of their own
+        return  # dynamic shapes are a separate refusal
     yield from _operand_findings(node, taken, rules)
     yield from condition_findings(node, rules)
 

@@ -1,4 +1,4 @@
-"""Rewritings of a model for the NPU's compiler."""
+"""Rewrites models for the NPU's compiler."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from npu_compiler.npu_rules.source_rules import OLDEST, is_empty, mask_repeats, 
 
 __all__ = ["REWRITTEN", "Rewriting", "computes_in_bfloat16", "rewrite_for_npu", "widen_bfloat16"]
 
-# What the importer takes bfloat16 for.
+# The importer's type for bfloat16.
 _TAKEN = ("Parameter", "Constant", "Result", "Convert")
 
 
 def computes_in_bfloat16(model: ov.Model) -> bool:
-    """Whether an operation takes or gives bfloat16."""
+    """Whether an operation takes or returns bfloat16."""
     return any(_is_inside(node) for node in model.get_ordered_ops())
 
 
 def widen_bfloat16(model: ov.Model) -> int:
     """Computes bfloat16 in float32, in place; ports and constants keep their type.
 
-    Results differ from bfloat16's by its rounding, which happens once, at the end. Returns how many
-    operations took or gave bfloat16.
+    Results are rounded to bfloat16 only once, at the end. Returns the number of changed operations.
     """
     nodes = model.get_ordered_ops()
     inside = [node for node in nodes if _is_inside(node)]
@@ -64,7 +63,7 @@ def _gives(node: Any) -> bool:
 
 
 def _cast_behind(output: ov.Output) -> None:
-    """Gives all who read an output its float32, but a port of the program."""
+    """Casts an output to float32 for all readers except ports of the program."""
     readers = [
         one for one in output.get_target_inputs() if one.get_node().get_type_name() != "Result"
     ]
@@ -74,19 +73,19 @@ def _cast_behind(output: ov.Output) -> None:
             reader.replace_source_output(wide)
 
 
-# Programs of bfloat16 are in npu_compiler.npu_rules.rewriting.
+# bfloat16 is handled separately above.
 
-# Where a written model says what was replaced in it.
+# Key of the replacements in a saved model's runtime information.
 REWRITTEN = ("npu_compiler", "rewritten")
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """An operation that was replaced, since a rule refused it."""
+    """An operation that was replaced because a rule refuses it."""
 
     operation: str  # type and version, such as "IsNaN (opset10)"
-    node: str  # the name that the operation has in the model
-    into: str  # what stands in its place
+    node: str  # the operation's name in the model
+    into: str  # the replacement
     source: str  # file, line and commit of the rule
 
     def __str__(self) -> str:
@@ -94,11 +93,11 @@ class Rewriting:
 
 
 def rewrite_for_npu(model: ov.Model, *, generation: str) -> tuple[Rewriting, ...]:
-    """Replaces, in place, what the oldest compiler refuses where another form gives the same bits.
+    """Replaces operations that the oldest compiler refuses by bit-identical forms, in place.
 
-    Drivers have compilers of several ages, and the newest takes these forms too. Returns what was
-    replaced, in the model's order. What has no equal form stays. bfloat16 is not a matter of one
-    operation, and rounds less often afterwards.
+    Drivers have compilers of several releases; the newest accepts these forms too. Operations
+    without an equal form stay. bfloat16 is replaced in the whole program, and is then rounded less
+    often. Returns the replacements in the model's order.
     """
     done = [_widened(model, generation)] if computes_in_bfloat16(model) else []
     known = {str(node.get_name()) for node in model.get_ordered_ops()}
@@ -152,7 +151,7 @@ def _is_inf(node: ov.Node) -> ov.Node | None:
 
 
 def _compared(node: ov.Node) -> ov.Node | None:
-    """Narrow integers are compared as the int32 that they fit."""
+    """Compares narrow integers as int32."""
     left, right = _sources(node)
     if left.get_element_type().get_type_name() not in _NARROW:
         return None
@@ -161,7 +160,7 @@ def _compared(node: ov.Node) -> ov.Node | None:
 
 
 def _absolute(node: ov.Node) -> ov.Node | None:
-    """The larger of an integer and its negative; the least one has none, and stays as in torch."""
+    """Returns max(x, -x) of integers; the least integer stays unchanged, as in torch."""
     (value,) = _sources(node)
     kind = value.get_element_type()
     if kind.get_type_name() not in _WHOLE:
@@ -170,7 +169,7 @@ def _absolute(node: ov.Node) -> ov.Node | None:
 
 
 def _sign(node: ov.Node) -> ov.Node | None:
-    """Whether an integer is positive, less whether it is negative."""
+    """Returns (x > 0) - (x < 0)."""
     (value,) = _sources(node)
     kind = value.get_element_type()
     if kind.get_type_name() not in _WHOLE:
@@ -182,7 +181,7 @@ def _sign(node: ov.Node) -> ov.Node | None:
 
 
 def _attention(node: ov.Node) -> ov.Node | None:
-    """Attention with a mask of numbers: 0 where it shows, -inf where it hides; whole in batches."""
+    """Converts a boolean mask of attention to 0 (visible) and -inf (hidden), for whole batches."""
     sources = _sources(node)
     if len(sources) < 4:
         return None
@@ -201,7 +200,7 @@ def _attention(node: ov.Node) -> ov.Node | None:
 
 
 def _joined(node: ov.Node) -> ov.Node | None:
-    """Pieces of a batch that are multiplied by numbers, multiplied after they are put together."""
+    """Multiplies pieces of a batch by numbers after concatenation, not before."""
     pieces = scaled_pieces(node)
     if pieces is None:
         return None
@@ -213,9 +212,9 @@ def _joined(node: ov.Node) -> ov.Node | None:
 
 
 def _select(node: ov.Node) -> ov.Node | None:
-    """A choice between booleans is (c and a) or (not c and b); one of narrow integers, of int32.
+    """Replaces a choice of booleans by (c and a) or (not c and b), of narrow integers by int32.
 
-    One of many dimensions is made in one, where each side has one number or all.
+    A choice of high rank is flattened to rank 1 if each side has one element or all.
     """
     condition, left, right = _sources(node)
     kind = left.get_element_type()
@@ -248,7 +247,7 @@ def _reshaped(node: ov.Node) -> ov.Node | None:
 
 
 def _slice_scatter(node: ov.Node) -> ov.Node | None:
-    """Written along one axis after the other, the inner ones into what the outer ones pick."""
+    """Writes along one axis after the other, the inner axes into slices of the outer ones."""
     data, updates, *rest = _sources(node)
     constants = [source.get_node() for source in rest]
     shape = data.get_partial_shape()
@@ -277,8 +276,7 @@ def _written(
     return opset3.scatter_update(data, at, updates, along)
 
 
-# Integers that all fit int32, which the importer compares and chooses between where it does not
-# these.
+# Integers that fit int32, for which the importer has comparisons and Select, unlike for these.
 _NARROW = frozenset({"boolean", "i8", "i16", "u8", "u16"})
 _WHOLE = frozenset({"i32", "i64"})
 _COMPARISONS: Mapping[str, Callable[..., ov.Node]] = {
@@ -318,7 +316,7 @@ def _sources(node: ov.Node) -> list[ov.Output]:
 
 
 def _new_types(node: ov.Node, known: set[str]) -> list[str]:
-    """The types of the nodes that a rewriting made, from the last to the first."""
+    """Returns the types of the nodes that a rewrite created, last first."""
     if node.get_name() in known or node.get_type_name() == "Constant":
         return []
     known.add(node.get_name())

@@ -1,4 +1,4 @@
-"""Rules read from the compiler's sources, and their conditions on a node."""
+"""Rules from the compiler's sources, and their conditions on a node."""
 
 from __future__ import annotations
 
@@ -23,43 +23,44 @@ __all__ = [
     "source_rules",
 ]
 
-# tools/npu_rules.py wrote npu_rules.json. Each row of corrections.json names the first release of
-# OpenVINO that it holds for, and where it was seen, if that is a later one: what the newest
-# compiler refuses is taken to be refused by older ones.
+# tools/npu_rules.py generates npu_rules.json. Each row of corrections.json has its first OpenVINO
+# release, and the release in which it was seen, if later: older compilers are assumed to refuse
+# what the newest refuses.
 
 # NPU 3720 is in Meteor Lake, NPU 4000 in Lunar Lake.
 GENERATIONS = ("3720", "4000")
-# Releases of OpenVINO whose compilers the rules were held against. What the newest takes is
-# accepted; what the oldest refuses is written in another form, since drivers have older compilers.
+# Releases of OpenVINO whose compilers were compared with the rules. Operations that the newest
+# accepts are accepted; those that the oldest refuses are rewritten, since drivers have older
+# compilers.
 OLDEST, NEWEST = "2026.0.0", "2026.4.1"
 
 
 @dataclass(frozen=True)
 class SourceRules:
-    """The data with the questions that a check asks of it."""
+    """The rules' data, with accessors for checks."""
 
     content: dict[str, Any]
 
     def operation(self, kind: str, opset: str) -> dict[str, Any] | None:
-        """Returns how the importer takes an operation, or None where it does not."""
+        """Returns the importer's entry of an operation, or None if unsupported."""
         return self._found("operations", kind, opset)
 
     def rewriting(self, kind: str, opset: str) -> dict[str, Any] | None:
-        """Returns the pass that replaces an operation before the import, if there is one."""
+        """Returns the pass that replaces an operation before the import, or None."""
         return self._found("rewritten", kind, opset)
 
     def opsets(self, kind: str) -> tuple[str, ...]:
-        """Returns the versions of an operation that are taken."""
+        """Returns the supported versions of an operation."""
         rows = [*self.content["operations"], *self.content["rewritten"]]
         return tuple(sorted({row["opset"] for row in rows if _is(row, kind)}))
 
     def layer(self, name: str) -> dict[str, Any]:
-        """Returns a layer's operands and which of them are constants; nothing for what has none."""
+        """Returns a layer's operands and which of them are constants; empty without a layer."""
         found: dict[str, Any] = self.content["layers"].get(name, {"operands": [], "constants": []})
         return found
 
     def conditions(self, kind: str, opset: str) -> list[dict[str, Any]]:
-        """Returns the conditions on an operation, with those on every one."""
+        """Returns the conditions on an operation, including those on all operations."""
         return [
             row
             for row in self.content["conditions"]
@@ -67,7 +68,7 @@ class SourceRules:
         ]
 
     def skipped_test(self, kind: str, generation: str) -> dict[str, Any] | None:
-        """Returns the pattern by which all tests of an operation are skipped on a generation."""
+        """Returns the pattern that skips all tests of an operation on a generation."""
         for row in self.content["skipped_tests"]:
             if row["operation"] == kind and generation in row["generations"]:
                 found: dict[str, Any] = row
@@ -75,7 +76,7 @@ class SourceRules:
         return None
 
     def place(self, table: str, line: int, file: str | None = None) -> str:
-        """Returns "file:line at commit", where a rule of a table was read."""
+        """Returns the source of a table's rule, "file:line at commit"."""
         commit = self.content["commit"][:12]
         return f"{file or self.content['files'][table]}:{line} at {commit}"
 
@@ -89,7 +90,7 @@ class SourceRules:
 
 @cache
 def source_rules(release: str = NEWEST) -> SourceRules:
-    """Returns the rules for the compiler of a release, "" for the source of 2024; read once."""
+    """Returns the rules for the compiler of a release, "" for the source of 2024; cached."""
     folder = Path(__file__).parent
     content: dict[str, Any] = json.loads((folder / "npu_rules.json").read_text())
     for row in json.loads((folder / "corrections.json").read_text())["rows"]:
@@ -124,14 +125,13 @@ def _is(row: dict[str, Any], kind: str) -> bool:
     return bool(row["type"] == kind)
 
 
-# They are the rows of "conditions" in npu_rules.json and corrections.json, each of one of a few
-# forms.
+# Conditions are rows in npu_rules.json and corrections.json, each of one of a few kinds.
 
 _CUTS = ("Slice", "Split", "StridedSlice", "VariadicSplit")
 
 
 def condition_findings(node: Any, rules: SourceRules) -> Iterator[tuple[str, str, str]]:
-    """Yields the rule, what is in the way, and where it was read, for each condition that fails."""
+    """Yields rule, obstacle and source of each violated condition."""
     info = node.get_type_info()
     kind, opset = str(info.name), str(info.version_id)
     for row in rules.conditions(kind, opset):
@@ -148,10 +148,10 @@ def is_empty(port: Any) -> bool:
 
 
 def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
-    """Returns what a concatenation of a batch puts together, each with the number it is times.
+    """Returns the pieces of a batch's concatenation, each with its factor.
 
-    None unless all are pieces of one tensor of four dimensions, times different numbers: as where
-    the halves of a vector are swapped, and one of them is negated.
+    None unless all are pieces of one rank-4 tensor with different factors, as when the halves of a
+    vector are swapped and one is negated.
     """
     shape = node.get_output_partial_shape(0)
     if shape.is_dynamic or len(shape) != 4 or shape[0] == 1:
@@ -164,10 +164,10 @@ def scaled_pieces(node: Any) -> list[tuple[Any, float]] | None:
 
 
 def mask_repeats(attention: Any) -> list[int] | None:
-    """Returns how often the mask of a batch is repeated in its four dimensions.
+    """Returns the repeats of a batch's mask in its four dimensions.
 
-    None unless it is one for each head of all sequences, or one for each sequence where the heads
-    of keys and values are repeated. A mask for all is taken.
+    None unless there is one mask per head for all sequences, or one per sequence with repeated
+    heads of keys and values. A single mask for all is supported.
     """
     shapes = [port.get_partial_shape() for port in attention.input_values()]
     if len(shapes) < 4 or any(shape.is_dynamic for shape in shapes) or len(shapes[0]) != 4:
@@ -209,7 +209,7 @@ def _cut_from(port: Any) -> tuple[str, int] | None:
 
 
 def _failure(node: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The rule that a row breaks, with the figures; None where it holds."""
+    """Returns the rule of a violated row, with the figures, or None."""
     if "most_dimensions" in row:
         return _of_dimensions(node, row["most_dimensions"])
     if "refused" in row:

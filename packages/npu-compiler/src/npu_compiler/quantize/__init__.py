@@ -1,4 +1,4 @@
-"""Quantization: integer weights and activations in forms that plugins run, and what they cost."""
+"""Quantization of weights and activations in forms that plugins run, and its loss of quality."""
 
 from typing import TYPE_CHECKING
 
@@ -58,5 +58,5 @@ _NAMES = {
     "quantize_tensor quantize_weight",
 }
 
-# Late: options name the modes, and OpenVINO's Python package takes a tenth of a second.
+# Late imports: options need only the modes, and importing OpenVINO takes 0.1 s.
 __getattr__ = lazy_names(__name__, homes_of(_NAMES))

@@ -1,7 +1,7 @@
-"""Quantization that looks at data: GPTQ, or AWQ and scale estimation, for int4, and full int8.
+"""Quantization with calibration data: GPTQ, or AWQ and scale estimation, for int4; full int8.
 
-GPTQ is npu_compiler.quantize.gptq'; the others are done by NNCF, OpenVINO's library for it,
-which comes with the extra `quantization` of this package.
+npu_compiler.quantize.gptq implements GPTQ. The others use NNCF, OpenVINO's quantization library,
+which the extra `quantization` of this package installs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from npu_runtime.public_calls import public_call
 __all__ = ["compress_weights_by_data", "quantize_activations"]
 
 _LIBRARY = "nncf"
-# Set while NNCF is imported, so that it reports nothing about its use to anybody.
+# Set while NNCF is imported, to disable its telemetry.
 _NO_REPORTS = "NNCF_CI"
 
 
@@ -37,31 +37,31 @@ def compress_weights_by_data(
     kept: Path | None = None,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> ov.Model:
-    """Compresses the weights of matrix products to int4 so that the products change least.
+    """Compresses weights of matrix products to int4 with minimal change of the products.
 
-    "gptq" (npu_compiler.quantize.gptq) lets the errors of a row's weights make up for each
-    other. "awq" (Lin et al., 2023, arXiv:2306.00978) scales the channels whose inputs are large
-    before they are rounded, and folds the inverse into what comes before; scale estimation then
-    fits each group's scale to the products' results. Embeddings and the last product become int8,
-    as do rows that no group of 32 or more divides.
+    With "gptq" (npu_compiler.quantize.gptq), errors of a row's weights compensate each other. "awq"
+    (Lin et al., 2023, arXiv:2306.00978) scales channels with large inputs before rounding, and
+    folds the inverse into the previous operation. Scale estimation then fits each group's scale to
+    the results. Embeddings, the last product, and rows that no group of 32 or more divides become
+    int8.
 
     Args:
-        model: float32. It may be changed; use the returned one.
-        samples: one call each: arrays for the model's inputs, in order.
+        model: float32. It may be changed; use the returned model.
+        samples: one per call: arrays for the model's inputs, in order.
         group_size: 32, 64 or 128, or None for one scale per output channel.
-        symmetric: without zero points.
+        symmetric: omit zero points.
         rounding: "gptq", or "awq" for AWQ and scale estimation by NNCF.
-        kept: for "gptq": a folder that gets each weight when it is rounded. Those that a former
-            call with equal arguments left there are not rounded again. None to keep nothing.
-        on_progress: for "gptq": called with the number of weights that are rounded, and of all.
+        kept: for "gptq": a folder that stores each rounded weight. A later call with equal
+            arguments reuses them. None to store nothing.
+        on_progress: for "gptq": called with the number of rounded weights, and of all.
 
     Returns:
         The compressed model.
 
     Raises:
-        OptionError: [option-value] for another rounding, [quantize-group] for another size,
-            [quantize-data] without samples or for a model that is not float32, [quantize-library]
-            when NNCF is needed and not installed.
+        OptionError: [option-value] for an unknown rounding, [quantize-group] for another group
+            size, [quantize-data] without samples or for a model that is not float32,
+            [quantize-library] if NNCF is needed and not installed.
     """
     if rounding not in ROUNDINGS:
         raise OptionError(
@@ -103,24 +103,23 @@ def compress_weights_by_data(
 def quantize_activations(
     model: ov.Model, samples: Sequence[Sequence[Any]], *, symmetric: bool = False
 ) -> ov.Model:
-    """Has convolutions and matrix products compute in int8, weights and activations both.
+    """Quantizes weights and activations of convolutions and matrix products to int8.
 
-    Weights get a scale per output channel, activations one per tensor that covers what the samples
-    bring; a plugin then runs whole chains of such layers without going back to floats. Results of
-    models with attention stay float where they feed its softmax.
+    Weights have a scale per output channel. Activations have a scale per tensor that covers the
+    samples' values. A plugin then runs whole chains of such layers without conversion to float. In
+    models with attention, inputs of the softmax stay float.
 
     Args:
-        model: float32. It may be changed; use the returned one.
-        samples: one call each: arrays for the model's inputs, in order. Some hundred are usual.
-        symmetric: activations have no zero points; for models whose activations are ReLU's this
-            costs nothing.
+        model: float32. It may be changed; use the returned model.
+        samples: one per call: arrays for the model's inputs, in order. A few hundred are usual.
+        symmetric: omit zero points of activations, which costs nothing after ReLU.
 
     Returns:
         The quantized model.
 
     Raises:
         OptionError: [quantize-data] without samples or for a model that is not float32,
-            [quantize-library] when NNCF is not installed.
+            [quantize-library] if NNCF is not installed.
     """
     _prepare(model, samples)
     nncf = _library()
@@ -160,7 +159,7 @@ def _prepare(model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
 
 
 def _name_uniquely(model: ov.Model) -> None:
-    """Nodes are found by their names here and in NNCF; OpenVINO does not keep them apart."""
+    """Gives nodes unique names, by which NNCF finds them; OpenVINO allows duplicates."""
     seen: set[str] = set()
     for node in model.get_ordered_ops():
         name = node.get_friendly_name()

@@ -1,9 +1,9 @@
-"""Replaces the weights of matrix products in an OpenVINO model by compressed ones.
+"""Replaces weights of matrix products in an OpenVINO model by compressed weights.
 
-The arithmetic is in npu_compiler.quantize.weights. What a plugin recognizes (measured on OpenVINO
-2026.4.1, CPU plugin): Constant u8/i8/u4/i4 -> Convert f32 -> Subtract -> Multiply -> Reshape ->
-MatMul in float32 types. In bfloat16 types the same pattern is unpacked when the model is compiled,
-so the product then gets float32 types between two casts, which the plugin removes again.
+The arithmetic is in npu_compiler.quantize.weights. The CPU plugin of OpenVINO 2026.4.1 recognizes
+this pattern: Constant u8/i8/u4/i4 -> Convert f32 -> Subtract -> Multiply -> Reshape -> MatMul in
+float32. It would unpack the same pattern in bfloat16 when the model is compiled, so the product is
+in float32 between two casts, which the plugin removes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class CompressedWeight:
-    """One weight that was compressed.
+    """One compressed weight.
 
     Attributes:
         name: friendly name of the constant.
         shape: as (output channels, inputs).
         mode: int8 or int4.
-        group_size: inputs that share a scale; None for one scale per output channel.
+        group_size: number of inputs that share a scale; None for one scale per output channel.
         size_before_bytes, size_after_bytes: without and with scales and zero points.
-        relative_error: norm of the difference by norm of the weight.
-        is_transposed: whether the constant stood as (output channels, inputs).
+        relative_error: norm of the difference divided by the norm of the weight.
+        is_transposed: whether the constant was (output channels, inputs).
     """
 
     name: str
@@ -63,11 +63,11 @@ class CompressedWeight:
 
 @dataclass(frozen=True)
 class CompressionReport:
-    """What compress_weights did.
+    """Result of compress_weights.
 
     Attributes:
-        weights: the compressed ones, in the order of the model.
-        skipped: constant name -> why it kept its precision.
+        weights: compressed weights, in the order of the model.
+        skipped: constant name -> reason for keeping its precision.
     """
 
     weights: tuple[CompressedWeight, ...]
@@ -75,12 +75,12 @@ class CompressionReport:
 
     @property
     def size_before_bytes(self) -> int:
-        """Bytes of the compressed weights before."""
+        """Size in bytes before compression."""
         return sum(weight.size_before_bytes for weight in self.weights)
 
     @property
     def size_after_bytes(self) -> int:
-        """Bytes of the compressed weights now."""
+        """Size in bytes after compression."""
         return sum(weight.size_after_bytes for weight in self.weights)
 
     def __str__(self) -> str:
@@ -102,20 +102,20 @@ def compress_weights(
     min_elements: int = 4096,
     read: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> CompressionReport:
-    """Compresses, in place, the constants that are the second factor of a MatMul.
+    """Compresses constants that are the second factor of a MatMul, in place.
 
-    A constant that a Gather reads too (an embedding tied to the head) is compressed to int8 per
-    row for both, also with mode int4: the head decides the next token. Rows that no group size up
-    to the wished one divides are int8 as well; see fitting_group.
+    A constant that a Gather also reads (an embedding tied to the head) becomes int8 per row for
+    both, also in mode int4, because the head decides the next token. Rows that no group size up to
+    group_size divides become int8 as well; see fitting_group.
 
     Args:
-        model: changed in place. The weights' memory is no longer needed where all users changed.
+        model: changed in place. Memory of weights whose users have all changed is no longer needed.
         mode: "int8" (one scale per output channel) or "int4" (one per group).
         group_size: 32, 64 or 128, or None for one scale per output channel; for int4.
-        symmetric: without zero points: a little smaller, a little less exact.
+        symmetric: omit zero points: slightly smaller, slightly less exact.
         min_elements: smaller constants keep their precision.
-        read: given the tensor over a constant's memory, returns its values in any float dtype, for
-            constants whose memory stands for weights that lie elsewhere.
+        read: returns the values, in any float dtype, of the tensor over a constant's memory, for
+            constants that represent weights stored elsewhere.
 
     Raises:
         OptionError: [quantize-mode] or [quantize-group] for a value that is not listed above.
@@ -135,7 +135,7 @@ def compress_weights(
     skipped: dict[str, str] = {}
     for uses in weight_uses(model, read=read):
         if not uses.products:
-            continue  # an embedding that is no head stays: rows of it are read, never all
+            continue  # an embedding that is not a head stays: only single rows of it are read
         if uses.elements < min_elements:
             skipped[uses.name] = f"{uses.elements} elements are less than {min_elements}"
             continue
@@ -152,12 +152,12 @@ def compress_weights(
 
 @dataclass(frozen=True)
 class WeightUses:
-    """A constant and the nodes that read it in one layout."""
+    """A constant, and the nodes that read it in one layout."""
 
     constant: ov.Node  # a matrix of floats
-    products: tuple[ov.Node, ...]  # those whose second factor it is, in the order of the model
-    gathers: tuple[ov.Node, ...]  # those that read rows of it
-    is_transposed: bool  # whether it stands as (output channels, inputs)
+    products: tuple[ov.Node, ...]  # products with it as second factor, in the order of the model
+    gathers: tuple[ov.Node, ...]  # nodes that read rows of it
+    is_transposed: bool  # whether it is (output channels, inputs)
     read: Callable[[torch.Tensor], torch.Tensor] | None = None  # see compress_weights
 
     @property
@@ -167,17 +167,17 @@ class WeightUses:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         rows, columns = self.constant.get_output_shape(0)
         return int(rows * columns)
 
     @property
     def columns(self) -> int:
-        """Inputs of the products, or length of the gathered rows."""
+        """Number of inputs of the products, or length of the gathered rows."""
         return int(self.constant.get_output_shape(0)[1 if self.is_transposed else 0])
 
     def matrix(self) -> torch.Tensor:
-        """Returns it as (output channels, inputs), without a copy for the types numpy knows."""
+        """Returns it as (output channels, inputs), without a copy for types that numpy has."""
         weight = _tensor(self.constant)
         if self.read is not None:
             weight = self.read(weight)
@@ -187,7 +187,7 @@ class WeightUses:
 def weight_uses(
     model: ov.Model, *, read: Callable[[torch.Tensor], torch.Tensor] | None = None
 ) -> list[WeightUses]:
-    """Returns the matrices that products or embeddings read, in the order of the model."""
+    """Returns matrices that products or embeddings read, in the order of the model."""
     found: list[WeightUses] = []
     nodes = model.get_ordered_ops()
     position = {node.get_instance_id(): at for at, node in enumerate(nodes)}
@@ -219,7 +219,7 @@ def _axis_of(gather: ov.Node) -> int | None:
 
 
 def replace_weight(uses: WeightUses, quantized: QuantizedWeight) -> CompressedWeight:
-    """Has the users of a constant read integers instead."""
+    """Makes the users of a constant read integers instead."""
     matrix = uses.matrix()
     size_before = matrix.numel() * matrix.element_size()
     error = _relative_error(matrix, quantized)
@@ -290,7 +290,7 @@ def _packed_constant(values: torch.Tensor, element: ov.Type, is_grouped: bool) -
             flat = torch.cat([flat, flat.new_zeros(1)])
         nibbles = flat.view(torch.uint8) & 0xF
         flat = nibbles[0::2] | (nibbles[1::2] << 4)
-    # A copy: the constant holds no reference to the memory behind the tensor.
+    # A copy, because the constant does not keep the tensor's memory alive.
     return ov.op.Constant(ov.Tensor(flat.contiguous().numpy(), shape, element), shared_memory=False)
 
 

@@ -1,4 +1,4 @@
-"""GPTQ: rounding of weights by the second moments of their inputs."""
+"""GPTQ: rounds weights by the second moments of their inputs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from npu_compiler.quantize.weights import QuantizedWeight, fitting_group, quanti
 
 __all__ = ["SegmentedModel", "compress_by_moments", "round_by_moments"]
 
-# GPTQ (Frantar et al., 2022, arXiv:2210.17323) rounds the columns of a weight one after the other
-# and takes what one column's error does to the product back with those still to come. Three things
-# are added, each of which brings the products nearer: columns with large inputs go first, in groups
-# whose grids are fixed before; each group's scale is then fitted to the integers that were found;
-# and the integers are gone through again, each the best beside all others (Behdin et al., 2023,
-# arXiv:2309.01885).
+# GPTQ (Frantar et al., 2022, arXiv:2210.17323) rounds the columns of a weight one after the other,
+# and compensates the error of a column in the later columns. Three additions reduce the error of
+# the products: columns with large inputs are first, in groups with fixed grids; each group's scale
+# is then fitted to the integers; and each integer is optimized once more, given all others (Behdin
+# et al., 2023, arXiv:2309.01885).
 
-# Of the mean diagonal, added to the diagonal: keeps the inverse of few samples' moments finite.
+# Damping, as a share of the mean diagonal: keeps the inverse of few samples' moments finite.
 _DAMPING = 0.01
-# Columns whose corrections reach the rest of the matrix in one product.
+# Columns whose corrections are applied to the rest of the matrix in one product.
 _BLOCK = 64
-# Shares of a group's span that are tried for its scale: clipping a few large values can be better.
+# Shares of a group's span tried for its scale: clipping a few large values can be better.
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-# Fits of the scales with a pass over the integers after each; more gain next to nothing.
+# Number of fits of the scales, each with a pass over the integers; more gain almost nothing.
 _ROUNDS = 2
-# Numbers in the least squares of rows that are solved at once.
+# Limit of elements in a batch of least squares problems.
 _NORMAL_ELEMENTS = 1 << 24
 
 
@@ -49,23 +48,23 @@ def round_by_moments(
     symmetric: bool = False,
     drift: torch.Tensor | None = None,
 ) -> QuantizedWeight:
-    """Rounds a matrix to 4 bits so that its products with typical inputs change least.
+    """Rounds a matrix to 4 bits with minimal change of its products with typical inputs.
 
-    With a drift the products are to be those of the weight with the inputs that it had before
-    anything was rounded, so that it makes up for errors in its inputs too (after Li et al., 2025,
-    arXiv:2504.02692; here the weight that does so best is solved for, and that one is rounded).
+    With a drift, the target is the product with the inputs of the original model, so that the
+    weight also compensates errors in its inputs (after Li et al., 2025, arXiv:2504.02692; this
+    function solves for the best such weight and rounds it).
 
     Args:
         weight: (rows, columns), a float dtype.
         moments: sum of x x^T over inputs x of the product, (columns, columns), float32 or float64.
-        group_size: elements along a row that share a scale; it divides the columns.
+        group_size: elements along a row that share a scale; must divide the columns.
         symmetric: without zero points.
-        drift: sum of (y - x) x^T, of the moments' shape, with y the input that the product had in
-            place of x before anything was rounded.
+        drift: sum of (y - x) x^T, shaped like the moments; y is the input in the original model
+            instead of x.
 
     Raises:
-        OptionError: [quantize-weight] when weight is no matrix or group_size does not divide it,
-            [quantize-data] for moments or a drift of another shape or that are not finite.
+        OptionError: [quantize-weight] if weight is not a matrix or group_size does not divide it,
+            [quantize-data] if moments or drift have another shape or are not finite.
     """
     if weight.dim() != 2 or weight.shape[1] % group_size:
         raise OptionError(
@@ -111,7 +110,7 @@ def _rounded(
 
 @dataclass(frozen=True)
 class _Grid:
-    """Which floats the integers of each group stand for.
+    """The quantization grid of each group.
 
     Attributes:
         scale, zero: (rows, groups), or, by column, (groups, rows).
@@ -124,12 +123,12 @@ class _Grid:
     is_by_column: bool = False
 
     def by_column(self) -> _Grid:
-        """Returns the grid for columns that are rows of memory."""
+        """Returns the grid for columns stored as rows."""
         scale, zero = self.scale.t().contiguous(), self.zero.t().contiguous()
         return _Grid(scale, zero, self.group_size, self.symmetric, is_by_column=True)
 
     def round(self, exact: torch.Tensor, group: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """The integers, as floats, of one column or group, and what they stand for."""
+        """Returns the integers, as floats, of one column or group, and the dequantized values."""
         if self.is_by_column:
             scale, zero = self.scale[group], self.zero[group]
         else:
@@ -139,7 +138,7 @@ class _Grid:
         return values, (values - zero) * scale
 
     def offsets(self, values: torch.Tensor) -> torch.Tensor:
-        """Integers without their zero points, (rows, groups, group size)."""
+        """Returns integers minus zero points, (rows, groups, group size)."""
         grouped = values.reshape(len(values), -1, self.group_size)
         return grouped - self.zero[..., None]
 
@@ -152,12 +151,12 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Damped moments, and what every weight with such inputs needs of them.
+    """Damped moments and their factorizations, for all weights with these inputs.
 
     Attributes:
-        near: the moments in float32.
+        near: moments in float32.
         factor: their lower Cholesky factor.
-        order: the columns, those with large inputs first.
+        order: columns, those with large inputs first.
         upper: the upper Cholesky factor of their inverse in that order, in float32.
     """
 
@@ -168,7 +167,7 @@ class _Moments:
 
     @classmethod
     def of(cls, moments: torch.Tensor) -> _Moments:
-        """Returns those of a sum of x x^T."""
+        """Creates them from a sum of x x^T."""
         matrix = moments.double().clone()
         mean = float(matrix.diagonal().mean())
         matrix.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
@@ -180,7 +179,7 @@ class _Moments:
 
 
 def _searched_grid(weight: torch.Tensor, group_size: int, symmetric: bool) -> _Grid:
-    """The grid of each group with the least squared error of rounding to nearest."""
+    """Returns the grid of each group with the least squared error of rounding to nearest."""
     block = weight.reshape(len(weight), -1, group_size)
     top, bottom = block.amax(-1).clamp_min_(0), block.amin(-1).clamp_max_(0)
     best: _Grid | None = None
@@ -209,9 +208,9 @@ def _searched_grid(weight: torch.Tensor, group_size: int, symmetric: bool) -> _G
 
 
 def _compensated(weight: torch.Tensor, moments: _Moments, grid: _Grid) -> torch.Tensor:
-    """The integers by GPTQ, columns with large inputs first."""
+    """Returns the integers by GPTQ, columns with large inputs first."""
     order, upper = moments.order, moments.upper
-    # A column is one row of memory here, and in `_improved`.
+    # Columns are stored as rows here and in `_improved`.
     left, grid = weight.t()[order], grid.by_column()
     values = torch.empty_like(left)
     columns = order.tolist()
@@ -231,7 +230,7 @@ def _compensated(weight: torch.Tensor, moments: _Moments, grid: _Grid) -> torch.
 def _fitted(
     weight: torch.Tensor, moments: torch.Tensor, values: torch.Tensor, grid: _Grid
 ) -> _Grid:
-    """The scales with which given integers bring the products nearest: least squares per row."""
+    """Returns the best scales for given integers, by least squares per row."""
     offsets = grid.offsets(values)
     groups = offsets.shape[1]
     step = max(1, _NORMAL_ELEMENTS // groups**2)
@@ -257,7 +256,7 @@ def _least_squares(
         seen = offsets[:, group] @ moments[group * size : (group + 1) * size]
         normal[:, group] = (seen.reshape(rows, groups, size) * offsets).sum(-1)
     wanted = ((weight @ moments).reshape(rows, groups, size) * offsets).sum(-1)
-    # A group of nothing but zeros has no scale; 1 on its diagonal keeps the others solvable.
+    # A group of zeros has no scale; 1 on its diagonal keeps the system solvable.
     diagonal = normal.diagonal(dim1=1, dim2=2)
     diagonal.copy_(torch.where(diagonal > 0, diagonal * (1 + 1e-6), torch.ones_like(diagonal)))
     scale: torch.Tensor = torch.linalg.solve(normal, wanted)
@@ -267,7 +266,7 @@ def _least_squares(
 def _improved(
     weight: torch.Tensor, moments: torch.Tensor, values: torch.Tensor, grid: _Grid
 ) -> torch.Tensor:
-    """The integers after one pass in which each becomes the best beside all others."""
+    """Returns the integers after one pass that optimizes each, given all others."""
     stood = (grid.offsets(values) * grid.scale[..., None]).flatten(1)
     pull = ((weight - stood) @ moments).t().contiguous()
     stood, values, grid = stood.t().contiguous(), values.t().contiguous(), grid.by_column()
@@ -284,35 +283,35 @@ def _improved(
     return values.t()
 
 
-# The generator of fused elementwise kernels fails on pieces of BERT (OpenVINO 2026.4.1: "All
-# consumers of a Scalar expression are expected to have the same loop IDs").
+# The fused elementwise kernels (Snippets) fail on pieces of BERT (OpenVINO 2026.4.1: "All consumers
+# of a Scalar expression are expected to have the same loop IDs").
 _OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "SNIPPETS_MODE": "DISABLE"}
 
 _Array = np.ndarray[Any, Any]
-# A node's number and which of its outputs.
+# A node's number and output index.
 _Key = tuple[int, int]
 
 
 class SegmentedModel:
-    """A model, and of each sample the values at the place that has been reached.
+    """A model that runs in segments, with each sample's values at the current position.
 
-    What lies behind that place is cut off: the nodes ahead read parameters instead. Only values
-    that a node ahead reads are kept, never those of the whole model.
+    Finished nodes are cut off: the remaining nodes read parameters instead. Only values that
+    remaining nodes read are stored.
 
     Args:
-        model: is taken apart; clone it before if it is needed.
+        model: consumed; clone it before if it is needed.
         samples: one call each: arrays for the model's inputs, in order.
     """
 
     def __init__(self, model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
-        self._model = model  # keeps the nodes ahead alive
+        self._model = model  # keeps the remaining nodes alive
         self._values: dict[_Key, list[_Array]] = {}
         self._parameters: dict[_Key, ov.Node] = {}
         for index, parameter in enumerate(model.get_parameters()):
             self._keep(parameter, [np.asarray(call[index]) for call in samples])
 
     def advance(self, port: ov.Input) -> list[_Array]:
-        """Runs on until a node ahead can be given what it reads at a port: one array per sample."""
+        """Runs up to a remaining node; returns its values at a port, one array per sample."""
         if _key(port.get_source_output()) not in self._values:
             self._run_to(port.get_source_output().get_node())
         return self._values[_key(port.get_source_output())]
@@ -344,7 +343,7 @@ class SegmentedModel:
                 del self._values[key], self._parameters[key]
 
     def _piece(self, last: ov.Node) -> list[ov.Node]:
-        """The nodes between what was reached and a node, that node included, inputs first."""
+        """Returns the nodes from the current position to a node, including it, inputs first."""
         found: dict[int, ov.Node] = {}
         left = [(last, False)]
         while left:
@@ -360,7 +359,7 @@ class SegmentedModel:
         return list(found.values())
 
     def _varying(self, piece: Sequence[ov.Node]) -> list[ov.Node]:
-        """Those that depend on the samples; the others stay, since some must be constants."""
+        """Returns nodes that depend on the samples; others stay, since some must be constants."""
         varying: dict[int, ov.Node] = {}
         for node in piece:
             sources = (_key(value) for value in node.input_values())
@@ -385,12 +384,11 @@ def _is_read(parameter: ov.Node, numbers: set[int]) -> bool:
     return any(_number(target) in numbers for target in parameter.output(0).get_target_inputs())
 
 
-# NNCF has GPTQ too, and serves less well: on SmolLM2-135M-Instruct, groups of 64, 64 calls, it lost
-# 8.3 % of perplexity with AWQ and scale estimation where this lost 3.8 % (2026-11-20): it takes a
-# product's inputs as the layers before, already rounded, make them, and does not make up for what
-# their errors did.
+# NNCF's GPTQ is less accurate. On SmolLM2-135M-Instruct (groups of 64, 64 calls), NNCF with AWQ and
+# scale estimation lost 8.3 % of perplexity, this 3.8 % (2026-11-20). NNCF takes a product's inputs
+# from the rounded layers before, and does not compensate their errors.
 
-# Elements of a table below which it is no embedding worth compressing.
+# Minimum number of elements of an embedding that is compressed.
 _SMALL_TABLE = 4096
 
 
@@ -403,21 +401,21 @@ def compress_by_moments(
     kept: Path | None = None,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> None:
-    """Compresses, in place, the weights of matrix products to int4 one after the other.
+    """Compresses weights of matrix products to int4, in place, one after the other.
 
-    Each is rounded for the inputs that come out of the weights rounded before it, so that its
-    product comes nearest to what it was in the original model, which runs beside. Embeddings and
-    the last product become int8, as do rows that no group of 32 or more divides. A weight of
-    several products is rounded for the first.
+    Each weight is rounded for inputs from the already rounded weights, so that its product is
+    closest to that of the original model, which runs alongside. Embeddings, the last product, and
+    rows that no group of 32 or more divides become int8. A weight of several products is rounded
+    for the first.
 
     Args:
-        model: float32, its nodes under names of their own.
+        model: float32, with unique node names.
         samples: one call each: arrays for the model's inputs, in order.
         group_size: 32, 64 or 128, or None for one scale per output channel.
         symmetric: without zero points.
-        kept: a folder that gets each weight when it is rounded. Those that a former call with equal
-            arguments left there are not rounded again. None to keep nothing.
-        on_progress: called with the number of weights that are rounded, and with that of all.
+        kept: a folder that stores each rounded weight. A later call with equal arguments reuses
+            them. None to store nothing.
+        on_progress: called with the number of rounded weights, and of all.
     """
     position = {node.get_friendly_name(): at for at, node in enumerate(model.get_ordered_ops())}
 
@@ -453,7 +451,7 @@ def _round_in_turn(
     store: _Store | None,
     on_progress: Callable[[int, int], object],
 ) -> None:
-    """Rounds weights, with the model as it was and as it becomes running beside each other."""
+    """Rounds weights one by one; runs the original and the rounded model alongside."""
     exact_nodes = {node.get_friendly_name(): node for node in original.get_ops()}
     nodes = {node.get_friendly_name(): node for node in twin.get_ops()}
     exact_run, run = SegmentedModel(original, samples), SegmentedModel(twin, samples)
@@ -470,7 +468,7 @@ def _round_in_turn(
             continue
         values = run.advance(nodes[names[0]].input(0))
         exact_values = exact_run.advance(exact_nodes[names[0]].input(0))
-        if values is not seen:  # products that share their input share its sums
+        if values is not seen:  # products with the same input share its sums
             seen = values
             is_transposed = bool(nodes[names[0]].get_attributes()["transpose_a"])
             sums, drift = _sums(exact_values, values, is_transposed)
@@ -486,14 +484,14 @@ def _round_in_turn(
 
 
 class _Store:
-    """Weights that were rounded, in a folder."""
+    """A folder of rounded weights."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 
     def read(self, number: int, symmetric: bool) -> QuantizedWeight | None:
-        """Returns a weight; None if it is not there, or damaged."""
+        """Returns a weight; None if it is missing or damaged."""
         damage = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
         with contextlib.suppress(*damage), np.load(self._path(number)) as found:
             values, scale = (torch.from_numpy(found[name]) for name in ("values", "scale"))
@@ -502,7 +500,7 @@ class _Store:
         return None
 
     def write(self, number: int, weight: QuantizedWeight) -> None:
-        """Writes a weight, whole or not at all."""
+        """Writes a weight atomically."""
         arrays: dict[str, Any] = {"values": weight.values.numpy(), "scale": weight.scale.numpy()}
         if weight.zero_point is not None:
             arrays["zero"] = weight.zero_point.numpy()
@@ -516,7 +514,7 @@ class _Store:
 def _sums(
     exact: Sequence[_Array], values: Sequence[_Array], is_transposed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Moments and drift of a product's inputs, as round_by_moments takes them."""
+    """Returns moments and drift of a product's inputs, for round_by_moments."""
     columns = values[0].shape[-2 if is_transposed else -1]
     moments = torch.zeros((columns, columns), dtype=torch.float64)
     drift = torch.zeros_like(moments)

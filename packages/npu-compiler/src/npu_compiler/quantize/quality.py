@@ -1,4 +1,4 @@
-"""What a compressed model lost: perplexity or output error beside the original, with a gate."""
+"""Quality of a compressed model: perplexity or output error against the original, with a limit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["QualityReport", "compare_outputs", "compare_perplexity", "perplexity
 
 @dataclass(frozen=True)
 class QualityReport:
-    """One figure of two models.
+    """A metric of two models.
 
     Attributes:
         metric: "perplexity" or "output error".
-        before: of the original; an output error is 0 there.
-        after: of the compressed model.
-        relative: what was lost: after / before - 1 for a perplexity, and the output error, which is
-            relative already.
-        limit: the most that may be lost, or None for no gate.
+        before: value of the original; 0 for an output error.
+        after: value of the compressed model.
+        relative: loss: after / before - 1 for a perplexity; the output error, which is already
+            relative.
+        limit: maximum loss, or None for no limit.
     """
 
     metric: str
@@ -37,14 +37,14 @@ class QualityReport:
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether the gate is open; a loss that is no number never is."""
+        """Whether the loss is within the limit; never for NaN."""
         return self.limit is None or self.relative <= self.limit
 
     def check(self) -> QualityReport:
-        """Returns the report itself when the loss is within its limit.
+        """Returns the report if the loss is within the limit.
 
         Raises:
-            QualityError: [quality-gate] when it is above.
+            QualityError: [quality-gate] if the loss is above the limit.
         """
         if self.is_within_limit:
             return self
@@ -73,23 +73,24 @@ def perplexity(
 ) -> float:
     """Measures the perplexity of a causal language model on a text, in sliding windows.
 
-    Each call gets exactly `window` tokens, so that a program of one fixed size serves, and each
-    token but the first is scored at most once. The last window ends with the text. Tokens that no
-    context precedes (the first of a window that overlaps with none) are not scored.
+    Each call has exactly `window` tokens, so that a program of one fixed size suffices. The last
+    window ends with the text. Each token is scored at most once. Tokens without context (the first
+    token of a window without overlap) are not scored.
 
     Args:
-        logits: takes int64 tokens of shape (1, window); returns logits of shape
-            (1, window, vocabulary), or a dict or object that holds them as `logits`.
-        tokens: the text, int64 of shape (length,), at least one window long.
+        logits: takes int64 tokens of shape (1, window); returns logits of shape (1, window,
+            vocabulary), or a dict or object with an item or attribute `logits`.
+        tokens: the text, int64 of shape (length,), at least one window.
         window: tokens per call.
-        stride: tokens from one window to the next; by default the window, without overlap. With
-            less, every scored token has at least window - stride tokens of context.
+        stride: tokens from one window to the next; by default the window, without overlap. With a
+            smaller stride, every scored token after the first window has at least window - stride
+            tokens of context.
 
     Returns:
-        exp of the mean negative log-likelihood per scored token.
+        exp of the mean negative log-likelihood of the scored tokens.
 
     Raises:
-        OptionError: [quality-input] for a text, window, stride or result of another form.
+        OptionError: [quality-input] for an invalid text, window, stride or result.
     """
     step = window if stride is None else stride
     if tokens.dim() != 1 or window < 2 or not 1 <= step <= window or len(tokens) < window:
@@ -106,7 +107,7 @@ def perplexity(
         for start in starts:
             part = tokens[start : start + window]
             values = _logits_of(logits(part[None]), window)
-            # The token at a position is scored by the logits of the one before it.
+            # A token is scored by the logits of the previous position.
             first = max(scored - start, 1)
             total += float(
                 torch.nn.functional.cross_entropy(
@@ -129,18 +130,18 @@ def compare_perplexity(
     window: int = 512,
     stride: int | None = None,
 ) -> QualityReport:
-    """Measures two causal language models on one text.
+    """Compares the perplexity of two causal language models on one text.
 
     Args:
-        before: the original, as perplexity takes it.
-        after: the compressed one.
-        tokens: as perplexity takes them.
+        before: original model, as `logits` of perplexity.
+        after: compressed model.
+        tokens: as for perplexity.
         limit: for QualityReport.check: 0.01 allows a perplexity that is 1 % higher.
         window: tokens per call.
         stride: tokens from one window to the next.
 
     Raises:
-        OptionError: [quality-input], as perplexity.
+        OptionError: [quality-input], as for perplexity.
     """
     first = perplexity(before, tokens, window=window, stride=stride)
     second = perplexity(after, tokens, window=window, stride=stride)
@@ -155,20 +156,20 @@ def compare_outputs(
     *,
     limit: float | None = None,
 ) -> QualityReport:
-    """Measures by how much a model's results differ from the original's.
+    """Measures the relative difference between a model's results and the original's.
 
-    The error is the norm of the difference by the norm of the original's results, over all inputs
-    and all results of a float dtype.
+    The error is the norm of the difference divided by the norm of the original's results, over all
+    inputs and all float results.
 
     Args:
-        before: the original.
-        after: the compressed one.
-        inputs: one call each: a tensor, a tuple of arguments, or a dict of arguments by name.
+        before: original model.
+        after: compressed model.
+        inputs: one per call: a tensor, a tuple of arguments, or a dict of arguments by name.
         limit: for QualityReport.check: 0.01 allows an error of 1 %.
 
     Raises:
-        OptionError: [quality-input] when there are no inputs, or the results have different forms
-            or no floats.
+        OptionError: [quality-input] if there are no inputs, or the results have different
+            structures or no floats.
     """
     difference = total = 0.0
     with torch.no_grad():
@@ -224,7 +225,7 @@ def _logits_of(result: Any, window: int) -> torch.Tensor:
 
 
 def _floats(result: Any) -> list[torch.Tensor]:
-    # A class of results that is a mapping (as those of transformers) and a plain dict are equals.
+    # A result class that is a mapping (as in transformers) equals a plain dict.
     plain = dict(result) if isinstance(result, Mapping) else result
     return [
         leaf.detach()

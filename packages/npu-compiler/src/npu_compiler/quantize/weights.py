@@ -1,4 +1,4 @@
-"""Quantization of weights: to 8 and 4 bits, as arrays of a model or as tensors."""
+"""Quantization of weights to 8 and 4 bits, as numpy arrays or as tensors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 MODES = ("int8", "int4")
 GROUP_SIZES = (128, 64, 32)
-# Ways to round int4 weights by data; see npu_compiler.quantize.calibrated.
+# Rounding methods for int4 weights with data; see npu_compiler.quantize.calibrated.
 ROUNDINGS = ("gptq", "awq")
 
-# Rows quantized at once, so that the float32 working copies stay small beside the weights.
+# Rows quantized at once, to keep float32 copies small compared with the weights.
 _CHUNK_ELEMENTS = 1 << 22
 
 
@@ -49,11 +49,11 @@ class QuantizedWeight:
 
     @property
     def groups(self) -> int:
-        """Groups per row."""
+        """Number of groups per row."""
         return self.values.shape[1]
 
     def dequantize(self) -> torch.Tensor:
-        """Returns the float32 matrix of shape (rows, columns) that the integers stand for."""
+        """Returns the dequantized float32 matrix of shape (rows, columns)."""
         values = self.values.float()
         if self.zero_point is not None:
             values -= self.zero_point.float()
@@ -64,12 +64,12 @@ class QuantizedWeight:
 def fitting_group(columns: int, group_size: int | None) -> int | None:
     """Returns the group size to use for rows of a length.
 
-    It is the largest of 128, 64, 32 that is not above the wish and divides the row, or None when
-    there is none: such a row is then one group of int8.
+    It is the largest of 128, 64, 32 that divides the row and is at most group_size. None if there
+    is none: such a row is then one group of int8.
 
     Args:
         columns: length of a row (the reduced axis of the product).
-        group_size: the wish, one of 32, 64, 128; None for the whole row.
+        group_size: requested size, one of 32, 64, 128; None for the whole row.
     """
     if group_size is None:
         return columns
@@ -95,8 +95,8 @@ def quantize_weight(
         symmetric: without zero points.
 
     Raises:
-        OptionError: [quantize-weight] when weight is not a matrix, group_size does not divide
-            it, or bits is neither 4 nor 8.
+        OptionError: [quantize-weight] if weight is not a matrix, group_size does not divide it, or
+            bits is neither 4 nor 8.
     """
     if bits not in (4, 8):
         raise OptionError(
@@ -159,19 +159,19 @@ def quantize_tensor(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rounds a weight to the nearest integers, symmetrically: weight = scale * integers.
 
-    A scale is the smallest that clips nothing; rows of zeros have the scale 1.
+    Scales are the smallest without clipping; rows of zeros have the scale 1.
 
     Args:
         weight: (outputs, inputs), a float dtype.
         min_max_range: (-128, 127) for 8 bits, (-8, 7) for 4.
-        group_size: inputs that share a scale; None for one scale per output.
+        group_size: number of inputs that share a scale; None for one scale per output.
 
     Returns:
         The integers as int8 of the weight's shape, and the scales as float32 of shape (outputs,
         groups).
 
     Raises:
-        OptionError: [quantize-range] for another range, [quantize-weight] when weight is no matrix
+        OptionError: [quantize-range] for another range, [quantize-weight] if weight is not a matrix
             or group_size does not divide its rows.
     """
     bits = _BITS.get(tuple(min_max_range))  # type: ignore[arg-type]
@@ -187,17 +187,18 @@ def quantize_tensor(
 
 @public_call
 def compress_to_i4(weights: torch.Tensor) -> torch.Tensor:
-    """Packs integers from -8 to 7, two neighbours to a byte, as npu::quantized_linear reads them.
+    """Packs integers from -8 to 7, two neighbours per byte, as npu::quantized_linear expects.
 
     Args:
         weights: (outputs, inputs) of an integer dtype, inputs even.
 
     Returns:
-        uint8 of shape (outputs, inputs / 2): the even neighbour in the low nibble, 8 added to both.
+        uint8 of shape (outputs, inputs / 2), with the even neighbour in the low nibble, 8 added to
+        both.
 
     Raises:
-        OptionError: [quantize-values] for a value that 4 bits do not hold, an odd number of inputs,
-            or a dtype with fractions.
+        OptionError: [quantize-values] for a value outside of 4 bits, an odd number of inputs, or a
+            dtype that is not an integer type.
     """
     is_whole = not weights.dtype.is_floating_point and not weights.dtype.is_complex
     if weights.is_quantized or not is_whole or weights.dim() == 0 or weights.shape[-1] % 2:
