@@ -149,9 +149,10 @@ def judge(
         return got.problem
     operator = case.operator
     allowed = tolerance_named(case.tolerance or operator.tolerance)
-    if is_compiled and allowed.is_exact:
-        share = DEFAULT.of(getattr(torch, case.dtype))  # also of results in a wider dtype
-        allowed = Tolerance(share, share, share, DEFAULT.reason)
+    if is_compiled:  # the share of the case's dtype, also for results in a wider dtype
+        dtype = getattr(torch, case.dtype)
+        share = allowed.of(dtype) or DEFAULT.of(dtype)
+        allowed = Tolerance(share, share, share, allowed.reason)
     rule = RULES[operator.compare] if check != "backward" else _close
     wrong = rule(case, got.results, expected.results, allowed)
     if wrong is not None or operator.compare in _RANDOM:
