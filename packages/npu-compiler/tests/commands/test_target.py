@@ -50,6 +50,7 @@ def test_list_has_the_reason_why_a_compiler_does_not_start(tmp_path, monkeypatch
         (["2025.4.1"], "target-release"),
         (["intel", "2025.4.1"], "target-release"),
         (["another", "1.0"], "unknown-target"),
+        (["another"], "unknown-target"),
         (["--wheel", "none.whl"], "target-wine"),
     ],
 )

@@ -61,12 +61,12 @@ def main(arguments: Sequence[str]) -> int:
     # Vendors' wheels, and OpenVINO: help needs neither.
     from npu_compiler.target_compiler.targets import find_vendor, vendors
 
-    name, release = options.vendor, options.release
-    if name is not None and release is None and name not in [one.name for one in vendors()]:
-        name, release = None, name  # one word, which is the release of the first vendor
-    vendor = vendors()[0] if name is None else find_vendor(name)
+    words = [word for word in (options.vendor, options.release) if word is not None]
+    is_named = len(words) == 2 or (bool(words) and words[0][:1].isalpha())
+    vendor = find_vendor(words.pop(0)) if is_named else vendors()[0]
+    release = words[0] if words else None
     if options.action == "remove":
-        vendor.remove(release)
+        vendor.remove(release or "")
         found = {"removed": release}
         give_answer(options.json, found, lambda: print(f"removed {vendor.name} {release}"))
         return 0
