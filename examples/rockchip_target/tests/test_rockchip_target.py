@@ -37,11 +37,12 @@ def home(tmp_path, monkeypatch):
     """An environment with the fake toolkit; the entry point of this wheel."""
     monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path / "cache"))
     folder = environment.home() / environment.LATEST
-    for place in (folder / "bin", tmp_path / "packages/rknn"):
+    packages = folder / "lib/python3/site-packages"
+    for place in (folder / "bin", packages / "rknn"):
         place.mkdir(parents=True)
-    shutil.copy(FAKE, tmp_path / "packages/rknn/api.py")
+    shutil.copy(FAKE, packages / "rknn/api.py")
     python = folder / "bin/python"
-    python.write_text(_PYTHON.format(python=sys.executable, packages=tmp_path / "packages"))
+    python.write_text(_PYTHON.format(python=sys.executable, packages=packages))
     python.chmod(0o755)
     (folder / "installed.json").write_text(json.dumps({"release": environment.LATEST}))
     entry = EntryPoint("rockchip", "npu_target_rockchip:RockchipCompiler", targets.GROUP)
@@ -127,6 +128,10 @@ def _without_python(folder):
     (folder / "bin/python").unlink()
 
 
+def _without_packages(folder):
+    shutil.rmtree(folder / "lib")
+
+
 def _broken(folder):
     (folder / "bin/python").write_text("#!/bin/sh\nexit 3\n")
 
@@ -137,6 +142,7 @@ def _broken(folder):
         (_without_toolkit, "target-absent", "found none"),
         (_another_release, "target-absent", "found 1.0.0"),
         (_without_python, "target-compiler", "no bin/python"),
+        (_without_packages, "target-compiler", "no lib/.*/rknn"),
         (_broken, "target-compiler", "ended with code 3"),
     ],
 )

@@ -120,15 +120,14 @@ def broken(environment: Path, said: str) -> TargetError:
 def find_python() -> tuple[Path, str]:
     """Returns the interpreter of the newest installed release, and that release.
 
-    Raises [target-absent] without one, [target-compiler] for one without an interpreter.
+    Raises [target-absent] without one, [target-compiler] for one that lacks files.
     """
     for folder, release in _installed():
-        python = folder / "bin" / "python"
         if release not in RELEASES:
             continue
-        if not python.exists():
-            raise broken(folder, "there is no bin/python")
-        return python, release
+        if problem := _problem(folder):
+            raise broken(folder, problem)
+        return folder / "bin/python", release
     have = ", ".join(release for _, release in _installed()) or "none"
     raise TargetError(
         f"target: rknn-toolkit2 {' or '.join(RELEASES)} must be installed; found {have}. Run "
@@ -159,8 +158,8 @@ def state() -> dict[str, Any]:
             "kind": "environment",
             "release": release,
             "library": str(folder),
-            "version": f"rknn-toolkit2 {release}" if (folder / "bin/python").exists() else "",
-            "problem": "there is no bin/python",
+            "version": "" if _problem(folder) else f"rknn-toolkit2 {release}",
+            "problem": _problem(folder),
         }
         for folder, release in _installed()
     ]
@@ -168,6 +167,14 @@ def state() -> dict[str, Any]:
         {"what": "a toolkit", "command": "npu-compiler target install rockchip"}
     ]  # fmt: skip
     return {"sources": sources, "releases": [*RELEASES], "missing": missing}
+
+
+def _problem(folder: Path) -> str:
+    """Returns what an environment lacks, or "": a look at files, since a start takes seconds."""
+    lacking = [
+        each for each in ("bin/python", "lib/*/site-packages/rknn") if not any(folder.glob(each))
+    ]
+    return f"it has no {lacking[0]}" if lacking else ""
 
 
 def _installed() -> list[tuple[Path, str]]:
