@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
+
 from npu_compiler.suite.families.architecture import (
     VOCABULARY,
     Architecture,
+    drawn,
     from_config,
     padded,
     rows,
@@ -36,6 +39,30 @@ def _causal(
     return Architecture(name, family, build, inputs)
 
 
+class _Step(torch.nn.Module):
+    """A decoder's step: one token, with the keys and values of the tokens before it as inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = from_config("LlamaForCausalLM", "LlamaConfig", **DECODER)()
+
+    def forward(self, input_ids: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns logits, and all keys and values, which have one token more than `past`."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer, (key, value) in enumerate(past):
+            cache.update(key, value, layer)
+        logits = self.model(input_ids, past_key_values=cache, use_cache=True).logits
+        return (logits, *(one for layer in cache.layers for one in (layer.keys, layer.values)))
+
+
+def _step() -> dict[str, torch.Tensor]:
+    batch, heads, length = drawn().batch, DECODER["num_key_value_heads"], drawn().length
+    shape = (2, 2, batch, heads, length - 1, DECODER["hidden_size"] // drawn().heads)
+    return {"input_ids": torch.randint(3, VOCABULARY, (batch, 1)), "past": torch.randn(shape)}
+
+
 _row = functools.partial(_causal, "text decoder")
 _mixture = functools.partial(_causal, "mixture of experts")
 _recurrent = functools.partial(_causal, "state space")
@@ -43,6 +70,7 @@ _other = rows("text decoder", text)
 
 ARCHITECTURES = (
     _row("llama", "Llama", **DECODER),
+    Architecture("llama_step", "text decoder", _Step, _step),
     _row("qwen2", "Qwen2", **DECODER),
     _row("qwen3", "Qwen3", head_dim=16, **DECODER),
     _row("mistral", "Mistral", padded, sliding_window=8, **DECODER),
