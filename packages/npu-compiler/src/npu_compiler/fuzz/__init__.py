@@ -1,7 +1,7 @@
-"""Small graphs put together at random: compiled, in every mode, they equal eager.
+"""Differential fuzzing: random small graphs, compiled in every mode, must equal eager.
 
-Graphs are made of the ops that have converters and of attention as models write it by hand.
-``python -m npu_compiler.fuzz`` runs many. Whole models are in npu_compiler.suite.
+Graphs consist of ops with converters, and of attention as models spell it out. ``python -m
+npu_compiler.fuzz`` runs many. Whole models are in npu_compiler.suite.
 """
 
 from npu_compiler.fuzz.comparison import compare

@@ -1,4 +1,4 @@
-"""Attention written by hand, as models publish it: projections, heads, scores, softmax, values."""
+"""Attention as published models spell it out: projections, heads, scores, softmax, values."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class Sizes:
 
     batch: int  # sequences
     tokens: int  # queries of a sequence
-    others: int  # keys of a sequence, where these come from elsewhere
+    others: int  # keys of a sequence, for cross-attention
     heads: int
-    size: int  # of one head
+    size: int  # channels of one head
 
     @property
     def width(self) -> int:
-        """Of all heads together."""
+        """Channels of all heads together."""
         return self.heads * self.size
 
 
 class Writer(Protocol):
-    """A graph being drawn, as a form sees it."""
+    """The interface of a graph under construction for attention forms."""
 
     def choose(self, options: Sequence[Any]) -> Any:
-        """One of these."""
+        """Chooses one of these."""
 
     def input(self, shape: Sequence[int], names: str = "", **fields: Any) -> Ref:
-        """A new tensor; `names` has a letter per axis, "-" for one that keeps its size."""
+        """Adds an input; `names` has a letter per axis, "-" for an axis of fixed size."""
 
     def call(self, target: str, *arguments: Any, **keywords: Any) -> Ref:
-        """One call."""
+        """Adds one call."""
 
 
 def _size(of: Ref, axis: int) -> Mark:
@@ -45,7 +45,7 @@ def _size(of: Ref, axis: int) -> Mark:
 
 
 def _sequence(w: Writer, s: Sizes, *, name: str = "n", tokens: int | None = None) -> Ref:
-    """(batch, tokens, width)."""
+    """Adds a sequence, (batch, tokens, width)."""
     return w.input((s.batch, tokens or s.tokens, s.width), f"b{name}-", fill="normal")
 
 
@@ -78,7 +78,7 @@ def _merge(w: Writer, y: Ref, s: Sizes) -> Ref:
 
 
 def _scores(w: Writer, q: Ref, k: Ref, size: int) -> Ref:
-    """Q k^T, scaled in one of the places where models scale it."""
+    """Adds q k^T, scaled at one of the positions used by models."""
     place = w.choose(("q", "q", "scores", "divided", "nowhere"))
     if place == "q":
         q = w.call("operator.mul", q, size**-0.5)
@@ -103,7 +103,7 @@ def _attend(w: Writer, q: Ref, k: Ref, v: Ref, size: int, *, bias: Ref | None = 
 
 
 def _packed_parts(w: Writer, packed: Ref, axis: int) -> list[Ref]:
-    """The three parts of a packed tensor, by one of the ways to take them."""
+    """Returns the three parts of a packed tensor, taken in one of several ways."""
     way = w.choose(("unbind", "index", "select", "chunk"))
     if way == "unbind":
         parts = w.call("method.unbind", packed, axis)
@@ -118,7 +118,7 @@ def _packed_parts(w: Writer, packed: Ref, axis: int) -> list[Ref]:
 
 
 def _packed(w: Writer, s: Sizes) -> list[Ref]:
-    """q, k and v of (batch, tokens, 3 * width), as timm's models take them."""
+    """Returns q, k and v of (batch, tokens, 3 * width), as in timm's models."""
     if w.choose((True, False)):
         x = _project(w, _sequence(w, s), s.width, 3 * s.width)
     else:
@@ -174,7 +174,7 @@ def swin(w: Writer, s: Sizes) -> Ref:
 
 
 def swin_shifted(w: Writer, s: Sizes) -> Ref:
-    """Windows of several pictures: scores are viewed per window to add a mask."""
+    """Windows of several images: scores are viewed per window to add a mask."""
     windows = s.others
     x = w.input((s.batch * windows, s.tokens, 3 * s.width), fill="normal")
     qkv = w.call("method.reshape", x, s.batch * windows, s.tokens, 3, s.heads, s.size)
@@ -191,7 +191,7 @@ def swin_shifted(w: Writer, s: Sizes) -> Ref:
 
 
 def timesformer(w: Writer, s: Sizes) -> Ref:
-    """Attention over frames, then over places, of one video."""
+    """Attention over frames, then over space, of one video."""
     frames, places = s.tokens, s.others
     x = w.input((s.batch, frames, places, s.width), fill="normal")
     turned = w.call("method.permute", x, 0, 2, 1, 3)
@@ -229,7 +229,7 @@ def einsum(w: Writer, s: Sizes) -> Ref:
 
 
 def einsum_in_place(w: Writer, s: Sizes) -> Ref:
-    """bnhd,bmhd->bhnm: no axis is moved before or after."""
+    """bnhd,bmhd->bhnm: without transposes."""
     q = w.input((s.batch, s.tokens, s.heads, s.size), "bn--", fill="normal")
     k, v = (w.input((s.batch, s.others, s.heads, s.size), "bm--", fill="normal") for _ in range(2))
     scores = w.call("torch.einsum", "bnhd,bmhd->bhnm", q, k)
@@ -241,7 +241,7 @@ def _heads(w: Writer, s: Sizes) -> list[Ref]:
 
 
 def multi_query(w: Writer, s: Sizes) -> Ref:
-    """Heads of queries share one head of keys and values."""
+    """All query heads share one head of keys and values."""
     q = _split(w, _project(w, _sequence(w, s), s.width, s.width), s)
     k, v = (w.input((s.batch, s.others, s.size), "bm-", fill="normal") for _ in range(2))
     if w.choose((True, False)):
@@ -338,7 +338,7 @@ def cosine(w: Writer, s: Sizes) -> Ref:
 
 
 def interleaved(w: Writer, s: Sizes) -> Ref:
-    """GPT-NeoX and Bloom: q, k and v lie side by side within each head."""
+    """GPT-NeoX and Bloom: q, k and v are adjacent within each head."""
     x = w.input((s.batch, s.tokens, 3 * s.width), "bn-", fill="normal")
     if w.choose((True, False)):
         viewed = w.call("method.view", x, _size(x, 0), _size(x, 1), s.heads, 3, s.size)
@@ -352,7 +352,7 @@ def interleaved(w: Writer, s: Sizes) -> Ref:
 
 
 def rotary(w: Writer, s: Sizes) -> Ref:
-    """Llama: pairs of channels are turned by the position."""
+    """Llama: pairs of channels are rotated by the position."""
     half = s.size
     wide = Sizes(s.batch, s.tokens, s.others, s.heads, 2 * half)
     q, k, v = _packed(w, wide) if w.choose((True, False)) else _heads(w, wide)
@@ -397,7 +397,7 @@ def folded_heads(w: Writer, s: Sizes) -> Ref:
 
 
 def whole(w: Writer, s: Sizes) -> Ref:
-    """Torch's own function on packed heads."""
+    """The attention function of torch on packed heads."""
     q, k, v = _packed(w, s)
     y = w.call("F.scaled_dot_product_attention", q, k, v, is_causal=w.choose((False, True)))
     return _finish(w, _merge(w, y, s), s)

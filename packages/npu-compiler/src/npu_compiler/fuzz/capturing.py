@@ -1,7 +1,7 @@
-"""Ways from a random graph to what the compiler takes, the shortest first.
+"""Ways to capture a random graph for the compiler, shortest first.
 
-torch.compile's own way (dynamo, then AOTAutograd) costs ten times what the compiler does with a
-small graph. Most graphs therefore take one of two shorter ways to the same aten calls.
+For a small graph, torch.compile (dynamo, then AOTAutograd) takes ten times as long as the compiler.
+So most graphs take one of two shorter ways to the same aten calls.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from npu_compiler.torch_compile.backend import npu
 
 __all__ = ["Compiled", "captured_by_aot", "captured_by_dynamo", "recorded", "traced"]
 
-# Takes the inputs that are not frozen.
+# A compiled graph; takes the inputs that are not frozen.
 Compiled = Callable[..., Sequence[torch.Tensor]]
 
 
 def recorded(graph: RandomGraph, config: CompilerConfig, device: str) -> Compiled:
-    """Compiles the aten calls that one eager run makes: static sizes, no writes.
+    """Compiles the aten calls of one eager run: static sizes, no writes.
 
-    Where torch itself writes on its way, as in rms_norm, AOTAutograd takes the graph instead.
+    If torch writes internally, as in rms_norm, AOTAutograd captures the graph instead.
     """
     tensors = [tensor.to(device) for tensor in graph.tensors()]
     pairs = list(zip(tensors, graph.inputs, strict=True))
@@ -62,12 +62,12 @@ def recorded(graph: RandomGraph, config: CompilerConfig, device: str) -> Compile
 
 
 class _WholeAttention(TorchFunctionMode):
-    """Attention is recorded as one call, as keep_attention_whole makes it of a graph."""
+    """Records attention as one call, like keep_attention_whole."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Makes a call."""
+        """Executes a call."""
         if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         is_causal = (kwargs or {}).get("is_causal", False)
@@ -75,18 +75,18 @@ class _WholeAttention(TorchFunctionMode):
 
 
 class _Write(Exception):
-    """A call that writes to its argument, which compiled graphs do not hold."""
+    """Raised for a call that writes to its argument, which compiled graphs do not have."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes each call down that reaches the dispatcher, after the compiler's decompositions."""
+    """Records each call that reaches the dispatcher, after the compiler's decompositions."""
 
     def __init__(self, root: torch.nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._root = root
         self._graph = fx.Graph()
         self._nodes: dict[int, fx.Node] = {}
-        self._held: list[torch.Tensor] = []  # so that ids stay theirs
+        self._held: list[torch.Tensor] = []  # keeps tensors alive, so that ids are unique
         self._table = decompositions()
 
     def add_input(self, tensor: torch.Tensor) -> None:
@@ -101,7 +101,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Makes a call, and writes it down; _Write if it changes a tensor."""
+        """Executes a call and records it; raises _Write if it changes a tensor."""
         if func._schema.is_mutable:
             raise _Write
         if func in self._table:
@@ -138,7 +138,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Compiled, ShapeEnv]:
-    """Returns what runs a graph whose named axes vary, and what torch assumed about sizes."""
+    """Returns a compiled graph with dynamic named axes, and torch's assumptions about sizes."""
     module = graph.module(device)
     keep_attention_whole(module)
     frozen = dict(module.named_buffers())
@@ -164,7 +164,7 @@ def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Com
 
     with mode:
         captured = make_fx(run, decomposition_table=decompositions())(constants, *fakes)
-    # Called with one list, as AOTAutograd's graphs are, also where nothing of it is lowered.
+    # Called with one list, like AOTAutograd's graphs, even if nothing is lowered.
     captured.graph.set_codegen(fx.graph.CodeGen())
     captured.recompile()
     tensors = list(frozen.values())
@@ -190,7 +190,7 @@ def traced(graph: RandomGraph, config: CompilerConfig, device: str) -> tuple[Com
 
 
 def _without_base(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, so that torch asks for no sizes of what it is a view of."""
+    """Returns a copy with the same strides, so that torch does not guard on the base's sizes."""
     if 0 in tensor.stride():
         return tensor.contiguous()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
@@ -202,7 +202,7 @@ def _dynamic(rank: int, names: str) -> list[DimDynamic]:
 
 
 def captured_by_aot(graph: RandomGraph, config: CompilerConfig, device: str) -> Compiled:
-    """Compiles as torch.compile does from AOTAutograd on; writes and views that alias included."""
+    """Compiles like torch.compile from AOTAutograd on, including writes and aliasing views."""
     inputs = [tensor.to(device) for tensor in graph.given()]
     return npu(graph.module(device), inputs, options=_options(config))
 
@@ -210,7 +210,7 @@ def captured_by_aot(graph: RandomGraph, config: CompilerConfig, device: str) -> 
 def captured_by_dynamo(
     graph: RandomGraph, config: CompilerConfig, device: str, *, dynamic: bool
 ) -> Compiled:
-    """Compiles by torch.compile itself."""
+    """Compiles with torch.compile."""
     torch._dynamo.reset()
     module = graph.module(device)
     compiled: Compiled = torch.compile(

@@ -1,4 +1,4 @@
-"""Comparison of a graph's results in all modes with eager torch, and their tolerances."""
+"""Compares a graph's results in a mode with eager torch, within tolerances."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = [
     "with_indices_inside",
 ]
 
-# Rounding of one op, relative to the largest number on the way to a result, by the coarsest dtype.
+# Rounding of one op by the coarsest dtype, relative to the largest intermediate value.
 _ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
-# Eager's own distance from float64 shows how far a graph spreads rounding. So does what becomes of
-# a result when all is rounded otherwise, by as much as can be, which calls for less room.
+# Eager's distance from float64 shows how a graph amplifies rounding. So does the change of a result
+# under the largest possible other rounding, which needs a smaller factor.
 _SPREAD, _SPREAD_OTHERWISE = 8.0, 2.0
 _DISTURBANCES = 3
-# Below it a number is exact as far as drawing is concerned: it may decide a comparison.
+# Bound for numbers that count as exact in drawing, so that they may enter a comparison.
 _TINY = 1e-30
 _LEAST_NORMAL = torch.finfo(torch.float32).tiny
 
@@ -55,7 +55,7 @@ _LEAST_NORMAL = torch.finfo(torch.float32).tiny
 def allowed_differences(
     graph: RandomGraph, expected: Sequence[torch.Tensor], precision: str | None = None
 ) -> list[float]:
-    """Returns the largest difference each result may have of programs in a precision."""
+    """Returns the largest allowed difference of each result, for programs in a precision."""
     values = [v for v in graph.values() if isinstance(v, torch.Tensor)]
     floats = [value for value in values if value.is_floating_point()]
     largest = max((_largest(value) for value in floats), default=0.0)
@@ -86,14 +86,14 @@ def allowed_differences(
 def _rounded_otherwise(
     dtype: torch.dtype, seed: int
 ) -> Callable[[Any, Sequence[torch.Tensor]], None]:
-    """Changes numbers that a dtype does not hold, by what it rounds off the largest beside them."""
+    """Perturbs numbers that a dtype cannot represent, by its rounding of the largest number."""
     generator = torch.Generator().manual_seed(seed)
 
     def disturb(value: Any, operands: Sequence[torch.Tensor]) -> None:
         for part in value if isinstance(value, (tuple, list)) else [value]:
             if not isinstance(part, torch.Tensor) or not part.is_floating_point():
                 continue
-            if 0 in part.stride():  # elements share memory: it cannot be written
+            if 0 in part.stride():  # elements share memory, so it cannot be written
                 continue
             is_rounded = (part != part.to(dtype)) & part.isfinite() & (part.abs() > _TINY)
             sizes = [_largest(one) for one in (*operands, part) if one.is_floating_point()]
@@ -108,10 +108,10 @@ def _rounded_otherwise(
 def unsettled_places(
     graph: RandomGraph, expected: Sequence[torch.Tensor], allowed: Sequence[float]
 ) -> list[torch.Tensor]:
-    """Returns where torch itself gives something else, of which docs/concepts/nan.md tells.
+    """Returns where torch's result is unspecified; see docs/concepts/nan.md.
 
-    That is where it takes denormals for zeros, and where another of its kernels for attention,
-    gelu or convolution looks at numbers that are not finite.
+    That is where it flushes denormals to zero, and where other kernels of attention, gelu or
+    convolution treat infinities and NaN differently.
     """
     values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     contexts: list[contextlib.AbstractContextManager[Any]] = []
@@ -134,7 +134,7 @@ def unsettled_places(
 
 @contextlib.contextmanager
 def _without_denormals() -> Iterator[None]:
-    """Of this thread, which is the only one for tensors as small as these."""
+    """Flushes denormals in this thread, the only one for such small tensors."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -143,7 +143,7 @@ def _without_denormals() -> Iterator[None]:
 
 
 class _OtherKernels(TorchFunctionMode):
-    """What other kernels may give: for gelu of an infinity, and for weights that meet padding."""
+    """Results of other kernels: for gelu of an infinity, and for weights on padding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -163,7 +163,7 @@ class _OtherKernels(TorchFunctionMode):
 
 
 def _changed(result: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Something else at these places, whatever stands there."""
+    """Returns a tensor with other values at these positions."""
     other = torch.where(
         result.isnan(), torch.zeros_like(result), torch.full_like(result, torch.nan)
     )
@@ -176,9 +176,9 @@ def difference(
     allowed: Sequence[float],
     unsettled: Sequence[torch.Tensor] = (),
 ) -> str:
-    """Returns what differs by more than is allowed outside of unsettled places, or an empty text.
+    """Returns a description of differences beyond tolerance outside of unsettled positions, or "".
 
-    NaN equals NaN alone, and an infinity the same infinity.
+    NaN equals only NaN, and an infinity only the same infinity.
     """
     for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
         left = result.detach().cpu()
@@ -196,17 +196,17 @@ def difference(
 
 
 def _is_near(left: torch.Tensor, reference: torch.Tensor, allowed: float) -> torch.Tensor:
-    """Where two tensors of one dtype and shape differ by no more than is allowed."""
+    """Returns where two tensors of one dtype and shape agree within tolerance."""
     same = left == reference
     if not left.dtype.is_floating_point:
-        return same  # exactly, and without the overflow of a difference of integers
+        return same  # exact, without overflow of integer differences
     are_finite = left.isfinite() & reference.isfinite()
     gap = (left.double() - reference.double()).abs()
     return same | (left.isnan() & reference.isnan()) | (are_finite & (gap <= allowed))
 
 
 def _told(left: torch.Tensor, reference: torch.Tensor, allowed: float) -> str:
-    """What is wrong with numbers that are."""
+    """Describes wrong numbers."""
     odd = ~(left.isfinite() & reference.isfinite())
     if bool(odd.any()):
         return f"has {float(left[odd][0])} where eager has {float(reference[odd][0])}"
@@ -216,19 +216,18 @@ def _told(left: torch.Tensor, reference: torch.Tensor, allowed: float) -> str:
 
 
 def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
-    if left.shape != right.shape:  # data decide on it
+    if left.shape != right.shape:  # depends on data
         return 0.0
     return _largest(left.double() - right.double())
 
 
 def _largest(gap: torch.Tensor) -> float:
-    """The largest finite number, without its sign."""
+    """Returns the largest finite magnitude."""
     finite = gap.abs()[gap.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0
 
 
-# How a graph becomes what the compiler takes is in capturing.py, how far results may lie apart in
-# tolerance.py.
+# Capture of graphs is in capturing.py.
 
 _CACHE_SIZE = "NPU_COMPILE_CACHE_SIZE_MB"
 _SOURCE = re.compile(r"x(\d+)\.(size|stride)\(\)\[(\d+)\]")
@@ -237,32 +236,32 @@ _OTHER_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a graph ended."""
+    """The result of a graph."""
 
     # "equal"; "differs"; "silent", for an index out of range that raises nothing; "raises";
     # "invalid", for a graph that eager refuses, or whose index it does not refuse, or that torch
     # cannot capture.
     kind: str = "equal"
-    detail: str = ""  # what differs, or the error
-    programs: int = 0  # how many it became
-    # nodes, lowered: calls, and those in programs
+    detail: str = ""  # the difference, or the error
+    programs: int = 0  # number of programs
+    # nodes, lowered: number of calls, and of those in programs
     nodes: int = 0
     lowered: int = 0
-    calls: int = 0  # how often results were compared, sizes that vary included
-    from_cache: int = 0  # programs that were neither lowered nor compiled
+    calls: int = 0  # number of comparisons, including other sizes
+    from_cache: int = 0  # number of programs that were neither lowered nor compiled
 
 
 def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
     """Runs a graph eagerly and compiled, and compares.
 
-    The compiled graph is called twice. A graph with sizes that vary is called with others too. One
-    that starts from the cache is compiled, and then again as a second process would do it. A graph
-    with an index out of range is called with one in range before and after, and must raise between;
-    after only where calls before leave no trace in its buffers.
+    The compiled graph is called twice. A graph with dynamic shapes is also called with other sizes.
+    One that starts from the cache is compiled, and then loaded as in a second process. A graph with
+    an index out of range must raise. It is called with one in range before, and after if earlier
+    calls do not change its buffers.
 
     Args:
-        graph: what to run.
-        mode: how to compile it.
+        graph: the graph to run.
+        mode: the mode of compilation.
     """
     with torch.no_grad(), warnings.catch_warnings(), _cache(mode) as directory:
         warnings.simplefilter("ignore")
@@ -293,7 +292,7 @@ def _told_of_comparison(run: _Run, records: Sequence[GraphRecord]) -> Comparison
 
 @contextlib.contextmanager
 def _cache(mode: Mode) -> Iterator[Path | None]:
-    """A directory for programs that are loaded again; otherwise programs are not kept at all."""
+    """Returns a directory for programs that are loaded again; others are not stored."""
     before = os.environ.get(_CACHE_SIZE)
     with contextlib.ExitStack() as stack:
         directory = None
@@ -311,7 +310,7 @@ def _cache(mode: Mode) -> Iterator[Path | None]:
 
 
 class _Run:
-    """One graph in one mode, and what was found so far."""
+    """One graph in one mode, and the result so far."""
 
     def __init__(self, graph: RandomGraph, mode: Mode, config: CompilerConfig) -> None:
         self._inside = with_indices_inside(graph)
@@ -322,7 +321,7 @@ class _Run:
         self.end = ("equal", "")
 
     def judge(self) -> None:
-        """Compares, until something differs."""
+        """Compares until something differs."""
         if not _runs(self._inside) or (self._outside is not None and _runs(self._outside)):
             self.end = ("invalid", "eager refuses it, or does not refuse its index")
             return
@@ -339,13 +338,13 @@ class _Run:
                 self._judge_outside(compiled, self._outside)
 
     def _agrees_later(self, compiled: Compiled) -> bool:
-        """Compares further calls, on inputs of classes that the first had not.
+        """Compares further calls, on inputs of other classes than the first.
 
-        Only the check of programs can tell that these are wrong for such inputs, where it is on.
+        Only verification, if enabled, can detect that programs are wrong for such inputs.
         """
         if self._config.verify == "off" or self._times() < 2 or self._outside is not None:
             return True
-        # Other programs may drop NaN, of which infinities make more.
+        # Other programs may drop NaN, and infinities cause NaN.
         is_whole = self._config.nan == "propagate"
         for fill in ("normal", "edges", "large") if is_whole else ("normal",):
             other = _refilled(self._inside, fill)
@@ -359,7 +358,7 @@ class _Run:
         return True
 
     def _judge_outside(self, compiled: Compiled, graph: RandomGraph) -> None:
-        """An index out of range raises, at the call or when results are read."""
+        """Checks that an index out of range raises, at the call or when results are read."""
         self.calls += 1
         try:
             for result in compiled(*self._given(graph)):
@@ -371,7 +370,7 @@ class _Run:
         self.end = ("silent", "an index out of range raises nothing, as it does eagerly")
 
     def _times(self) -> int:
-        """Buffers may be written: only the first call starts afresh."""
+        """Compares several calls; only the first has fresh buffers, which calls may write."""
         graph = self._inside
         if not graph.is_writing:
             return 2
@@ -410,7 +409,7 @@ class _Run:
 
 
 def with_indices_inside(graph: RandomGraph) -> RandomGraph:
-    """The graph with all indices in range; the same object where they are."""
+    """Returns the graph with all indices in range; the same object if they are."""
     if all(spec.fill != "outside" for spec in graph.inputs):
         return graph
     inputs = [
@@ -421,7 +420,7 @@ def with_indices_inside(graph: RandomGraph) -> RandomGraph:
 
 
 def _refilled(graph: RandomGraph, fill: str) -> RandomGraph:
-    """A graph with other contents of the floats that a call gives."""
+    """Returns a graph with other float inputs."""
     inputs = [
         dataclasses.replace(spec, fill=fill, seed=spec.seed + 1)
         if not spec.frozen and "float" in spec.dtype
@@ -432,7 +431,7 @@ def _refilled(graph: RandomGraph, fill: str) -> RandomGraph:
 
 
 def _other_sizes(graph: RandomGraph, fits: Callable[[RandomGraph], bool]) -> list[RandomGraph]:
-    """Up to two variants of a graph with other sizes, on which it runs eagerly too."""
+    """Yields up to two variants of a graph with other sizes, which also run eagerly."""
     letters = sorted({name for names in graph.names() for name in names} - {"-"})
     found: list[RandomGraph] = []
     for size in _OTHER_SIZES:
@@ -452,7 +451,7 @@ def _runs(graph: RandomGraph) -> bool:
 
 
 def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
-    """Whether an error is that of torch's own fake tensors, whose strides may not be eager's."""
+    """Whether an error is from torch's fake tensors, whose strides may differ from eager's."""
     with FakeTensorMode() as mode:
         try:
             graph.values([mode.from_tensor(tensor) for tensor in graph.tensors()])
@@ -463,7 +462,7 @@ def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
 
 
 def _keeps_guards(graph: RandomGraph, other: RandomGraph, shapes: ShapeEnv) -> bool:
-    """Whether another variant's sizes are as torch assumed when it traced the graph."""
+    """Whether another variant's sizes satisfy torch's assumptions from tracing."""
     values: dict[Any, int] = {}
     given = other.given()
     free = set()

@@ -1,8 +1,8 @@
-"""Draws random graphs: inputs, then calls that fit what there is, then which values to return.
+"""Draws random graphs: inputs, then calls that fit the existing values, then results.
 
-Each call is made on the CPU as it is drawn, so that the next knows dtypes, shapes and values. The
-ops to draw from are in vocabulary.py, attention by hand in attention.py. A graph follows from its
-seed and number alone, so that a run can be resumed and any graph of it made again.
+Each call is executed on the CPU when drawn, so that dtypes, shapes and values are known for the
+next. vocabulary.py has the ops, attention.py spelled-out attention. A graph depends only on its
+seed and number, so that a run can be resumed and any graph reproduced.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from npu_compiler.fuzz.vocabulary import EXACT, OPS, Draft, Misfit, Values, Voca
 
 __all__ = ["KINDS", "POOL", "GraphDraft", "draw_graph"]
 
-# Few sizes, of which a graph takes two or three, so that equal ones meet.
+# A graph uses two or three of these few sizes, so that sizes often coincide.
 POOL = (1, 2, 3, 4, 7, 8, 12)
-# What a graph is for, and how many of a hundred are of that kind.
+# Kinds of graphs, and their share in percent.
 KINDS = {"attention": 45, "ops": 35, "edges": 15, "outside": 5}
 _DTYPES = (
     *("float32",) * 9, *("float16",) * 2, *("bfloat16",) * 2, *("int64",) * 3, *("bool",) * 2,
@@ -45,7 +45,7 @@ _LARGEST = 1e4
 _CELLS = 16384
 _INPUT_CELLS = 1024
 _ATTEMPTS = 8
-# Index arguments, of which one may lie outside: by the call's name, the place and the source's.
+# Index arguments that may be out of range: by call name, their position and the source's.
 _INDEXED = {
     "torch.index_select": (2, 0),
     "F.embedding": (0, 1),
@@ -55,7 +55,7 @@ _INDEXED = {
 
 
 class GraphDraft(Values):
-    """The values so far, with choices made by one generator."""
+    """The values so far, with random choices from one generator."""
 
     def __init__(self, chance: random.Random, *, kind: str) -> None:
         """Starts empty; `kind` is a key of KINDS."""
@@ -66,19 +66,19 @@ class GraphDraft(Values):
         self.steps: list[Step] = []
         self.tensors: list[Any] = []
         self.exact: list[bool] = []
-        self._inputs: list[int] = []  # where inputs stand among the tensors
+        self._inputs: list[int] = []  # positions of inputs among the tensors
 
     @classmethod
     def of_seed(cls, seed: int, *, kind: str) -> GraphDraft:
-        """An empty graph, of a kind that is a key of KINDS."""
+        """Returns an empty graph of a kind, a key of KINDS."""
         return cls(random.Random(seed), kind=kind)
 
     def choose(self, options: Sequence[Any]) -> Any:
-        """One of these."""
+        """Chooses one of these."""
         return self._chance.choice(options)
 
     def draw_size(self) -> int:
-        """One of this graph's few."""
+        """Chooses one of this graph's sizes."""
         return int(self.choose(self._sizes))
 
     def input(self, shape: Sequence[int], names: str = "", **fields: Any) -> Ref:
@@ -105,7 +105,7 @@ class GraphDraft(Values):
         return self._chance.choice(LAYOUTS) if self._chance.random() < 0.15 else ""
 
     def call(self, target: str, *arguments: Any, **keywords: Any) -> Ref:
-        """Adds a call; Misfit if it raises, or gives numbers that cannot be compared."""
+        """Adds a call; raises Misfit if it fails, or its results cannot be compared."""
         if not self._make(Draft(target, arguments, keywords), frozenset()):
             raise Misfit
         return Ref(len(self.tensors) - 1)
@@ -128,7 +128,7 @@ class GraphDraft(Values):
         self.input(shape, dtype=dtype, fill=fill, frozen=self.choose((False, False, True)))
 
     def add_step(self, vocable: Vocable) -> bool:
-        """Draws one call of an op and makes it; whether there was one that fits."""
+        """Draws and executes one call of an op; returns whether one fits."""
         try:
             return self._make(vocable.draft(self), vocable.traits)
         except Misfit:
@@ -142,14 +142,14 @@ class GraphDraft(Values):
         is_write = step.target.endswith("_")
         if is_write and _overlaps(self.tensors[used[0]]):
             return False
-        # In-place calls change what is there: try on copies that share memory as these do.
+        # In-place calls change values: try them on copies with the same aliasing.
         kept = _copies(self.tensors) if is_write else []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 result = call(step, self.tensors)
         except (RuntimeError, IndexError, ValueError, TypeError):
-            # A half type that the CPU has no kernel for, shapes that do not go together.
+            # A half type without a CPU kernel, or shapes that do not match.
             self._restore(kept)
             return False
         seen = [result, *self.tensors] if is_write else [result]
@@ -174,7 +174,7 @@ class GraphDraft(Values):
         self.exact.append(is_exact and self._is_exact(result))
 
     def _is_exact(self, value: Any) -> bool:
-        """Whether each dtype holds these numbers without rounding, or at an edge."""
+        """Whether each dtype represents these numbers without rounding, or at an edge."""
         if not isinstance(value, torch.Tensor):
             return False
         is_edge = self._kind == "edges"
@@ -191,7 +191,7 @@ class GraphDraft(Values):
                 tensor.copy_(copy)
 
     def _spoil(self, written: torch.Tensor, is_exact: bool) -> None:
-        """A write makes all that shares its memory as exact as what was written."""
+        """After a write, all values that share its memory are as exact as the written one."""
         pointer = written.untyped_storage().data_ptr()
         for index, tensor in enumerate(self.tensors):
             if not isinstance(tensor, torch.Tensor):
@@ -200,7 +200,7 @@ class GraphDraft(Values):
                 self.exact[index] = self.exact[index] and is_exact and self._is_exact(tensor)
 
     def outputs(self) -> tuple[int, ...]:
-        """What no other call takes, so that nothing is dead, and perhaps more beside it."""
+        """Chooses results: all unused values, so that no call is dead, and perhaps others."""
         used = {
             index
             for step in self.steps
@@ -213,7 +213,7 @@ class GraphDraft(Values):
         return tuple(dict.fromkeys([*last, *more]))
 
     def graph(self) -> RandomGraph:
-        """All of it, as data: inputs first, and then the calls."""
+        """Returns the graph as data: inputs first, then calls."""
         made = [i for i in range(len(self.tensors)) if i not in self._inputs]
         numbers = {old: new for new, old in enumerate([*self._inputs, *made])}
         steps = [
@@ -229,9 +229,9 @@ class GraphDraft(Values):
 
 
 def draw_graph(seed: int, number: int) -> tuple[str, RandomGraph]:
-    """Returns what the graph of a seed and number is for, and the graph.
+    """Returns the kind of the graph of a seed and number, and the graph.
 
-    The first is a key of KINDS; for attention with the form behind a colon.
+    The kind is a key of KINDS; for attention, with a colon and the form.
     """
     chance = random.Random(f"{seed} {number}")
     (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
@@ -276,7 +276,7 @@ def _add_steps(drawn: GraphDraft, count: int) -> None:
 
 
 def _with_index_outside(graph: RandomGraph) -> tuple[str, RandomGraph] | None:
-    """The graph with one index of an input out of range, if a call of it indexes by an input."""
+    """Returns the graph with one index of an input out of range, if a call indexes by an input."""
     tensors: list[Any] = list(graph.tensors())
     for step in graph.steps:
         tensors.append(call(step, tensors))
@@ -327,7 +327,7 @@ def _copies(values: Sequence[Any]) -> list[torch.Tensor | None]:
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether elements share memory, as in an expanded tensor.
 
-    torch's functionalization adds up what is written to one element there (torch 2.13).
+    There, torch's functionalization sums the values written to one element (torch 2.13).
     """
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return any(size > 1 and stride == 0 for size, stride in pairs)

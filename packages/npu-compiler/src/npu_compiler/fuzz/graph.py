@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _QUARTERS = 65  # of -8 to 8
-# Contents that arithmetic meets at its edges; each of them stands in about one place of six.
+# Edge values of arithmetic; each is used for about one element in six.
 FLOAT_EDGES = {
     "nan": (float("nan"),),
     "infinite": (float("inf"), float("-inf")),
@@ -46,7 +46,7 @@ LAYOUTS = ("sliced", "strided", "interleaved", "expanded", "offset")
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A tensor given to the graph."""
+    """An input tensor of the graph."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -56,19 +56,19 @@ class InputSpec:
     # of 32 and 64 bits).
     fill: str = "quarters"
     seed: int = 0
-    # Whether it is a buffer of the module, which may become a constant of the program.
+    # Whether it is a module buffer, which may become a constant of the program.
     frozen: bool = False
-    # Axes in the order in which they lie in memory; empty for the usual one.
+    # Axes in memory order; empty for contiguous.
     order: tuple[int, ...] = ()
     layout: str = ""  # empty, or a member of LAYOUTS
     bound: int = 2
-    # A letter per axis whose size varies together with others of that letter, "-" for one that
-    # keeps its size; empty for none.
+    # A letter per axis, "-" for an axis of fixed size: sizes of axes with one letter vary together.
+    # Empty for static sizes.
     names: str = ""
 
 
 def make_input(spec: InputSpec) -> torch.Tensor:
-    """The tensor of a spec."""
+    """Creates the tensor of a spec."""
     tensor = _content(spec)
     if spec.order:
         inverse = [spec.order.index(axis) for axis in range(len(spec.order))]
@@ -117,7 +117,7 @@ def _sprinkled(
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same numbers in other memory; "expanded" repeats those of the first axis' first entry."""
+    """Returns the same numbers in another layout; "expanded" repeats the first entry."""
     if layout == "expanded":
         return tensor[:1].expand(tensor.shape)
     if layout == "sliced":
@@ -136,8 +136,7 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     return view
 
 
-# How graphs are drawn is in drawing.py, what inputs hold in inputs.py, how graphs are compared in
-# comparison.py.
+# Graphs are drawn in drawing.py and compared in comparison.py.
 
 _ROOTS: dict[str, Any] = {"torch": torch, "F": F, "operator": operator}
 CREATING = ("torch.arange", "torch.full", "torch.ones", "torch.zeros")
@@ -145,14 +144,14 @@ CREATING = ("torch.arange", "torch.full", "torch.ones", "torch.zeros")
 
 @dataclass(frozen=True)
 class Ref:
-    """An argument that is the value of that number: inputs first, then one per step."""
+    """An argument that refers to a value by number: inputs first, then one per step."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class Mark:
-    """An argument that plain data has no name for."""
+    """An argument that is not plain data."""
 
     kind: str  # "dtype", "slice", "rest" (an ellipsis), or "size" (of a value, along an axis)
     content: Any  # a dtype's name; a slice's three numbers; None; the two numbers
@@ -163,27 +162,27 @@ class Step:
     """One call."""
 
     target: str  # such as "torch.add", "F.relu", "operator.getitem", or "method.add_"
-    arguments: tuple[Any, ...]  # plain values, `Ref` and `Mark`, in lists or alone
+    arguments: tuple[Any, ...]  # plain values, `Ref` and `Mark`, also in lists
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RandomGraph:
-    """Inputs, calls in order, and which values are returned."""
+    """Inputs, calls in order, and returned values."""
 
     inputs: tuple[InputSpec, ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
 
     def to_json(self) -> str:
-        """One line, from which `from_json` makes the same graph."""
+        """Returns one line of JSON, which `from_json` reads."""
         inputs = [dataclasses.asdict(spec) for spec in self.inputs]
         steps = [[s.target, _packed(s.arguments), _packed(s.keywords)] for s in self.steps]
         return json.dumps([inputs, steps, self.outputs])
 
     @classmethod
     def from_json(cls, line: str) -> RandomGraph:
-        """The graph that `to_json` wrote down."""
+        """Reads a line of `to_json`."""
         inputs, steps, outputs = json.loads(line)
         return cls(
             tuple(
@@ -195,15 +194,15 @@ class RandomGraph:
         )
 
     def tensors(self) -> list[torch.Tensor]:
-        """All inputs on the CPU; the same each time."""
+        """Creates all inputs on the CPU; deterministic."""
         return [make_input(spec) for spec in self.inputs]
 
     def given(self) -> list[torch.Tensor]:
-        """The inputs that a call takes: those that are not frozen."""
+        """Inputs of a call: those that are not frozen."""
         return [make_input(spec) for spec in self.inputs if not spec.frozen]
 
     def names(self) -> list[str]:
-        """The names of the axes of each of these."""
+        """Axis names of each of these."""
         return [spec.names for spec in self.inputs if not spec.frozen]
 
     def values(
@@ -213,13 +212,12 @@ class RandomGraph:
         wide: bool = False,
         disturb: Callable[[Any, Sequence[torch.Tensor]], None] | None = None,
     ) -> list[Any]:
-        """Runs the graph eagerly and returns all values, the inputs as they are afterwards.
+        """Runs the graph eagerly; returns all values, inputs in their state after the run.
 
         Args:
-            tensors: all inputs; by default its own, on the CPU.
-            wide: in float64 instead of narrower floating-point types.
-            disturb: may write to each input, and to what a call computes from its operands, before
-                the next call is made.
+            tensors: all inputs; by default those of `tensors()`, on the CPU.
+            wide: compute in float64 instead of narrower floating-point types.
+            disturb: may write to each input, and to each result of a call, before the next call.
         """
         found: list[Any] = self.tensors() if tensors is None else list(tensors)
         if wide:
@@ -238,12 +236,12 @@ class RandomGraph:
         return found
 
     def compared(self, values: Sequence[Any]) -> list[torch.Tensor]:
-        """What of the values is compared: the results, and the inputs that are not frozen."""
+        """Returns the compared values: results, and inputs that are not frozen."""
         given = [value for value, spec in zip(values, self.inputs, strict=False) if not spec.frozen]
         return [*(values[index] for index in self.outputs), *given]
 
     def resized(self, sizes: Mapping[str, int]) -> RandomGraph:
-        """The graph with other sizes of axes, by their names."""
+        """Returns the graph with other sizes of named axes."""
         changed = []
         for spec in self.inputs:
             names = spec.names or "-" * len(spec.shape)
@@ -253,11 +251,11 @@ class RandomGraph:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a call of it writes to its argument."""
+        """Whether a call writes to its argument."""
         return any(step.target.endswith("_") for step in self.steps)
 
     def module(self, device: str = "cpu") -> fx.GraphModule:
-        """The graph as dynamo would give it: torch functions, methods, buffers on the device."""
+        """Returns the graph as from dynamo: torch functions, methods, buffers on the device."""
         root = torch.nn.Module()
         graph = fx.Graph()
         for index, spec in enumerate(self.inputs):
@@ -286,7 +284,7 @@ class RandomGraph:
 
 
 def call(step: Step, values: list[Any], *, wide: bool = False) -> Any:
-    """Makes one call on tensors; wide, a cast to a narrow floating-point type is one to float64."""
+    """Executes one call on tensors; if wide, casts to narrow float types go to float64."""
     arguments = _replaced(step.arguments, values.__getitem__)
     keywords = _replaced(step.keywords, values.__getitem__)
     if wide:
@@ -312,7 +310,7 @@ def _is_narrow(value: Any) -> bool:
 
 
 def function(target: str) -> Callable[..., Any]:
-    """The function of a name such as "torch.add"."""
+    """Returns the function with a name such as "torch.add"."""
     found: Any = _ROOTS
     head, *rest = target.split(".")
     found = _ROOTS[head]
@@ -323,7 +321,7 @@ def function(target: str) -> Callable[..., Any]:
 
 
 def _replaced(value: Any, get: Callable[[int], Any]) -> Any:
-    """Arguments with their references and marks resolved."""
+    """Returns arguments with resolved references and marks."""
     if isinstance(value, Ref):
         return get(value.value)
     if isinstance(value, Mark):
@@ -346,7 +344,7 @@ def _marked(mark: Mark, get: Callable[[int], Any]) -> Any:
 
 
 def references(value: Any) -> Iterator[int]:
-    """The numbers of the values that arguments name."""
+    """Yields the numbers of values that arguments refer to."""
     if isinstance(value, Ref):
         yield value.value
     elif isinstance(value, Mark):
@@ -360,7 +358,7 @@ def references(value: Any) -> Iterator[int]:
 
 
 def renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
-    """Arguments with other numbers for the values that they name."""
+    """Returns arguments with other numbers of their values."""
     if isinstance(value, Ref):
         return Ref(numbers[value.value])
     if isinstance(value, Mark) and value.kind == "size":
@@ -373,7 +371,7 @@ def renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def replaced_reference(value: Any, old: int, new: int) -> Any:
-    """Arguments that name another value in the place of one."""
+    """Returns arguments with one value replaced by another."""
     used = set(references(value))
     return renumbered(value, {index: new if index == old else index for index in used})
 

@@ -1,4 +1,4 @@
-"""Modes of compiling, and reproducers of a failure in one."""
+"""Modes of compilation, and reproducers of failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npu_compiler.target_compiler import find_target, vendor_of
 
 __all__ = ["PLAIN", "Mode", "body_text", "draw_mode", "reproducer"]
 
-# Each property that the platform sets somewhere, at a value that a caller may choose.
+# Each property that the platform may set, with a valid value.
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {"SNIPPETS_MODE": "DISABLE"},
     {"PERFORMANCE_HINT": "THROUGHPUT"},
@@ -34,18 +34,18 @@ class Mode:
     # "recorded", "traced", "aot" or "dynamo"; see npu_compiler.fuzz.capturing.
     way: str = "recorded"
     sizes: str = "static"  # "static", "dynamic" or "buckets"
-    buckets: tuple[int, ...] | str | None = None  # with the last of these, as in CompilerConfig
+    buckets: tuple[int, ...] | str | None = None  # for "buckets", as in CompilerConfig
     start: str = "fresh"  # "fresh", or "cache": compiled once before, and then loaded
-    precision: str = ""  # in which programs compute; empty for the graph's own
-    # Of the device's compiler.
+    precision: str = ""  # of programs; empty for the graph's own precision
+    # Options of the device's compiler.
     properties: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    verify: str = "off"  # as in CompilerConfig. "off" judges what the device's compiler makes
+    verify: str = "off"  # as in CompilerConfig. "off" tests the device's compiler alone
     nan: str | None = None
     device: str = "cpu"  # where tensors live, "cpu" or "npu"
     target: str = "openvino"  # as in CompilerConfig
 
     def config(self, cache_dir: Path | None) -> CompilerConfig:
-        """The compiler's options for it."""
+        """Returns the compiler's options for it."""
         return CompilerConfig(
             dtype=self.precision or None,
             buckets=self.buckets,
@@ -57,14 +57,14 @@ class Mode:
         )
 
     def labels(self) -> list[str]:
-        """What of it is counted, as in "sizes: dynamic"."""
+        """Returns the labels to count, such as "sizes: dynamic"."""
         found = [f"way: {self.way}", f"sizes: {self.sizes}", f"start: {self.start}"]
         found += [f"precision: {self.precision or 'own'}", f"verify: {self.verify}"]
         found += [f"device: {self.device}", f"target: {self.target}"]
         return found + [f"property: {key}={value}" for key, value in self.properties.items()]
 
     def simpler(self) -> list[Mode]:
-        """The same with one thing less."""
+        """Yields modes with one deviation less."""
         plain = dataclasses.asdict(PLAIN)
         own = dataclasses.asdict(self)
         tied = {"sizes": ("sizes", "buckets", "way"), "buckets": (), "way": ("way",)}
@@ -77,12 +77,12 @@ class Mode:
         return found
 
     def to_json(self) -> str:
-        """One line, from which `from_json` makes the same mode."""
+        """Returns one line of JSON, which `from_json` reads."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Mode:
-        """The mode that `to_json` wrote down."""
+        """Reads a line of `to_json`."""
         fields = json.loads(line)
         if isinstance(fields["buckets"], list):
             fields["buckets"] = tuple(fields["buckets"])
@@ -95,7 +95,7 @@ PLAIN = Mode()
 def draw_mode(
     seed: int, number: int, kind: str, graph: RandomGraph, *, verify: str = "", target: str = ""
 ) -> Mode:
-    """Draws how to compile the graph of a seed and number, of a kind as draw_graph says.
+    """Draws a mode for the graph of a seed and number, given its kind from draw_graph.
 
     By default `verify` is "first" for one graph of twelve, "off" for the others; `target` is
     "kernels" for one of four, "openvino" for the others.
@@ -132,7 +132,7 @@ def draw_mode(
 
 
 def _vendor_mode(verify: str, target: str, chance: random.Random) -> Mode:
-    """Draws how a vendor's compiler is called, which has one way to compile static sizes."""
+    """Draws a mode for a vendor's compiler, which has one way to compile static sizes."""
     precision = vendor_of(find_target(target, graphs=True)).precision
     device = chance.choice(("cpu", "npu"))
     return Mode(precision=precision, verify=verify, device=device, target=target)
@@ -165,7 +165,7 @@ def reproducer(graph: RandomGraph, mode: Mode) -> str:
 
 
 def body_text(graph: RandomGraph) -> str:
-    """The calls of a graph as lines of Python."""
+    """Returns the calls of a graph as lines of Python."""
     lines = []
     for number, step in enumerate(graph.steps, len(graph.inputs)):
         lines.append(f"x{number} = {_call_text(step)}")

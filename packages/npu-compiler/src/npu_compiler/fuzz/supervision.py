@@ -1,4 +1,4 @@
-"""Supervision of worker processes, and the ledger of what they found."""
+"""Supervises worker processes, and keeps a ledger of findings."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from npu_compiler.fuzz.modes import Mode
 
 __all__ = ["Finding", "Ledger", "Limits", "replay", "run", "signature"]
 
-# A directory holds ledger.json (the seed, counts, where each chunk of numbers stands), summary.csv
-# (the counts) and findings.jsonl (one line per graph that did not end as eager does).
+# A directory has ledger.json (seed, counts, positions of chunks), summary.csv (counts) and
+# findings.jsonl (one line per graph that differs from eager).
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph that did not end as eager does."""
+    """A graph whose result differs from eager's."""
 
     number: int  # of the graph, in the run's seed
-    kind: str  # what the graph is for, as draw_graph says
+    kind: str  # kind of the graph, see draw_graph
     end: str  # "differs", "silent", "raises", "killed" or "hangs"
-    detail: str  # what differs, the error, or the signal
+    detail: str  # the difference, the error, or the signal
     # graph, mode: as drawn
     graph: str
     mode: str
-    # smaller, simpler: as shrunk; empty where there was no time, or the process ended
+    # smaller, simpler: after shrinking; empty if out of time, or the process crashed
     smaller: str = ""
     simpler: str = ""
 
     @property
     def defect(self) -> str:
-        """What findings of one cause have in common, as far as can be seen from outside."""
+        """Returns a key that findings of one cause share, as far as visible from outside."""
         return signature(
             self.end,
             self.detail,
@@ -54,7 +54,7 @@ class Finding:
 
 
 def signature(end: str, detail: str, graph: RandomGraph, mode: Mode) -> str:
-    """Returns one line for graphs that end wrongly in one way, by the same calls."""
+    """Returns one line for graphs with the same failure and the same calls."""
     calls = sorted({step.target.partition(".")[2] for step in graph.steps} - {"getitem"})
     fills = sorted({s.fill for s in graph.inputs} & {*FLOAT_EDGES, "extreme", "outside"})
     error = re.sub(r"[\d(].*", "", detail)[:60] if end == "raises" else ""
@@ -73,19 +73,19 @@ class Ledger:
     """Counts of a run."""
 
     seed: int
-    verify: str = ""  # as asked for all graphs; empty for a mixture
+    verify: str = ""  # requested for all graphs; empty for a mixture
     target: str = ""
     graphs: int = 0
-    counts: Counter[str] = field(default_factory=Counter)  # of all that is counted, by its label
-    defects: Counter[str] = field(default_factory=Counter)  # findings by what they have in common
-    next_first: int = 0  # the first number that no chunk has taken
-    # First number -> the next one to run, and the chunk's end, while these differ.
+    counts: Counter[str] = field(default_factory=Counter)  # counts by label
+    defects: Counter[str] = field(default_factory=Counter)  # number of findings by defect
+    next_first: int = 0  # first number without a chunk
+    # Open chunks: first number -> next number to run, and end.
     open_chunks: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
     def read(cls, directory: Path, *, seed: int, verify: str, target: str = "") -> Ledger:
-        """The ledger of a directory, or a new one; ValueError for another seed or other checks."""
+        """Reads a directory's ledger, or creates one; ValueError for another seed or checks."""
         file = directory / "ledger.json"
         if not file.is_file():
             return cls(seed, verify, target)
@@ -116,7 +116,7 @@ class Ledger:
         return first
 
     def advance(self, chunk: int, number: int) -> None:
-        """Notes the next number to run of a chunk; at its end it is closed."""
+        """Records the next number of a chunk; closes the chunk at its end."""
         end = self.open_chunks[chunk][1]
         if number < end:
             self.open_chunks[chunk] = (number, end)
@@ -131,11 +131,11 @@ class Ledger:
         self.counts[f"end: {end}"] += 1
 
     def add_finding(self, finding: Finding) -> None:
-        """Counts what a graph that did not end well has shown."""
+        """Counts a finding."""
         self.defects[finding.defect] += 1
 
     def write(self, directory: Path) -> None:
-        """Puts ledger.json and summary.csv in the place of older ones."""
+        """Replaces ledger.json and summary.csv."""
         write_text(directory / "ledger.json", json.dumps(vars(self), indent=1, sort_keys=True))
         rows = [("graphs", self.graphs), ("seconds", round(self.seconds))]
         rows += sorted(self.counts.items())
@@ -148,25 +148,25 @@ class Ledger:
 
 
 _CHILD = "npu_compiler.fuzz.worker"
-# Graphs of one process: then a fresh one, so that memory does not grow without end.
+# Graphs per process, to limit the growth of memory.
 _CHUNK = 400
-# The imports of a child, on a busy machine: they come before its first graph.
+# Time for the imports of a child before its first graph, on a busy machine.
 _START_S = 600
 _SAVE_S = 10.0
-# Shrinking may take this share of a run's time; further findings are kept as drawn.
+# Shrinking may take this share of a run's time; further findings are not shrunk.
 _SHRINKING_SHARE = 0.35
 _FIGURES = ("programs", "nodes", "lowered", "calls", "from_cache")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends, and what it may spend."""
+    """Limits of a run."""
 
-    count: int  # of graphs, those of earlier parts of the run included
-    seconds: float | None = None  # of this part; None for no bound
+    count: int  # number of graphs, including earlier parts of the run
+    seconds: float | None = None  # time of this part; None for no limit
     jobs: int = 1  # children at a time
-    timeout_s: float = 120.0  # of one graph
-    shrink_s: float = 40.0  # of making one finding smaller
+    timeout_s: float = 120.0  # time of one graph
+    shrink_s: float = 40.0  # time of shrinking one finding
 
 
 def run(
@@ -177,7 +177,7 @@ def run(
     on_finding: Callable[[Finding], object],
     on_save: Callable[[Ledger], object],
 ) -> None:
-    """Compares graphs, on from where a ledger stands, which changes as the run goes on.
+    """Compares graphs from a ledger's position on, and updates the ledger.
 
     Ledger and findings.jsonl are kept in the directory, or nowhere. `on_finding` and, every ten
     seconds and at the end, `on_save` are called by one thread at a time.
@@ -197,7 +197,7 @@ def run(
 
 
 def replay(graph: str, mode: str, timeout_s: float) -> tuple[str, str]:
-    """Compares one graph, as a finding shows it, alone; returns how it ends, and in detail."""
+    """Compares one graph of a finding alone; returns its result and details."""
     child = _make_child(timeout_s)
     child.give({"replay": [graph, mode]})
     result = child.answer()
@@ -208,7 +208,7 @@ def replay(graph: str, mode: str, timeout_s: float) -> tuple[str, str]:
 
 
 class _State:
-    """A run, shared by the threads that each watch one child."""
+    """The state of a run, shared by threads that each supervise one child."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _State:
             yield chunk
 
     def work(self, child: Child, chunk: int) -> None:
-        """Runs a chunk; what a child had not reported is run again when the run is resumed."""
+        """Runs a chunk; graphs that a child did not report run again when the run is resumed."""
         try:
             while chunk in self._ledger.open_chunks and not self._is_over():
                 self._part(child, chunk, *self._ledger.open_chunks[chunk])
@@ -245,7 +245,7 @@ class _State:
             raise
 
     def save(self) -> None:
-        """Writes the ledger down."""
+        """Writes the ledger."""
         with self._lock:
             self._saved = time.monotonic()
             self._ledger.seconds = self._before_s + self._saved - self._started
@@ -268,7 +268,7 @@ class _State:
 
     def _part(self, child: Child, chunk: int, first: int, end: int) -> None:
         """Runs numbers of a chunk in one process."""
-        # Known when the child starts: once too much time went into it, findings stay as drawn.
+        # Fixed when the child starts: after too much time in shrinking, findings are not shrunk.
         spent = self._shrinking_s / max(1.0, time.monotonic() - self._started)
         shrink_s = 0.0 if spent > _SHRINKING_SHARE * self._limits.jobs else self._limits.shrink_s
         child.give(
@@ -318,7 +318,7 @@ class _State:
             raise RuntimeError(f"graph {first} was not drawn: {_end_of(child)[1]}")
 
     def _end(self, chunk: int, drawn: dict[str, Any], result: dict[str, Any]) -> Finding | None:
-        """Counts how one graph ended."""
+        """Counts the result of one graph."""
         kind, mode = drawn["kind"], Mode.from_json(drawn["mode"])
         labels = [f"kind: {kind.partition(':')[0]}", *mode.labels()]
         labels += [f"form: {kind.partition(':')[2]}"] if ":" in kind else []
@@ -350,5 +350,5 @@ def _make_child(timeout_s: float) -> Child:
 
 
 def _end_of(child: Child) -> tuple[str, str]:
-    """How a process ended, as a finding's end and its detail."""
+    """Returns the end of a process, as a finding's end and detail."""
     return ("hangs", "no result in time") if child.is_late else ("killed", child.end)

@@ -1,4 +1,4 @@
-"""The ops that random graphs are made of: for each, a call that fits values already there."""
+"""The ops of random graphs, each with a function that draws a call for existing values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from npu_compiler.fuzz.graph import CREATING, Mark, Ref
 
 __all__ = ["EXACT", "EXACT_ONLY", "OPS", "Draft", "Misfit", "Values", "Vocable"]
 
-# A call of exact values gives exact values: no rounding on any path.
+# Exact values give exact results: no rounding on any path.
 EXACT = "exact"
-# Its result jumps (a comparison, a floor), so that only exact values may go in.
+# The result is discontinuous (a comparison, a floor), so operands must be exact.
 EXACT_ONLY = "exact only"
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -23,27 +23,27 @@ _SCALARS = (2, 0.5, -1, 3, -2.5, 0, 1.0)
 
 
 class Misfit(Exception):
-    """A call that cannot be made on these values."""
+    """Raised if a call does not fit the existing values."""
 
 
 class Values:
-    """What has been drawn so far, as a draft sees it."""
+    """The interface of the values drawn so far."""
 
     tensors: list[Any]
 
     def choose(self, options: Sequence[Any]) -> Any:
-        """One of these."""
+        """Chooses one of these."""
         raise NotImplementedError
 
     def pick(self, fits: Callable[[torch.Tensor], bool] = lambda tensor: True) -> int:
-        """As find; Misfit when no tensor fits."""
+        """Like find; raises Misfit if no tensor fits."""
         index = self.find(fits)
         if index is None:
             raise Misfit
         return index
 
     def find(self, fits: Callable[[torch.Tensor], bool]) -> int | None:
-        """The number of a tensor that fits, the later the likelier; None when none does."""
+        """Returns the number of a tensor that fits, preferring later ones, or None."""
         found = [
             index
             for index, tensor in enumerate(self.tensors)
@@ -52,12 +52,12 @@ class Values:
         return self.choose([*found, *found[-3:], *found[-1:]]) if found else None
 
     def tensor(self, index: int) -> torch.Tensor:
-        """A value that is a tensor."""
+        """Returns a tensor by number."""
         found: torch.Tensor = self.tensors[index]
         return found
 
     def axis(self, index: int) -> int:
-        """An axis of a tensor, counted from either end."""
+        """Draws an axis of a tensor, counted from either end."""
         rank = self.tensor(index).dim()
         return int(self.choose(range(-rank, rank))) if rank else 0
 
@@ -76,7 +76,7 @@ Drafter = Callable[[Values], Draft]
 
 @dataclass(frozen=True)
 class Vocable:
-    """One op, or one way to call it."""
+    """One op, or one form of its call."""
 
     name: str
     draft: Drafter
@@ -109,7 +109,7 @@ def _unary(target: str, fits: Any = _is_float, **keywords: Any) -> Drafter:
 
 
 def _binary(target: str, fits: Any = _any, same: bool = False) -> Drafter:
-    """Two tensors that broadcast, or a tensor and a number."""
+    """Draws two tensors that broadcast, or a tensor and a number."""
 
     def draft(values: Values) -> Draft:
         left = values.pick(fits)
@@ -132,7 +132,7 @@ def _broadcasts(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _written(target: str, fits: Any = _any, value: Any = None) -> Drafter:
-    """A method that writes to its tensor, with a tensor that broadcasts to it, or a number."""
+    """Draws an in-place method with a tensor that broadcasts, or a number."""
 
     def draft(values: Values) -> Draft:
         left = values.pick(fits)
@@ -158,7 +158,7 @@ def _reduced(target: str, fits: Any = _is_float, **more: Any) -> Drafter:
 
 
 def _along(target: str, fits: Any = _is_float, *extra: Any, **keywords: Any) -> Drafter:
-    """A call along one axis that keeps the shape, such as a softmax."""
+    """Draws a call along one axis that keeps the shape, such as softmax."""
 
     def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: bool(fits(tensor)) and tensor.dim() > 0)
@@ -232,7 +232,7 @@ def _slice(values: Values) -> Draft:
 
 
 def _parts(target: str, *extra: Any) -> Drafter:
-    """A call with several results."""
+    """Draws a call with several results."""
 
     def draft(values: Values) -> Draft:
         index = values.pick(lambda tensor: tensor.dim() > 0)
@@ -399,7 +399,7 @@ def _embedding(values: Values) -> Draft:
 
 
 def _by_tensor(values: Values) -> Draft:
-    """x[i], x[:, i], x[i, i]; AOTAutograd refuses an index of rank 0, whose value torch reads."""
+    """Draws x[i], x[:, i] or x[i, i]; AOTAutograd rejects indices of rank 0."""
     where = values.find(lambda tensor: _is_indices(tensor) and tensor.dim() > 0)
     index = values.find(lambda tensor: tensor.dim() > 1 and min(tensor.shape[:2]) > 1)
     if where is None or index is None:
@@ -613,7 +613,7 @@ OPS: tuple[Vocable, ...] = (
             "floor_divide": _binary("torch.floor_divide", _is_integer),
             "remainder": _binary("torch.remainder"),
             "fmod": _binary("torch.fmod"),
-            "sort": _along("torch.sort", stable=True),  # torch's other sort mixes equals
+            "sort": _along("torch.sort", stable=True),  # torch's other sort is not stable
             "argmax": _reduced("torch.argmax", _is_float),
             "argmin": _reduced("torch.argmin", _is_float),
             "max with index": _reduced("torch.max", _is_float),

@@ -26,8 +26,8 @@ from npu_compiler.fuzz.modes import Mode, draw_mode
 
 __all__ = ["main", "shrink", "without_dead_code"]
 
-# Whole calls go first: a result becomes an input, an output stands nearer to the inputs. Then the
-# mode and the inputs lose what is not needed.
+# Whole calls are removed first: a result becomes an input, or an earlier value an output. Then the
+# mode and the inputs are simplified.
 
 
 def shrink(
@@ -38,7 +38,7 @@ def shrink(
     limit_s: float,
     run: Callable[[RandomGraph, Mode], Comparison] = compare,
 ) -> tuple[RandomGraph, Mode]:
-    """Returns a smaller graph and a simpler mode that end in the same way, within seconds."""
+    """Returns a smaller graph and a simpler mode with the same failure, within a time limit."""
     until = time.monotonic() + limit_s
     is_smaller = True
     while is_smaller and time.monotonic() < until:
@@ -57,7 +57,7 @@ def _same_end(left: Comparison, right: Comparison) -> bool:
         return False
     if left.kind == "raises":
         return left.detail.split(":")[0] == right.detail.split(":")[0]
-    # A number that is off is another matter than a NaN that is lost.
+    # A wrong number and a lost NaN are different failures.
     return ("eager has" in left.detail) == ("eager has" in right.detail)
 
 
@@ -103,7 +103,7 @@ def _smaller(graph: RandomGraph) -> Iterator[RandomGraph]:
 
 
 def _resized(graph: RandomGraph, old: int, new: int) -> RandomGraph:
-    """The graph with another size wherever an input has one; eager may refuse it."""
+    """Returns the graph with a size replaced in all inputs; eager may reject it."""
     inputs = [
         dataclasses.replace(spec, shape=tuple(new if size == old else size for size in spec.shape))
         for spec in graph.inputs
@@ -117,14 +117,14 @@ def _alike(left: Any, right: Any) -> bool:
 
 
 def _with_input(graph: RandomGraph, index: int, value: torch.Tensor) -> RandomGraph:
-    """The graph with an input of the same kind in the place of a result."""
+    """Returns the graph with a result replaced by a similar input."""
     dtype = str(value.dtype).removeprefix("torch.")
     fill = "normal" if value.is_floating_point() else "quarters"
     if value.is_floating_point() and not bool(value.isfinite().all()):
         fill = next((s.fill for s in graph.inputs if s.fill in FLOAT_EDGES), "edges")
     spec = InputSpec(shape=tuple(value.shape), dtype=dtype, fill=fill)
     first = len(graph.inputs)
-    # A step that does nothing but to stand where the result stood, so that numbers stay in order.
+    # A no-op step in place of the result keeps the numbers in order.
     numbers = {i: i if i < first else i + 1 for i in range(first + len(graph.steps))}
     numbers[index] = first
     steps = [
@@ -136,7 +136,7 @@ def _with_input(graph: RandomGraph, index: int, value: torch.Tensor) -> RandomGr
 
 
 def without_dead_code(graph: RandomGraph) -> RandomGraph:
-    """The graph without calls and inputs that no output needs; calls that write stay."""
+    """Returns the graph without unused calls and inputs; calls that write stay."""
     first = len(graph.inputs)
     needed = set(graph.outputs)
     for number in reversed(range(len(graph.steps))):
@@ -167,21 +167,21 @@ def _plainer(spec: InputSpec) -> Iterator[InputSpec]:
         yield dataclasses.replace(spec, fill="quarters")
 
 
-# It names each graph before it runs it, so that the parent knows which one ended the process.
+# The worker reports each graph before it runs, so that the parent knows which one crashed it.
 
 
 def main() -> None:
-    """Compares graphs, as the tasks say."""
+    """Compares graphs of tasks from the parent."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    torch.set_num_threads(1)  # tensors are tiny, and there is a child for each core
+    torch.set_num_threads(1)  # tensors are tiny, and each core has a child
     serve(_reply)
 
 
 def _reply(task: dict[str, Any], write: Say) -> None:
-    """Compares the graphs of a task, or the one that it shows.
+    """Compares the graphs of a task, or its single graph.
 
-    Answers {"number": ...} before a graph, {"result": ...} after it, then {"smaller": ...} after
-    one that did not end well, and {"done": true} at the end.
+    Writes {"number": ...} before a graph, {"result": ...} after it, then {"smaller": ...} after a
+    failure, and {"done": true} at the end.
     """
 
     def say(**what: Any) -> None:

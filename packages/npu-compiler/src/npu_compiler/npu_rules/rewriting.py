@@ -73,8 +73,6 @@ def _cast_behind(output: ov.Output) -> None:
             reader.replace_source_output(wide)
 
 
-# bfloat16 is handled separately above.
-
 # Key of the replacements in a saved model's runtime information.
 REWRITTEN = ("npu_compiler", "rewritten")
 

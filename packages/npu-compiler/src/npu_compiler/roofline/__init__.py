@@ -1,4 +1,4 @@
-"""npu_compiler.estimate: the compiler's estimate of a run, and a lower bound of its time."""
+"""npu_compiler.estimate: the compiler's estimate of a run, and a lower bound on its time."""
 
 from npu_compiler.roofline.bound import TimeBound
 from npu_compiler.roofline.time_estimate import (

@@ -24,7 +24,7 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["BOUND_NOTE", "Figure", "Generation", "TimeBound", "bound_model", "generation_figures"]
 
-# Panther Lake is left out: no published width and speed of its memory was at hand.
+# Panther Lake is missing, because the width and speed of its memory are not published.
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,34 @@ class Figure:
 
     value: float  # in the unit of its name
     source: str  # file and commit, slide, or address
-    date: str  # of publication, as far as it is known
+    date: str  # of publication, as far as known
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What bounds a generation's speed: its fastest model with its fastest memory."""
+    """Speed limits of a generation: its fastest model with its fastest memory."""
 
     name: str  # such as "4000"
-    chip: str  # the processors that have it
-    tiles: Figure  # how many there are
-    macs_per_tile: Figure  # products of 8 bits that one tile adds up in a cycle
-    half_ratio: Figure  # how many times slower products of float16 are
-    frequency_mhz: Figure  # the highest of the array
-    bandwidth_gbps: Figure  # of the memory, in 1e9 bytes a second
+    chip: str  # processors with this NPU
+    tiles: Figure  # number of tiles
+    macs_per_tile: Figure  # 8-bit multiply-accumulates of one tile per cycle
+    half_ratio: Figure  # slowdown of float16 products
+    frequency_mhz: Figure  # highest clock of the array
+    bandwidth_gbps: Figure  # of the memory, in 1e9 bytes per second
 
     @property
     def narrow_macs_per_s(self) -> float:
-        """Products of 8 bits a second."""
+        """8-bit products per second."""
         return self.tiles.value * self.macs_per_tile.value * self.frequency_mhz.value * 1e6
 
     @property
     def half_macs_per_s(self) -> float:
-        """Products of float16 a second."""
+        """float16 products per second."""
         return self.narrow_macs_per_s / self.half_ratio.value
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes between memory and scratchpad a second."""
+        """Bytes per second between memory and scratchpad."""
         return self.bandwidth_gbps.value * 1e9
 
 
@@ -82,12 +82,11 @@ def _figures() -> dict[str, Generation]:
     }
 
 
-# Memory and array work side by side, and weights may be fetched ahead, so times of single
-# operations cannot be added up: the bound is the larger one of all bytes by the bandwidth and all
-# products by the array's rate.
+# Memory and array work in parallel, and weights may be prefetched, so times of single operations
+# cannot be added. The bound is the maximum of all bytes / bandwidth and all products / array rate.
 
 _SHOWN = 5
-# Ports, numbers and views, for which nothing is computed.
+# Ports, constants and views, which compute nothing.
 _WITHOUT_COMPUTE = frozenset(
     {"Assign", "Constant", "Parameter", "ReadValue", "Reshape", "Result", "ShapeOf", "Squeeze",
      "Unsqueeze"}
@@ -100,15 +99,15 @@ BOUND_NOTE = (
 
 @dataclass(frozen=True)
 class TimeBound:
-    """The least time that one run of a program can take.
+    """A lower bound on the time of one run of a program.
 
     Attributes:
         name: of the program.
-        generation: the figures that it is computed from, with their sources.
-        products: the operations of the array, in the model's order.
-        traffic: bytes that must be moved.
-        left_out: operations whose time is not counted, by type: software kernels, since no rate
-            of theirs is published, and moves inside the scratchpad.
+        generation: figures of the generation, with sources.
+        products: operations of the array, in the model's order.
+        traffic: bytes that must be transferred.
+        left_out: operations that are not counted, by type: software kernels, whose rates are not
+            published, and moves inside the scratchpad.
     """
 
     name: str
@@ -119,33 +118,33 @@ class TimeBound:
 
     @property
     def memory_s(self) -> float:
-        """Seconds that the bytes take."""
+        """Time of the transfers, in seconds."""
         return self.traffic.total_bytes / self.generation.bytes_per_s
 
     @property
     def array_s(self) -> float:
-        """Seconds that the products take."""
+        """Time of the products, in seconds."""
         return sum(map(self.product_s, self.products))
 
     @property
     def seconds(self) -> float:
-        """The bound."""
+        """The bound, in seconds."""
         return max(self.memory_s, self.array_s)
 
     @property
     def limit(self) -> str:
-        """What sets it: "memory" or "array"."""
+        """The limiting resource: "memory" or "array"."""
         return "memory" if self.memory_s >= self.array_s else "array"
 
     @public_call
     def product_s(self, products: Products) -> float:
-        """Seconds that one operation takes in the array."""
+        """Returns the time of one operation in the array, in seconds."""
         figures = self.generation
         rate = figures.narrow_macs_per_s if products.is_narrow else figures.half_macs_per_s
         return products.count / rate
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold, with what kind of figure it is."""
+        """Returns all fields as JSON-compatible values, with a note on their kind."""
         fields = dataclasses.asdict(self)
         computed = {
             "note": BOUND_NOTE,
@@ -193,7 +192,7 @@ class TimeBound:
 
 
 def bound_model(model: ov.Model, *, name: str, generation: Generation) -> TimeBound:
-    """Computes the least time of a run of a program of static shapes."""
+    """Computes the time bound of a program with static shapes."""
     nodes = model.get_ordered_ops()
     products: list[Products] = []
     others: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Counts of multiplications and of memory traffic in a program."""
+"""Counts multiplications and memory traffic of a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import openvino as ov
 
 __all__ = ["Products", "Traffic", "count_products", "count_traffic", "live_nodes"]
 
-# What lies between weights of few bits and the operation that multiplies them.
+# Operations between quantized weights and their product.
 _UNPACKING = frozenset(
     {"Convert", "Multiply", "Reshape", "Squeeze", "Subtract", "Transpose", "Unsqueeze"}
 )
@@ -26,14 +26,13 @@ class Products:
 
     node: str  # its name in the model
     operation: str  # its type
-    # Multiplications with an addition each; what falls on padding or behind a causal mask is not
-    # counted.
+    # Multiply-accumulates, without those on padding or behind a causal mask.
     count: int
-    is_narrow: bool  # whether an operand has 8 bits or fewer, so that they may go at that rate
+    is_narrow: bool  # whether an operand has 8 bits or fewer, which may run at the 8-bit rate
 
 
 def count_products(node: Any) -> Products | None:
-    """Counts the products of an operation; None where the array does not compute it."""
+    """Counts the products of an operation; None if the array does not compute it."""
     kind = node.get_type_name()
     counter = _COUNTERS.get(kind)
     if counter is None:
@@ -52,7 +51,7 @@ def _attention(node: Any) -> int:
     query, key, value = (list(node.input(i).get_shape()) for i in range(3))
     length, reach = query[-2], key[-2]
     pairs = length * reach
-    if node.get_attributes()["causal"]:  # the query at i sees the keys up to i
+    if node.get_attributes()["causal"]:  # query i sees keys 0 to i
         pairs = sum(min(i + 1, reach) for i in range(length))
     batch = prod(list(node.output(0).get_shape())[:-2])
     return int(batch * pairs * (query[-1] + value[-1]))
@@ -61,7 +60,7 @@ def _attention(node: Any) -> int:
 def _convolution(node: Any) -> int:
     image, weight = (list(node.input(i).get_shape()) for i in range(2))
     result = list(node.output(0).get_shape())
-    # (out, in, *window); a leading one of groups otherwise, whose product is the channels'
+    # (out, in, *window); with groups, their axis comes first
     rank = len(image) - 2
     taps = _window_products(node, image[2:], weight[-rank:], result[2:])
     return int(image[0] * prod(weight[:-rank]) * taps)
@@ -78,7 +77,7 @@ def _transposed_convolution(node: Any) -> int:
 def _window_products(
     node: Any, wide: Sequence[int], window: Sequence[int], narrow: Sequence[int]
 ) -> int:
-    """Pairs of a place of the narrow side and one of its window that lies in the wide side."""
+    """Counts pairs of a position on the narrow side and one of its window inside the wide side."""
     options = node.get_attributes()
     begins = list(options["pads_begin"])
     found = 1
@@ -93,7 +92,7 @@ def _window_products(
 
 
 def _is_narrow(source: ov.Output) -> bool:
-    """Whether a tensor, or what it is unpacked from, has 8 bits or fewer."""
+    """Whether a tensor, or the tensor it is unpacked from, has 8 bits or fewer."""
     while True:
         if source.get_element_type().get_type_name() in _NARROW:
             return True
@@ -116,19 +115,19 @@ _COUNTERS = {
 }
 
 
-# Results inside a program are never counted: what fits in the scratchpad need not leave it, and
-# what does not fit can be computed in pieces. Of an input only the parts that are read are counted.
+# Results inside a program are not counted: they may stay in the scratchpad, whole or in pieces.
+# Only the parts of an input that are read are counted.
 
-# What reads some elements of its first input, and at most as many as it returns.
+# Operations that read at most as many elements of their first input as they return.
 _SELECTING = frozenset(
     {"Gather", "GatherElements", "GatherND", "Slice", "Split", "StridedSlice", "VariadicSplit"}
 )
-# What returns the elements of its first input as they are.
+# Operations that return the elements of their first input unchanged.
 _PASSING = frozenset({"Convert", "ReadValue", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _UNREAD = frozenset({"Assign", "Result", "ShapeOf"})
-# Sizes and positions, which the compiler writes into its commands.
+# Sizes and positions, which are part of the compiler's commands.
 _POSITIONS = frozenset({"i32", "i64", "u32", "u64"})
-# Floats of a program's constants are float16 on an NPU.
+# Float constants of a program are float16 on an NPU.
 _WIDEST_WEIGHT_BITS = 16
 
 
@@ -136,9 +135,9 @@ _WIDEST_WEIGHT_BITS = 16
 class Traffic:
     """Bytes of one run."""
 
-    weight_bytes: int  # of the constants, packed as they are stored, floats as float16
-    input_bytes: int  # of the inputs
-    output_bytes: int  # of the outputs
+    weight_bytes: int  # bytes of constants as stored, floats as float16
+    input_bytes: int  # bytes of inputs
+    output_bytes: int  # bytes of outputs
 
     @property
     def total_bytes(self) -> int:
@@ -147,7 +146,7 @@ class Traffic:
 
 
 def count_traffic(model: ov.Model) -> Traffic:
-    """Counts the bytes of a run of a model of static shapes."""
+    """Counts the bytes of a run of a model with static shapes."""
     nodes = model.get_ordered_ops()
     live = live_nodes(nodes)
     inputs = [
@@ -166,7 +165,7 @@ def count_traffic(model: ov.Model) -> Traffic:
 
 
 def live_nodes(nodes: list[Any]) -> frozenset[str]:
-    """Names of what depends on an input; the rest is computed once, by the compiler."""
+    """Returns the names of nodes that depend on an input; the compiler evaluates the others."""
     live: set[str] = set()
     for node in nodes:
         is_source = node.get_type_name() in ("Parameter", "ReadValue")
@@ -177,11 +176,11 @@ def live_nodes(nodes: list[Any]) -> frozenset[str]:
 
 
 def _weight_bytes(nodes: list[Any], live: frozenset[str]) -> int:
-    """Bytes of constants, or of what is computed from them alone where that is smaller.
+    """Counts bytes of constants, or of results computed only from constants if smaller.
 
-    Constants that several such results share are counted with the first, largest one.
+    Constants shared by several such results are counted with the first, largest one.
     """
-    leaves: dict[str, dict[str, int]] = {}  # result of constants -> constants and their bits
+    leaves: dict[str, dict[str, int]] = {}  # result of constants -> its constants and their bits
     ends: list[tuple[float, int, int, str]] = []
     for node in nodes:
         name = node.get_name()
@@ -210,7 +209,7 @@ def _weight_bytes(nodes: list[Any], live: frozenset[str]) -> int:
 
 
 def _elements_read(port: ov.Output, live: frozenset[str]) -> int:
-    """How many elements of a tensor the operations that depend on inputs read at the least."""
+    """Returns the least number of a tensor's elements that input-dependent operations read."""
     count, read = _count(port), 0
     for reader in port.get_target_inputs():
         node = reader.get_node()

@@ -1,4 +1,4 @@
-"""The NPU compiler's estimate of one run, with the least time by published figures."""
+"""The NPU compiler's estimate of one run, with a lower bound by published figures."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _NO_BOUND = "unknown: no width and speed of this generation's memory was publish
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The compiler's estimate of one run of a program, and its lower bound.
+    """The compiler's time estimate of one run of a program, and a lower bound.
 
     Attributes:
-        name: of the program.
+        name: name of the program.
         target: the NPU.
-        report: of its compiler; None without one.
-        missing: the reason why there is no estimate, with what to do; "" if there is one.
-        bound: by published figures; None if they are not published for this generation.
+        report: the compiler's report; None without one.
+        missing: the reason for a missing estimate, with a fix; "" if there is one.
+        bound: lower bound by published figures; None if they are not published for this generation.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TimeEstimate:
 
     @property
     def seconds(self) -> float | None:
-        """The compiler's estimate; None without."""
+        """The compiler's estimate in seconds, or None."""
         if self.report is None or self.report.estimate is None:
             return None
         return self.report.estimate.latency_ms / 1e3
@@ -79,7 +79,7 @@ class TimeEstimate:
         return json.dumps(self.as_dict(), indent=2)
 
     def to_html(self) -> str:
-        """Returns everything as a page that loads nothing from elsewhere."""
+        """Returns the estimate as a self-contained HTML page."""
         figures = {} if self.bound is None else dataclasses.asdict(self.bound.generation)
         rows = [(key, row) for key, row in figures.items() if isinstance(row, dict)]
         return render_page(
@@ -111,22 +111,22 @@ def estimate(
     kwargs: Mapping[str, Any] | None = None,
     target: str = "lunar-lake",
 ) -> TimeEstimate:
-    """Estimates the time of a run on an NPU by its compiler; nothing is measured.
+    """Estimates the time of a run on an NPU with its compiler, without measurement.
 
     Args:
         model: a torch module that becomes one program.
-        example_inputs: positional arguments of a call; their sizes are those that count.
-        kwargs: arguments by name.
+        example_inputs: positional arguments of a call; the estimate is for their sizes.
+        kwargs: keyword arguments.
         target: the NPU, such as "lunar-lake" or "4000"; see `npu-compiler target list`.
 
     Returns:
-        The compiler's estimate if one is installed, and the least time by published figures.
+        The compiler's estimate if one is installed, and a lower bound by published figures.
 
     Raises:
-        ExportError: [export-capture] the model is not a single graph.
-        LoweringError: a call has no place in a program.
-        OptionError: [unknown-target] no NPU generation has this name.
-        TargetError: [target-cache] the compiler's files cannot be written.
+        ExportError: [export-capture] if the model is not a single graph.
+        LoweringError: for a call that programs cannot have.
+        OptionError: [unknown-target] if no NPU generation has this name.
+        TargetError: [target-cache] if the compiler's files cannot be written.
     """
     find_target(target)
     from npu_compiler.exported.write import export
@@ -138,10 +138,11 @@ def estimate(
 
 
 def estimate_folder(path: str | os.PathLike[str], *, target: str = "lunar-lake") -> TimeEstimate:
-    """Estimates the time of a run of an exported model; arguments and errors as of `estimate`.
+    """Estimates the time of a run of an exported model; arguments and errors as for `estimate`.
 
     Raises:
-        ExportError: the folder is not one, or is damaged; [estimate-sizes] its sizes vary.
+        ExportError: if the folder is not an exported model, or is damaged; [estimate-sizes] for
+            dynamic shapes.
     """
     find_target(target)
     folder = Path(path)
@@ -157,11 +158,11 @@ def estimate_model(
     target: str = "lunar-lake",
     options: Mapping[str, str] | None = None,
 ) -> TimeEstimate:
-    """Estimates the time of a run of a program of OpenVINO; see `estimate`.
+    """Estimates the time of a run of an OpenVINO model; see `estimate`.
 
     Raises:
-        ExportError: [estimate-sizes] its sizes vary.
-        OptionError: [unknown-target] no NPU generation has this name.
+        ExportError: [estimate-sizes] for dynamic shapes.
+        OptionError: [unknown-target] if no NPU generation has this name.
     """
     chosen = find_target(target)
     varying = varying_operations(model)

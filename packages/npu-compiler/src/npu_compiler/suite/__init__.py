@@ -1,4 +1,4 @@
-"""A suite of architectures, small and with random weights, and what becomes of each compiled.
+"""A suite of small models of many architectures with random weights, compiled and compared.
 
 ``python -m npu_compiler.suite`` runs it; it needs transformers, which npu-compiler itself does not.
 Random graphs of single ops are in npu_compiler.fuzz.

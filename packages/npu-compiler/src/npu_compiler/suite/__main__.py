@@ -1,4 +1,4 @@
-"""``python -m npu_compiler.suite``: compiles each architecture and prints what became of it."""
+"""``python -m npu_compiler.suite``: compiles each architecture and prints the result."""
 
 from __future__ import annotations
 

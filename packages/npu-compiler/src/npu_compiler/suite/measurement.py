@@ -1,4 +1,4 @@
-"""Measurement of architectures, each in a supervised child process."""
+"""Measures architectures, each in a supervised child process."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ __all__ = [
 ]
 
 
-# Largest relative error against eager fp32 with which a model counts as right. Sums in another
-# order give up to 1e-5 in these models; a wrong op gives 1e-2 and more.
+# Largest relative error against eager fp32 of a correct model. Another order of sums causes up to
+# 1e-5 in these models, a wrong op 1e-2 and more.
 BOUND = 1e-4
 
-# A model that multiplies roundings passes BOUND in float32 itself. It is right where it is about as
-# far from eager as eager is from float64; past the limit, being near to eager says nothing.
+# A model that amplifies rounding exceeds BOUND in eager float32 too. It is right if its distance
+# from eager is about that of eager from float64; beyond the limit the comparison is meaningless.
 _OF_ROUNDING = 3.0
 _MOST_ROUNDING = 1e-2
-# In a target's precision `rounding` is how far eager in that precision is from eager itself.
+# In a target's precision, `rounding` is the distance of eager in that precision from eager float32.
 _MOST_OF_HALF = 1e-1
 
-# Of a target's precision, one after the other; a wrong op shows in float16, too.
+# Bounds in a target's precision; a wrong op exceeds them in float16, too.
 _ROUNDINGS = 8
 
 _SHOWN_REASONS = 3
@@ -56,81 +56,79 @@ _SHOWN_REASONS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """What became of one architecture."""
+    """The result of one architecture."""
 
-    # name, family: of the architecture
+    # name and family of the architecture
     name: str
     family: str
     device: str = ""  # of the model, "npu" or "cpu"
-    graph_breaks: int = 0  # how often Python left the graph
-    graphs: int = 0  # captured graphs
-    programs: int = 0  # over all graphs
-    nodes: int = 0  # calls over all graphs
-    lowered: int = 0  # calls in programs
-    # See relative_error; infinite where a result is missing or of another dtype or shape.
+    graph_breaks: int = 0  # number of graph breaks
+    graphs: int = 0  # number of captured graphs
+    programs: int = 0  # number of programs of all graphs
+    nodes: int = 0  # number of calls in all graphs
+    lowered: int = 0  # number of calls in programs
+    # See relative_error; infinite if a result is missing or has another dtype or shape.
     error: float = float("inf")
-    # The first call, with capture, lowering and the device's compilation.
+    # Time of the first call, with capture, lowering and the device's compilation.
     compile_time_s: float = 0.0
-    # Why calls run eagerly, or how the run ended otherwise; empty when there is nothing.
+    # Reasons for eager calls, or the failure of the run; or empty.
     detail: str = ""
-    finished: bool = False  # whether there are results to compare
-    draw: int | None = None  # of sizes that coincide; None for the usual ones
-    # What comparing programs with torch at their first run complained of although the results are
-    # right; empty when it did not.
+    finished: bool = False  # whether there are results
+    draw: int | None = None  # number of the draw of coinciding sizes; None for the usual sizes
+    # Complaint of verification in the first run about right results; or empty.
     false_alarm: str = ""
-    # Eager's own error against eager in float64, where `error` is above BOUND; 0 where it is not,
-    # or where the model does not run in float64.
+    # Error of eager float32 against float64 if `error` is above BOUND; otherwise, or if the model
+    # does not run in float64, 0.
     rounding: float = 0.0
-    bound: float = BOUND  # of `error`, in the precision that programs compute in
+    bound: float = BOUND  # bound of `error`, for the precision of programs
 
     @property
     def is_right(self) -> bool:
-        """Whether results equal eager's but for rounding, and nothing says otherwise."""
+        """Whether results equal eager's up to rounding, and the run did not fail."""
         is_close = self.error <= max(self.bound, _OF_ROUNDING * self.rounding)
         is_telling = self.rounding <= (_MOST_ROUNDING if self.bound == BOUND else _MOST_OF_HALF)
         return self.finished and is_close and is_telling and not self.false_alarm
 
     @property
     def is_left_out(self) -> bool:
-        """Whether torch itself does not take the sizes that were drawn."""
+        """Whether torch rejects the drawn sizes."""
         return not self.finished and "[suite-sizes]" in self.detail
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is one program with every call in it, of one graph without breaks."""
+        """Whether one program has all calls, from one graph without breaks."""
         return self.is_right and (
             (self.programs, self.graphs, self.graph_breaks) == (1, 1, 0)
             and self.lowered == self.nodes
         )
 
     def to_json(self) -> str:
-        """One line, from which `from_json` makes the same measurement."""
+        """Returns one line of JSON, which `from_json` reads."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Measurement:
-        """The measurement that `to_json` wrote down."""
+        """Reads a line of `to_json`."""
         return cls(**json.loads(line))
 
 
 def measure(
     architecture: Architecture, *, device: str = "npu", seed: int = 0, draw: int | None = None
 ) -> Measurement:
-    """Builds, runs eagerly on the CPU, compiles for a device, runs twice, and compares both runs.
+    """Builds a model, runs it eagerly on the CPU, compiles it, and compares two runs.
 
-    The compiler is judged without the comparison that it makes itself at a first run; a third run
-    says whether that complains without a reason.
+    The two runs are without the compiler's verification; a third run shows whether verification
+    complains without reason.
 
     Args:
-        architecture: what to build.
+        architecture: the model to build.
         device: of the compiled model.
-        seed: of weights and inputs.
-        draw: of sizes that coincide; None for the usual ones.
+        seed: seed of weights and inputs.
+        draw: number of the draw of coinciding sizes; None for the usual sizes.
 
     Raises:
-        SuiteError: [suite-transformers] transformers is missing, or lacks the architecture;
-            [suite-timm] timm is missing; [suite-sizes] the model does not take the sizes that were
-            drawn.
+        SuiteError: [suite-transformers] if transformers is missing, or lacks the architecture;
+            [suite-timm] if timm is missing; [suite-sizes] if the model rejects the drawn sizes.
     """
     before = sum(counters["graph_break"].values())
     bound = _bound(read_settings().target)
@@ -173,7 +171,7 @@ def measure(
 
 
 def _bound(target: str | None) -> float:
-    """Returns the bound of an error where programs are made for a target."""
+    """Returns the error bound for programs of a target."""
     if not CompilerConfig(target=target).is_for_vendor:
         return BOUND
     vendor = vendor_of(find_target(str(target), graphs=True))
@@ -183,7 +181,7 @@ def _bound(target: str | None) -> float:
 def _eager(
     architecture: Architecture, seed: int, draw: int | None
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor], list[torch.Tensor]]:
-    """The model, its inputs, and torch's results."""
+    """Returns the model, its inputs, and torch's results."""
     if draw is None:
         model, inputs = make(architecture, seed=seed)
         return model, inputs, tensors_of(model(**inputs))
@@ -192,7 +190,7 @@ def _eager(
         model, inputs = make(architecture, seed=seed, sizes=sizes)
         return model, inputs, tensors_of(model(**inputs))
     except SuiteError:
-        raise  # a library is missing, whatever the sizes
+        raise  # a missing library, independent of sizes
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as failure:
         raise SuiteError(
             f"{architecture.name}: a draw of sizes must be one that the model takes, got {sizes}, "
@@ -205,7 +203,7 @@ def _eager(
 def _rounding(
     architecture: Architecture, seed: int, draw: int | None, expected: list[torch.Tensor]
 ) -> float:
-    """How far torch's results are from those that it computes in float64."""
+    """Returns the distance of torch's results from those in float64."""
     model, inputs, _ = _eager(architecture, seed, draw)
     wide = {
         name: value.double() if value.is_floating_point() else value
@@ -213,10 +211,10 @@ def _rounding(
     }
     try:
         exact = tensors_of(model.double()(**wide))
-    except RuntimeError:  # it makes tensors of float32 itself
+    except RuntimeError:  # the model creates float32 tensors
         return 0.0
     if any(value.dtype is torch.float32 for value in exact):
-        return 0.0  # it computes in float32 somewhere
+        return 0.0  # some part computes in float32
     pairs = zip(expected, exact, strict=True)
     return relative_error([value.to(reference.dtype) for value, reference in pairs], exact)
 
@@ -225,7 +223,7 @@ def _rounding(
 def _rounding_of_half(
     architecture: Architecture, seed: int, draw: int | None, expected: list[torch.Tensor]
 ) -> float:
-    """How far torch's results in float16 are from those in float32; 0 if it has none."""
+    """Returns the distance of torch's float16 results from float32; 0 without float16."""
     model, inputs, _ = _eager(architecture, seed, draw)
     narrow = {
         name: value.half() if value.is_floating_point() else value for name, value in inputs.items()
@@ -239,7 +237,7 @@ def _rounding_of_half(
 
 
 def _complaint(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> str:
-    """What comparing programs with torch at the first run says of a model that is right."""
+    """Returns the complaint of verification in the first run about a correct model."""
     torch._dynamo.reset()
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -250,15 +248,15 @@ def _complaint(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> str:
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """The tensors of a model's output, in order."""
+    """Returns the tensors of a model's output, in order."""
     leaves = pytree.tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def relative_error(results: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """The largest difference of an element, over the largest magnitude of its reference tensor.
+    """Returns the largest difference, relative to the largest magnitude of the reference tensor.
 
-    Infinite where number, dtype, shape, an integer, or the place of a NaN or an infinity differs.
+    Infinite if number, dtype, shape, an integer, or the position of a NaN or infinity differs.
     """
     if len(results) != len(expected):
         return float("inf")
@@ -285,7 +283,7 @@ def _error(result: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _reasons(records: list[GraphRecord]) -> str:
-    """Why calls run eagerly, each op and reason once; and why Python left the graph."""
+    """Returns reasons for eager calls, each op and reason once, and for graph breaks."""
     eager = dict.fromkeys(
         f"{node.op}: {node.reason}" for record in records for node in record.eager
     )
@@ -295,8 +293,8 @@ def _reasons(records: list[GraphRecord]) -> str:
     return "; ".join(found[:_SHOWN_REASONS]) + rest
 
 
-# ``python -m npu_compiler.suite.measurement DEVICE SEED`` is the child: it takes names and draws,
-# and answers each with a row.
+# ``python -m npu_compiler.suite.measurement DEVICE SEED`` runs the child: it reads names and draws,
+# and writes a row for each.
 
 _SHOWN = 600
 
@@ -313,8 +311,8 @@ def run_all(
 ) -> list[Measurement]:
     """Measures architectures in children; returns the rows in the order given.
 
-    Every architecture is measured with each of `draws` (of sizes). `on_row` is called with each row
-    when it is there, by one thread at a time; `jobs` are children at a time.
+    Every architecture is measured with each of `draws`. `on_row` is called with each row when it is
+    ready, by one thread at a time. `jobs` is the number of parallel children.
     """
     every = [(architecture, draw) for architecture in architectures for draw in draws]
     rows: dict[tuple[str, int | None], Measurement] = {}
@@ -336,7 +334,7 @@ def run_all(
 
 def make_child(*, device: str, seed: int, timeout_s: float) -> Child:
     """Returns a child that measures architectures; see run_all."""
-    # A program from a former run would hide what compiling takes.
+    # A cached program would hide the compile time.
     environment = {"NPU_COMPILE_CACHE_SIZE_MB": "0"}
     name = __spec__.name
     return Child(name, device, str(seed), timeout_s=timeout_s, environment=environment)
@@ -350,7 +348,7 @@ def measure_in(
     device: str,
     timeout_s: float,
 ) -> Measurement:
-    """Measures one architecture in a child; however that ends, there is a row."""
+    """Measures one architecture in a child; always returns a row."""
     child.give([architecture.name, draw])
     answer = child.answer()
     if answer is not None and "row" in answer:
@@ -370,7 +368,7 @@ def _end_of(child: Child, timeout_s: float) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """The child: takes names and draws, answers with rows."""
+    """Runs the child: reads names and draws, writes rows."""
     device, seed = arguments
 
     def reply(case: tuple[str, int | None], say: Say) -> None:
@@ -381,7 +379,7 @@ def main(arguments: list[str]) -> None:
         try:
             row = measure(find(name), device=device, seed=int(seed), draw=draw)
             answer = {"row": row.to_json()}
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is a row
+        except Exception as error:  # noqa: BLE001  # every failure becomes a row
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
         say(answer)
 

@@ -30,14 +30,14 @@ __all__ = [
     "write_csv",
 ]
 
-# The page of the documentation is made in page.py.
+# Rows and a summary for the terminal, and CSV.
 
 HEADER = ("model", "family", "breaks", "graphs", "programs", "lowered", "error", "compile s", "")
 _WIDTHS = (30, 18, 6, 6, 8, 12, 8, 9, 0)
 
 
 def cells(row: Measurement) -> tuple[str, ...]:
-    """A measurement as the cells of one line, under HEADER."""
+    """Returns a measurement as the cells of one line, under HEADER."""
     name = row.name if row.draw is None else f"{row.name}, draw {row.draw}"
     if not row.finished:
         return (name, row.family, "", "", "", "", "", "", verdict(row))
@@ -55,7 +55,7 @@ def cells(row: Measurement) -> tuple[str, ...]:
 
 
 def verdict(row: Measurement) -> str:
-    """Whether a model is right and whole, and why not."""
+    """Returns whether a model is right and whole, with reasons if not."""
     if not row.finished:
         return f"{'left out' if row.is_left_out else 'FAILED'}: {row.detail}"
     if row.false_alarm:
@@ -68,13 +68,13 @@ def verdict(row: Measurement) -> str:
 
 
 def row_line(values: Sequence[str]) -> str:
-    """Cells as a line of fixed columns."""
+    """Returns cells as a line of fixed columns."""
     padded = (value.ljust(width) for value, width in zip(values, _WIDTHS, strict=True))
     return " ".join(padded).rstrip()
 
 
 def summary(rows: Sequence[Measurement]) -> str:
-    """How many are right and how many are whole."""
+    """Returns the numbers of right and of whole models."""
     left_out = sum(row.is_left_out for row in rows)
     rows = [row for row in rows if not row.is_left_out]
     right = sum(row.is_right for row in rows)
@@ -97,7 +97,7 @@ def write_csv(rows: Iterable[Measurement], file: Path) -> None:
 
 
 def read_csv(file: Path) -> list[Measurement]:
-    """The measurements that `write_csv` wrote."""
+    """Reads the measurements that `write_csv` wrote."""
     with file.open(newline="", encoding="utf-8") as stream:
         return [_measurement(line) for line in csv.DictReader(stream)]
 
@@ -112,7 +112,7 @@ def _measurement(line: dict[str, str]) -> Measurement:
     return Measurement(**{**values, "finished": line["finished"] == "True"})
 
 
-# The table for a terminal is in report.py.
+# The page of the documentation.
 
 _VERSIONS = ("torch", "transformers", "openvino", "npu-compiler", "npu-runtime")
 _WHAT = (
@@ -130,17 +130,17 @@ _WHAT = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page says of the run that it is made from."""
+    """Facts about the run on a page."""
 
     date: str  # of the run, as in ``2026-11-20``
-    command: str  # as it was typed
+    command: str  # the command line
     versions: str  # one line
-    driver: str  # that of the runtime, and its device
-    note: str = ""  # what a reader must know of this run beside the rest
+    driver: str  # the runtime's driver, and its device
+    note: str = ""  # further remarks on this run
 
     @classmethod
     def of_this_machine(cls, arguments: Sequence[str]) -> Facts:
-        """The facts of a run of now and here."""
+        """Returns the facts of a run now on this machine."""
         device = torch.npu.get_device_properties(0)  # type: ignore[attr-defined]
         return cls(
             date=datetime.now(tz=UTC).date().isoformat(),
@@ -151,7 +151,7 @@ class Facts:
 
 
 def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
-    """The page as Markdown; the same for the same arguments."""
+    """Returns the page as Markdown; deterministic."""
     right = sum(row.is_right for row in rows)
     whole = sum(row.is_whole for row in rows)
     families = dict.fromkeys(row.family for row in rows)
@@ -183,7 +183,7 @@ def model_coverage_page(rows: Sequence[Measurement], facts: Facts) -> str:
 
 
 def draws_section(rows: Sequence[Measurement], facts: Facts) -> str:
-    """A section of that page, of a run with draws of sizes; the same for the same arguments."""
+    """Returns a section of that page for a run with draws of sizes; deterministic."""
     families = dict.fromkeys(row.family for row in rows)
     lines = [
         f"- Command: `{facts.command}`, {facts.date}",
@@ -243,7 +243,7 @@ def _table(rows: Sequence[Measurement]) -> Iterator[str]:
 
 
 def _exceptions(rows: Sequence[Measurement]) -> list[str]:
-    """Models that are wrong, did not finish, or are cut, with the reasons."""
+    """Returns the models that are wrong, unfinished or not whole, with reasons."""
     found = []
     for row in rows:
         if row.is_whole:

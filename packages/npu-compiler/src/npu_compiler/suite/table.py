@@ -1,4 +1,4 @@
-"""All architectures of the suite, and their families, in the order in which they are shown."""
+"""All architectures of the suite and their families, in display order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(row.family for row in ARCHITECTURES))
 
-# Tried and not among the rows -> why. The page lists them, so that the counts are not read as all.
+# Architectures that were tried and left out -> reason. The page lists them, so that the counts are
+# not read as all.
 LEFT_OUT: dict[str, str] = {
     "paligemma": "differs from eager by 7e-2, by as much with torch's own backend aot_eager; where "
     "in between is not known",
@@ -49,10 +50,10 @@ LEFT_OUT: dict[str, str] = {
 
 
 def find(name: str) -> Architecture:
-    """Returns the architecture of that name, of transformers or of timm.
+    """Returns the architecture with a name, of transformers or timm.
 
     Raises:
-        SuiteError: [suite-name] there is none; names that are spelt alike are quoted.
+        SuiteError: [suite-name] if there is none; the message has similar names.
     """
     rows = ARCHITECTURES + timm_models.ARCHITECTURES
     for row in rows:
@@ -64,9 +65,9 @@ def find(name: str) -> Architecture:
 def select(
     names: Iterable[str] = (), family: str | None = None, *, is_timm: bool = False
 ) -> tuple[Architecture, ...]:
-    """Returns the architectures of these names, or of a family, or all of transformers or timm.
+    """Returns the architectures with these names, of a family, or all of transformers or timm.
 
-    Raises [suite-name] for a name or family that is not known.
+    Raises [suite-name] for an unknown name or family.
     """
     if family is not None and family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)

@@ -1,1 +1,1 @@
-"""The architectures of the suite, a module for each family."""
+"""The architectures of the suite, one module per family."""

@@ -1,7 +1,7 @@
-"""What an architecture of the suite is, how its model is built, and the inputs that several share.
+"""Architectures of the suite: rows, construction of models, and shared inputs.
 
-The rows are in one file per family beside this one, and all of them in table.py. transformers is
-imported when a model is built and not before: the table itself can be read without it.
+The rows are in one file per family in this folder, and all of them in table.py. transformers is
+imported only when a model is built: the table does not need it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GAIN = 1.4
 _CONSTANT = 1e-6
 _CHANNELS = 64
 
-# Settings that models with an encoder and a decoder share, whatever they read.
+# Settings of all models with an encoder and a decoder.
 ENCODER_DECODER: dict[str, Any] = {
     "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
@@ -56,7 +56,7 @@ ANSWER_TOKENS: dict[str, Any] = {
     "eos_token_id": 2, "decoder_start_token_id": 1,
 }  # fmt: skip
 
-# How configurations name them.
+# Their names in configurations.
 _HEADS = frozenset(
     {
         *("attention_heads", "decoder_attention_heads", "decoder_num_attention_heads", "n_head"),
@@ -75,11 +75,11 @@ class Sizes:
     """Sizes of a model's inputs."""
 
     batch: int = 2  # rows
-    heads: int = 4  # of an attention with 64 channels, where a configuration gives it 4
+    heads: int = 4  # of an attention with 64 channels, if a configuration gives it 4
     length: int = 16  # tokens of a text
     answer: int = 7  # tokens of an answer
     image: int = IMAGE  # height and width of an image in pixels; patches are 16
-    samples: int = 4000  # of a waveform; 105 and 40 more for each frame after the first
+    samples: int = 4000  # of a waveform: 105, and 40 for each frame after the first
 
 
 USUAL = Sizes()
@@ -87,17 +87,17 @@ _sizes: contextvars.ContextVar[Sizes] = contextvars.ContextVar("sizes", default=
 
 
 def drawn() -> Sizes:
-    """The sizes of the model that is being made."""
+    """The sizes of the model being built."""
     return _sizes.get()
 
 
 def coinciding(seed: int) -> Sizes:
-    """Draws sizes that meet those of the models, whose attention has 64 channels.
+    """Draws sizes that coincide with sizes of the models, whose attention has 64 channels.
 
-    Of three draws that follow each other, one has as many tokens as heads and rows, one besides as
-    many channels of a head, and one as many tokens as channels of a head.
+    Of three consecutive draws, one has equal numbers of tokens, heads and rows; in one, head
+    channels are equal to these as well; and one has as many tokens as head channels.
     """
-    draw = random.Random(seed).choice  # no secret
+    draw = random.Random(seed).choice  # not cryptographic
     heads, length = ((4, 4), (8, 8), (4, 16))[seed % 3]
     either = (heads, _CHANNELS // heads)
     return Sizes(
@@ -114,28 +114,27 @@ def coinciding(seed: int) -> Sizes:
 class Architecture:
     """One row of the suite."""
 
-    # As transformers' `model_type`, with what tells two forms apart behind it; or as timm's
-    # variant.
+    # transformers' `model_type`, with a suffix to distinguish variants; or timm's variant.
     name: str
     family: str  # one of npu_compiler.suite.table.FAMILIES, or timm
-    # Makes the model, with weights drawn from torch's generator.
+    # Builds the model, with weights from torch's generator.
     build: Callable[[], torch.nn.Module]
-    inputs: Inputs  # makes its keyword arguments, on the CPU, from the same generator
+    inputs: Inputs  # creates its keyword arguments, on the CPU, from the same generator
 
 
 def make(
     architecture: Architecture, *, seed: int = 0, sizes: Sizes = USUAL
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Builds a model in evaluation mode and its inputs, the same for one seed.
+    """Builds a model in evaluation mode and its inputs, deterministic for a seed.
 
-    Parameters that transformers starts as a constant (biases, scales of norms, layer scales) get
-    normal noise: a wrong bias would not show where all of them are zero. Weights that it starts
-    smaller are scaled to a standard deviation of 1.4 / sqrt(fan-in): in small models the input
-    would fade on its way to the output, and nothing on that way would show.
+    Parameters that transformers initializes to a constant (biases, scales of norms, layer scales)
+    get normal noise: a wrong bias would not be detected if all are zero. Weights with a smaller
+    standard deviation are scaled to 1.4 / sqrt(fan-in): in small models the signal would vanish,
+    and errors with it.
 
     Raises:
-        SuiteError: [suite-transformers] transformers is missing, or lacks the architecture;
-            [suite-timm] timm is missing.
+        SuiteError: [suite-transformers] if transformers is missing, or lacks the architecture;
+            [suite-timm] if timm is missing.
     """
     torch.manual_seed(seed)
     token = _sizes.set(sizes)
@@ -165,11 +164,11 @@ def _enliven(name: str, parameter: torch.Tensor) -> None:
         if spread < wanted:
             parameter.mul_(wanted / spread)
     elif name.endswith("weight") and spread + abs(middle) < _NOISE:
-        parameter.add_(1.0)  # the scale of a norm, which some models start around 0
+        parameter.add_(1.0)  # the scale of a norm, which some models initialize around 0
 
 
 def rows(family: str, inputs: Callable[[], dict[str, Any]]) -> Callable[..., Architecture]:
-    """Returns what makes the rows of a family, of the arguments of from_config and their inputs."""
+    """Returns a function that builds a family's rows from arguments of from_config and inputs."""
 
     def row(
         name: str, model: str, config: str, inputs: Any = inputs, **settings: Any
@@ -180,12 +179,12 @@ def rows(family: str, inputs: Callable[[], dict[str, Any]]) -> Callable[..., Arc
 
 
 def from_config(model: str, config: str, **settings: Any) -> Callable[[], torch.nn.Module]:
-    """Returns what builds a model of a transformers class from a configuration of another.
+    """Returns a function that builds a transformers model from its configuration class.
 
     Args:
         model: name of the model's class, such as "BertModel".
         config: name of the configuration's class, such as "BertConfig".
-        settings: the configuration's arguments; a nested configuration is a dict.
+        settings: arguments of the configuration; a nested configuration is a dict.
     """
 
     def build() -> torch.nn.Module:
@@ -197,7 +196,7 @@ def from_config(model: str, config: str, **settings: Any) -> Callable[[], torch.
 
 
 def _of_this_draw(settings: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with images and heads of the sizes that are drawn."""
+    """Returns a configuration with the drawn sizes of images and heads."""
     sizes = _sizes.get()
     if sizes is USUAL:
         return settings
@@ -235,35 +234,35 @@ def _of_transformers(name: str) -> Any:
 
 
 def text() -> dict[str, torch.Tensor]:
-    """Token ids and a mask of ones, (batch, length) int64."""
+    """Returns token ids and a mask of ones, (batch, length) int64."""
     ids = torch.randint(3, VOCABULARY, (_sizes.get().batch, _sizes.get().length))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def padded() -> dict[str, torch.Tensor]:
-    """As `text`, with the last quarter of the first row's tokens masked."""
+    """Returns `text` with the last quarter of the first row's tokens masked."""
     inputs = text()
     inputs["attention_mask"][0, -(_sizes.get().length // 4) :] = 0
     return inputs
 
 
 def image() -> dict[str, torch.Tensor]:
-    """Images, (batch, 3, image, image) float32."""
+    """Returns images, (batch, 3, image, image) float32."""
     size = _sizes.get().image
     return {"pixel_values": torch.randn(_sizes.get().batch, 3, size, size)}
 
 
 def waveform() -> dict[str, torch.Tensor]:
-    """Sounds, (batch, samples) float32."""
+    """Returns waveforms, (batch, samples) float32."""
     return {"input_values": torch.randn(_sizes.get().batch, _sizes.get().samples)}
 
 
 def answer() -> dict[str, torch.Tensor]:
-    """Token ids of an answer, (batch, answer) int64."""
+    """Returns token ids of an answer, (batch, answer) int64."""
     shape = (_sizes.get().batch, _sizes.get().answer)
     return {"decoder_input_ids": torch.randint(3, VOCABULARY, shape)}
 
 
 def translation() -> dict[str, torch.Tensor]:
-    """As `padded`, with an answer."""
+    """Returns `padded` with an answer."""
     return {**padded(), **answer()}

@@ -1,4 +1,4 @@
-"""Audio: encoders of waveforms and spectrograms, and recognition of speech."""
+"""Audio models: encoders of waveforms and spectrograms, and speech recognition."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _row = rows("audio", waveform)
 
 
 def _spectrogram() -> dict[str, torch.Tensor]:
-    """(2, 64 frames, 32 bands) float32."""
+    """Returns (2, 64 frames, 32 bands) float32."""
     return {"input_values": torch.randn(2, 64, 32)}
 
 
 def _recognition() -> dict[str, torch.Tensor]:
-    """(batch, 32 bands, 64 frames) float32 and an answer."""
+    """Returns (batch, 32 bands, 64 frames) float32 and an answer."""
     ids = answer()
     return {"input_features": torch.randn(len(ids["decoder_input_ids"]), 32, 64), **ids}
 
 
 def _frames() -> dict[str, torch.Tensor]:
-    """(batch, 64 frames, 32 bands) float32."""
+    """Returns (batch, 64 frames, 32 bands) float32."""
     return {"input_features": torch.randn(drawn().batch, 64, 32)}
 
 
@@ -47,7 +47,7 @@ def _translation() -> dict[str, torch.Tensor]:
 
 
 def _moonshine() -> dict[str, torch.Tensor]:
-    """Sounds of as many frames as a text has tokens, and an answer."""
+    """Returns waveforms with as many frames as a text has tokens, and an answer."""
     samples = 127 + 384 * (drawn().length + 1)
     return {"input_values": torch.randn(drawn().batch, samples), **answer()}
 

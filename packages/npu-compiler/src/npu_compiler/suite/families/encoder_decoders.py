@@ -1,4 +1,4 @@
-"""Encoder-decoders of text, and one that reads text from images."""
+"""Encoder-decoders of text, and one that recognizes text in images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _row = rows("encoder-decoder", translation)
 
 
 def _reading() -> dict[str, torch.Tensor]:
-    """Images and an answer."""
+    """Returns images and an answer."""
     return {**image(), **answer()}
 
 

@@ -1,4 +1,4 @@
-"""Text and images together: two towers that are compared, and language models that see."""
+"""Models of text and images: two-tower models, and vision-language models."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _row = rows("multimodal", padded)
 
 
 def _pair() -> dict[str, torch.Tensor]:
-    """Texts and images, as many of each."""
+    """Returns equal numbers of texts and images."""
     return {**padded(), **image()}
 
 
 def _two_towers() -> dict[str, torch.Tensor]:
-    """Texts whose rows end in the token that CLIP pools at, the first before its mask; images."""
+    """Returns texts that end in CLIP's pooling token (before a mask), and images."""
     inputs = _pair()
     inputs["input_ids"][:, -1] = 2
     inputs["input_ids"][0, int(inputs["attention_mask"][0].sum()) - 1] = 2
@@ -40,7 +40,7 @@ def _two_towers() -> dict[str, torch.Tensor]:
 
 
 def _caption() -> dict[str, torch.Tensor]:
-    """Texts with a place for each patch of 16 by 16 pixels, and images."""
+    """Returns texts with a placeholder for each patch of 16 by 16 pixels, and images."""
     pixels = image()["pixel_values"]
     patches = (pixels.shape[-1] // 16) ** 2
     ids = torch.randint(3, 90, (len(pixels), patches + 8))

@@ -1,4 +1,4 @@
-"""Decoders of text: causal language models, mixtures of experts, and recurrent states."""
+"""Text decoders: causal language models, mixtures of experts, and recurrent models."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ARCHITECTURES = (
     _other("ctrl", "CTRLLMHeadModel", "CTRLConfig", dff=128, **_OLD_SIZES, **_TOKENS),
 )
 
-# Each token goes through a few of many feed-forward nets.
+# Mixtures of experts.
 
 _ROUTED: dict[str, Any] = {**DECODER, "num_experts": 4, "num_experts_per_tok": 2}
 _LOCAL: dict[str, Any] = {**DECODER, "num_local_experts": 4, "num_experts_per_tok": 2}
@@ -204,7 +204,7 @@ MIXTURES = (
     ),
 )
 
-# With a recurrent state, alone and mixed with attention.
+# Recurrent models, and hybrids with attention.
 
 _MAMBA: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "conv_kernel": 4, **_TOKENS,

@@ -1,6 +1,6 @@
-"""timm's models by their published definitions, with random weights: one small variant a family.
+"""timm's models by their published definitions, with random weights: one small variant per family.
 
-They are measured on request alone (``--timm``), and timm is imported when one is built.
+They are measured only on request (``--timm``), and timm is imported when one is built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ARCHITECTURES", "FAMILY"]
 
 FAMILY = "timm"
 
-# Their classes are built for one size of image.
+# These are built for one image size.
 _SIZED = (
     "vit_tiny_patch16_224",
     "deit_tiny_distilled_patch16_224",
@@ -88,7 +88,7 @@ _FREE = (
     "lowformer_b0",
 )
 
-# Keeps the ops that it declares.
+# Keeps the declared ops alive.
 _declared: list[torch.library.Library] = []
 
 
@@ -102,7 +102,7 @@ def _row(variant: str, *, is_sized: bool) -> Architecture:
 
 
 def _images() -> dict[str, torch.Tensor]:
-    """Images of twice the usual height and width, since many of the models shrink them by 32."""
+    """Returns images of twice the usual height and width: many of the models downsample by 32."""
     size = 2 * drawn().image
     return {"x": torch.randn(drawn().batch, 3, size, size)}
 
@@ -125,7 +125,7 @@ def _timm() -> Any:
     except RuntimeError as failure:
         if "torchvision::" not in str(failure):
             raise
-    # torchvision is built for another torch and cannot load its ops. The models call none of them.
+    # torchvision is built for another torch and cannot load its ops, which the models do not call.
     ops: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         ops.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

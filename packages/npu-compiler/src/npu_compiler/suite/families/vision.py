@@ -1,4 +1,4 @@
-"""Vision: convolutional nets, transformers over patches, and both together."""
+"""Vision models: convolutional nets, transformers over patches, and hybrids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATCHES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "image_size": IMAGE, "patch_size": 16,
 }  # fmt: skip
-# Four stages, as most nets with stages want them.
+# Four stages, as in most nets with stages.
 _STAGES: dict[str, Any] = {"hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1]}
 _PYRAMID: dict[str, Any] = {**_STAGES, "num_attention_heads": [1, 2, 2, 4]}
 _CVT: dict[str, Any] = {
