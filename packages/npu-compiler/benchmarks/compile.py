@@ -1,20 +1,21 @@
-"""Latency of compiled models: eager, Inductor, OpenVINO's own backend, and ours, in one table.
+"""Compares the latency of compiled models: eager, Inductor, OpenVINO's backend and npu.
 
-Run from the root of the repository, on a machine that does nothing else:
+Run from the root of the repository, on an idle machine:
 
     NPU_COMPILE_CACHE_SIZE_MB=0 python packages/npu-compiler/benchmarks/compile.py --batches 1,8
 
-(with the cache off the first call of ours compiles). What the comparison with torch, checks of
-indices and NaN cost: `--contenders "npu,npu unchecked" --first-rounds 4`. A short run:
+Without the cache, the first call compiles. The cost of verification, index checks and NaN is shown
+by `--contenders "npu,npu unchecked" --first-rounds 4`. A short run:
 `--models bert,vit --contenders eager,npu --rounds 10`.
-The models have random weights and about the sizes of their first published versions, in float32;
-with `--sizes suite` those of npu_compiler.suite, which are so small that a call's cost outside of
-the kernels decides. "openvino" is OpenVINO's own backend with aot_autograd, "openvino by graph" the
-same without.
-Calls of the contenders alternate, so that a change of the machine's speed meets all of them; the
-figure is the median over the rounds. A contender that is wrong is marked so and gets no ratio.
-The limit is arithmetic: "of peak" is the rate of a model's products, convolutions and attention
-over that of a convolution of 256 channels by oneDNN in float32.
+
+The models are float32 with random weights, and about as large as their first published versions.
+With `--sizes suite` they are those of npu_compiler.suite, which are so small that the overhead of a
+call dominates. "openvino" is OpenVINO's backend with aot_autograd, "openvino by graph" without.
+
+Calls of the contenders alternate, so that changes of the machine's speed affect all of them; the
+figure is the median of the rounds. A wrong contender is marked and has no ratio. "of peak" is the
+rate of a model's products, convolutions and attention, relative to a float32 convolution of 256
+channels by oneDNN.
 """
 
 from __future__ import annotations
@@ -136,12 +137,12 @@ CONTENDERS: dict[str, Callable[[torch.nn.Module], Any]] = {
 }  # fmt: skip
 
 
-# Sixteen of npu_compiler.suite; it has other forms of some of the above.
+# Sixteen models of npu_compiler.suite; some are other forms of the above.
 SUITE_MODELS = tuple({"t5": "t5_encoder", "deit": "dinov2"}.get(name, name) for name in MODELS)
 
 
 def build(name: str, batch: int, sizes: str) -> tuple[torch.nn.Module, Inputs]:
-    """Makes a model in evaluation mode and inputs of a batch size."""
+    """Builds a model in evaluation mode and inputs of a batch size."""
     torch.manual_seed(0)
     if sizes == "published":
         model, inputs = MODELS[name](batch)
@@ -185,7 +186,7 @@ def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
             call()
     for _ in range(rounds):
         for name, call in calls.items():
-            # The contender before left its caches and spinning threads: one call to settle.
+            # One call to settle caches and spinning threads of the contender before.
             call()
             started = time.perf_counter()
             call()
@@ -194,7 +195,7 @@ def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
 
 
 def peak_gflops() -> float:
-    """The rate of a convolution that suits oneDNN, the best of twenty: products are slower here."""
+    """Returns the rate of a convolution, the best of twenty; products are slower here."""
     image = torch.randn(16, 256, 14, 14).to(memory_format=torch.channels_last)
     kernel = torch.randn(256, 256, 3, 3).to(memory_format=torch.channels_last)
     times = []
@@ -206,7 +207,7 @@ def peak_gflops() -> float:
 
 
 def count_gflop(model: torch.nn.Module, inputs: Inputs) -> float:
-    """Arithmetic of products, convolutions and attention in one call."""
+    """Counts the arithmetic of products, convolutions and attention in one call."""
     with FlopCounterMode(display=False) as counter:
         model(**inputs)
     return float(counter.get_total_flops() / 1e9)
@@ -258,7 +259,7 @@ def main() -> None:
     logs: dict[str, list[float]] = {}
     with torch.no_grad():
         small = torch.nn.Linear(4, 4)
-        for contender in contenders:  # imports are no part of a first call
+        for contender in contenders:  # imports are not part of a first call
             CONTENDERS[contender](small)(torch.randn(2, 4))
         for name in names:
             for batch in map(int, arguments.batches.split(",")):
@@ -267,7 +268,7 @@ def main() -> None:
                 limit_ms = count_gflop(model, inputs) / peak * 1e3
                 calls, first_s, errors = prepare(model, inputs, contenders)
                 for turn in range(1, arguments.first_rounds):
-                    # The other way round: who compiles first warms caches for who comes next.
+                    # Reversed, because the first to compile warms caches for the next.
                     order = contenders[::-1] if turn % 2 else contenders
                     _, again_s, _ = prepare(model, inputs, order)
                     first_s = {one: min(first_s[one], again_s[one]) for one in first_s}

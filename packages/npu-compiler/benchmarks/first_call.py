@@ -1,17 +1,17 @@
-"""First results of npu, OpenVINO's backend, Inductor and others in new processes, cold and warm.
+"""Measures first results of npu, OpenVINO's backend, Inductor and others, cold and warm.
 
-Run from the root of the repository, on a machine that does nothing else:
+Run from the root of the repository, on an idle machine:
 
     python packages/npu-compiler/benchmarks/first_call.py --rounds 3
 
-Each figure is of a process of its own. "cold" is the first call with an empty cache, "warm" the
-first call of a second process with the cache that the first left; OpenVINO's backend keeps none by
-default. "npu_compiler.compile" compiles the module in place; "npu_compiler.load" loads an exported
-folder, in a process without torch. Imports of torch, transformers and OpenVINO's integration, and
-the model's construction, come before the clock starts; imports that a first call causes are in it.
-"cpu" is the processor time of the process and its children, which other work on the machine
-disturbs less. Contenders take turns, and the figure is the median of the rounds. A short run:
-`--models vit --contenders npu,openvino --rounds 1`.
+Each figure is from a new process. "cold" is the first call with an empty cache, "warm" the first
+call of a second process with the first one's cache; OpenVINO's backend has none by default.
+"npu_compiler.compile" compiles the module in place; "npu_compiler.load" loads an exported folder,
+in a process without torch. Imports of torch, transformers and OpenVINO's integration, and the
+model's construction, are not timed; imports during the first call are. "cpu" is the processor time
+of the process and its children, which other work on the machine affects less. Contenders alternate,
+and the figure is the median of the rounds. A short run: `--models vit --contenders npu,openvino
+--rounds 1`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _unet() -> tuple[Any, dict[str, Any]]:
         return nn.Sequential(*layers)
 
     class UNet(nn.Module):
-        """Four levels down and up again, with the values of each level beside its way up."""
+        """A U-Net with four levels and skip connections."""
 
         def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256)) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def _unet() -> tuple[Any, dict[str, Any]]:
 
 def _of_compile(name: str) -> Callable[[], tuple[Any, dict[str, Any]]]:
     def build() -> tuple[Any, dict[str, Any]]:
-        from compile import MODELS as published  # beside this file
+        from compile import MODELS as published  # next to this file
 
         return published[name](1)
 
@@ -99,7 +99,7 @@ def _timed(call: Callable[[], Any]) -> dict[str, float]:
 
 
 def first_result(contender: str, name: str, folder: str) -> dict[str, float]:
-    """Makes one first result in this process; returns its time."""
+    """Computes a first result in this process; returns its time."""
     if contender == "npu_compiler.load":
         import numpy as np
 
@@ -127,7 +127,7 @@ def first_result(contender: str, name: str, folder: str) -> dict[str, float]:
 
 
 def export(name: str, folder: Path) -> None:
-    """Exports a model, with its inputs beside it."""
+    """Exports a model, with its inputs next to it."""
     import numpy as np
 
     import npu_compiler

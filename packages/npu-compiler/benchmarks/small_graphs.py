@@ -1,13 +1,12 @@
-"""A two-layer MLP from tensor to tensor: eager, Inductor, OpenVINO's program and our own kernels.
+"""Measures a two-layer MLP from tensor to tensor: eager, Inductor, OpenVINO and kernel programs.
 
-Run from the root of the repository, on a machine that does nothing else:
+Run from the root of the repository, on an idle machine:
 
     python packages/npu-compiler/benchmarks/small_graphs.py
 
-"guards" is the same call with a backend that returns a ready result: what dynamo costs every
-backend. "chosen" is which of the two targets the compiler takes by itself; see
-npu_compiler.graph_compiler.targets, whose bounds come from this table. Calls alternate in blocks; a
-figure is the least of the blocks, in microseconds.
+"guards" is the same call with a backend that returns a ready result: dynamo's cost for every
+backend. "chosen" is the compiler's default target; npu_compiler.graph_compiler.targets has bounds
+from this table. Calls alternate in blocks; a figure is the minimum of the blocks, in microseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def mlp(width: int) -> nn.Module:
 
 
 def calls_for(width: int, rows: int) -> tuple[dict[str, Callable[[], Any]], str]:
-    """The ways to run one model, ready to be called, and what the compiler chooses."""
+    """Returns the ways to run one model, ready to call, and the compiler's choice."""
     torch._dynamo.reset()
     x, calls = torch.randn(rows, width), {}
     calls["eager"] = partial(mlp(width), x)

@@ -1,14 +1,14 @@
-"""Steps of training: losses of compiled steps beside eager's, and time per step as a ratio.
+"""Measures training steps: losses of compiled and eager steps, and the ratio of their times.
 
-Run from the root of the repository, on a machine that does nothing else:
+Run from the root of the repository, on an idle machine:
 
     python packages/npu-compiler/benchmarks/training.py --steps 20
 
-`--models mnist --steps 5` is a short run. Three models with random weights and random data: a
+`--models mnist --steps 5` is a short run. Three models have random weights and random data: a
 convolutional net for images of MNIST's size, ResNet-50, and BERT with a classifier; SGD in float32.
-Both sides start from the same weights and see the same batches. "difference" is the largest of the
-losses, relative to eager's. Steps of both sides alternate, so that a change of the machine's speed
-meets both; the figure is the median, without the first step, which compiles.
+Both sides start from the same weights and get the same batches. "difference" is the largest
+relative difference of the losses. Steps of both sides alternate, so that changes of the machine's
+speed affect both; the figure is the median without the first step, which compiles.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Net(nn.Module):
 
 
 class Classified(nn.Module):
-    """A model of transformers with labels; returns its loss."""
+    """A transformers model with labels, which returns its loss."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Side:
         self._optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
     def step(self, batch: Batch) -> None:
-        """One step: forward, backward, update."""
+        """Runs one step: forward, backward, update."""
         started = time.perf_counter()
         self._optimizer.zero_grad()
         loss = self._call(**batch)
@@ -119,7 +119,7 @@ class Side:
 
 
 def run(name: str, steps: int) -> Iterator[str]:
-    """Trains one model on both sides and says how they compare."""
+    """Trains one model on both sides and prints the comparison."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, batch, rate = MODELS[name]()

@@ -23,7 +23,7 @@ __all__ = ["compile_captured", "graph_program", "write_graph_blobs"]
 def graph_program(
     name: str, captured: Captured, calibration: Iterable[Any] | None = None
 ) -> GraphProgram:
-    """Returns a captured module as a vendor's compiler takes it; [export-input] as tensors_of."""
+    """Returns a captured module as program for a vendor's compiler; errors as in tensors_of."""
     calls = [captured.tensors_of(*call_arguments(call)) for call in calibration or ()]
     constants = {key: tensor.detach().cpu() for key, tensor in captured.constants.items()}
     module = captured.program.graph_module
@@ -33,7 +33,7 @@ def graph_program(
 def compile_captured(
     program: GraphProgram, target: Target
 ) -> tuple[TargetReport | None, list[str]]:
-    """Returns the compiler's report, or None and the calls that it is known to refuse."""
+    """Returns the compiler's report, or None and the calls known to be refused."""
     config = CompilerConfig(target=target.number)
     refused = [
         f"{op_name(node.target)} ({node_place(node)}): {reason}"
@@ -55,9 +55,9 @@ def write_graph_blobs(
     skip_refused: bool,
     tell: Callable[[float, str], None],
 ) -> tuple[AheadBlob, ...]:
-    """Compiles a program for targets whose compilers take graphs; as write_blobs.
+    """Compiles a program for targets whose compilers accept graphs, like write_blobs.
 
-    A page beside each blob has what runs it on a board.
+    A page next to each blob explains how to run it on a board.
     """
     records = []
     for done, target in enumerate(targets):

@@ -370,7 +370,7 @@ class _Run:
         self.end = ("silent", "an index out of range raises nothing, as it does eagerly")
 
     def _times(self) -> int:
-        """Compares several calls; only the first has fresh buffers, which calls may write."""
+        """Returns the number of calls to compare; only the first has fresh buffers."""
         graph = self._inside
         if not graph.is_writing:
             return 2

@@ -1,4 +1,4 @@
-"""One captured graph, compiled at its first call, and again when its weights change."""
+"""A captured graph, compiled at its first call, and again when its weights change."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ __all__ = ["CompiledGraph"]
 
 _logger = logging.getLogger(__name__)
 
-# A weight that changed so often is being trained or swapped: from then on it is an input.
+# After this many changes, a weight is trained or swapped, and becomes an input.
 _REBUILDS = 2
-# Programs that stand in for wrong ones are judged as well, so often.
+# Maximum number of replacements of wrong programs, which are verified as well.
 _TRIALS = 4
 
 
 class CompiledGraph:
-    """A graph as AOTAutograd calls it: with one list of inputs, returning a sequence of outputs."""
+    """A compiled graph for AOTAutograd: takes one list of inputs, returns a sequence of outputs."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class CompiledGraph:
         rebuilds: int = 0,
         auto_kept: str = "",
     ) -> None:
-        """Takes a graph; nothing is compiled before the first call.
+        """Takes a graph; the first call compiles it.
 
         Args:
             graph_module: functional, with fake values in `meta["val"]`.
             kind: inference, forward or backward.
-            static_positions: inputs that are weights and buffers. Those that the graph does not
-                write to are frozen, in inference.
+            static_positions: inputs that are weights and buffers. In inference, those that the
+                graph does not write to are frozen.
             config: see CompilerConfig.
-            tuned: name of the candidate that was measured as the fastest.
-            on_ready: told what came of it, when it is compiled for the first time.
-            rebuilds: how often the graph was made ready before, with other weights.
+            tuned: name of the candidate that was fastest in tuning.
+            on_ready: called with the result of the first compilation.
+            rebuilds: number of earlier compilations, with other weights.
             auto_kept: see GraphRecord.
         """
-        # AOTAutograd's sign for the calling convention with one list. It stands on the object:
-        # the wrapper around backward graphs copies that and not the class.
+        # AOTAutograd's flag for the calling convention with one list. It is on the object, because
+        # the wrapper of backward graphs copies attributes of the object, not of the class.
         self._boxed_call = True
         self._module = graph_module
         self._placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
         self._kind = kind
         if kind != "inference":
-            config = replace(config, nan="propagate")  # a loss must show that training diverged
+            config = replace(config, nan="propagate")  # a loss must show divergence of training
         self._config = config
         self._name = next_graph_name()
         self._tuned = tuned
@@ -114,28 +114,28 @@ class CompiledGraph:
         self._refused: dict[str, str] = {}
         self._no_kernels: str | None = None
         self._kernel_programs: frozenset[str] = frozenset()
-        # Both are known once nothing is left to be judged; see Assembled.
+        # Both are known once everything is verified; see Assembled.
         self.is_one_program = False
         self.shortcut: Callable[[tuple[Any, ...]], Any] | None = None
         self._made: tuple[Plan, Assembled] | None = None
         self._passes: tuple[PassResult, ...] = ()
         self._failure = ""
-        # Programs take for granted that numbers are no larger than sizes are.
+        # Programs assume that symbolic numbers are not larger than sizes.
         self._numbers = lone_numbers(self._placeholders)
         self._retrials: tuple[ProgramTrial, ...] = ()
         self.classes: InputClasses | None = None
         try:
             self._passes = self._rewrite()
-        except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the passes
+        except Exception as failure:  # noqa: BLE001  # any error is a defect of the passes
             self._give_up(failure)
 
     def __call__(self, inputs: list[Any]) -> Any:
-        """Runs the graph on a list of inputs, which is emptied."""
+        """Runs the graph on a list of inputs, and clears the list."""
         if self._numbers and any(abs(inputs[p]) > LARGEST_NUMBER for p in self._numbers):
             arguments = tuple(inputs)
             inputs.clear()
             return self._captured(*arguments)
-        # In this order: another thread may make programs meanwhile, and sets these the other way.
+        # In this order, because another thread may compile meanwhile, and sets these in reverse.
         is_untried = self._trial is not None
         frozen = self._frozen
         run = self._run
@@ -170,7 +170,7 @@ class CompiledGraph:
     def _looked_at(
         self, classes: InputClasses, run: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> Any:
-        """Runs the graph, and compares it once more if its inputs are of a new class."""
+        """Runs the graph; verifies it again if its inputs are of a new class."""
         started = time.perf_counter()
         if classes.is_due(arguments):
             with self._lock:
@@ -187,16 +187,16 @@ class CompiledGraph:
         return results
 
     def _drop_kernels(self) -> None:
-        """Has programs of the device made from now on, which a captured graph can hold."""
+        """Compiles programs of the device from now on, which a captured graph can hold."""
         with self._lock:
             if self._kernel_programs:
                 self._no_kernels = CAPTURED
                 self._forget()
 
     def _widened(self, arguments: tuple[Any, ...], error: IndexRangeError) -> Any:
-        """Runs the graph compiled for integers larger than former calls'.
+        """Runs the graph, recompiled for larger integers than in earlier calls.
 
-        Raises IndexRangeError if they are not, or inputs may have been written already.
+        Raises IndexRangeError if they are not larger, or if inputs may have been written already.
         """
         seen = bits_seen(self._placeholders, arguments)
         is_larger = any(bits > self._seen.get(name, 0) for name, bits in seen.items())
@@ -209,7 +209,7 @@ class CompiledGraph:
 
     @property
     def name(self) -> str:
-        """Of the graph, as in reports and traces."""
+        """Name of the graph in reports and traces."""
         return self._name
 
     def _rewrite(self) -> tuple[PassResult, ...]:
@@ -246,9 +246,9 @@ class CompiledGraph:
         ]
 
     def _make_ready(self, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compiles, also during a capture, which then hears of the weights in the programs."""
+        """Compiles, also during a capture, which then records the weights in the programs."""
         if is_capture_following() and self._freezable:
-            # Programs of a graph that follows weights hold none, and so they stay.
+            # Programs of a graph with weights as inputs hold no weights, so they stay valid.
             self._freezable, self._on_ready = [], None
             self._run = self._frozen = None
         if is_current_stream_capturing():
@@ -262,7 +262,7 @@ class CompiledGraph:
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         if self._run is not None:
             changed = self._frozen.changed(inputs) if self._frozen is not None else []
-            if not changed:  # another thread was faster
+            if not changed:  # another thread has finished first
                 return self._run
             self._run, self.shortcut, self.is_one_program = None, None, False
             self._rebuilds += 1
@@ -273,7 +273,7 @@ class CompiledGraph:
                     self._name,
                     len(changed),
                 )
-        # An inference tensor has no version to watch.
+        # Inference tensors have no version counter.
         frozen = {
             position: inputs[position]
             for position in self._freezable
@@ -282,10 +282,10 @@ class CompiledGraph:
         if self._config.check_indices:
             for name, bits in bits_seen(self._placeholders, inputs).items():
                 self._seen[name] = max(bits, self._seen.get(name, 0))
-        # Before any of them is read.
+        # Before any weight is read.
         watched = self._watch(frozen)
         if self._kind != "inference":
-            limit_spinning()  # gradients of weights are torch's between the programs
+            limit_spinning()  # gradients of weights are computed by torch between the programs
         with observe.span("compile", "graph", graph=self._name, kind=self._kind):
             plan, assembled = self._assembled(
                 {self._placeholders[p].name: tensor for p, tensor in frozen.items()}
@@ -313,7 +313,7 @@ class CompiledGraph:
     def _input_classes(
         self, frozen: Sequence[int], inputs: Sequence[Any], *, is_compared: bool
     ) -> InputClasses | None:
-        """What is looked at in later calls; None where nothing can be compared again."""
+        """Returns the input classes to watch in later calls; None if verification is over."""
         if not self._retrials or self._original is None or self._config.verify != "first":
             return None
         values = {
@@ -334,7 +334,7 @@ class CompiledGraph:
         return watch([*weights], [*weights.values()], names)
 
     def _tell(self, verdicts: Mapping[str, Verdict] | None = None) -> None:
-        """Publishes what was made, once it is known to be right, and forgets how."""
+        """Reports the verified compilation, and drops its intermediate state."""
         if self._made is None:
             return
         (plan, assembled), self._made = self._made, None
@@ -346,7 +346,7 @@ class CompiledGraph:
             self._on_ready = None
 
     def _tried(self, arguments: tuple[Any, ...]) -> Any:
-        """Runs what was not compared with torch so far, and compares it."""
+        """Runs and verifies unverified programs."""
         results: Any = None
         with self._lock:
             for _ in range(_TRIALS):
@@ -360,7 +360,7 @@ class CompiledGraph:
                 if is_settled or trial.writes:
                     return results
             else:
-                # What stands in for wrong programs is wrong as well; the results are torch's.
+                # The replacements of wrong programs are wrong as well; the results are torch's.
                 self._run_eagerly("its programs are wrong however it is cut", arguments)
                 return results
             return self._current(*arguments)
@@ -370,7 +370,7 @@ class CompiledGraph:
         return self._run(*arguments)
 
     def _conclude(self, trial: GraphTrial, outcome: Outcome, arguments: tuple[Any, ...]) -> bool:
-        """Takes note of a trial; False when other programs stand in for wrong ones."""
+        """Records a trial; returns False if wrong programs were replaced."""
         verdicts = {one.name: one.verdict for one in trial.programs if one.verdict is not None}
         report = WrongResults(
             self._name,
@@ -401,7 +401,7 @@ class CompiledGraph:
         return False
 
     def _settle(self) -> None:
-        """Nothing is left to be judged."""
+        """Ends verification."""
         if self._made is None:
             return
         _, assembled = self._made
@@ -410,14 +410,14 @@ class CompiledGraph:
             self.shortcut = assembled.shortcut(self._frozen and self._frozen.is_current)
 
     def _forget(self) -> None:
-        """Drops what was made: first the programs, since a call looks at the trial first."""
+        """Drops the compilation: programs first, since a call reads the trial first."""
         self._run = self.shortcut = None
         self._kernel_programs, self.is_one_program = frozenset(), False
         self._frozen = self._made = self._trial = self.classes = None
 
     def _run_eagerly(self, reason: str, arguments: tuple[Any, ...]) -> None:
-        """Gives up compiling this graph."""
-        # Not what passes made of it: they may be what is wrong.
+        """Stops compiling this graph."""
+        # Not the graph after passes, which may be the cause.
         self._module = self._captured
         nodes = self._module.graph.nodes
         self._refused = {node.name: reason for node in nodes if node.op == "call_function"}
@@ -425,10 +425,10 @@ class CompiledGraph:
         self._compile(arguments)
 
     def _give_up(self, failure: Exception) -> None:
-        """Has the captured graph run eagerly after a failure of the compiler's own.
+        """Runs the captured graph eagerly after an internal failure of the compiler.
 
         Raises:
-            CompilerError: it is the user's to put right, or under strict.
+            CompilerError: under strict, or if the user must fix it.
         """
         if not is_failure(failure):
             raise failure
@@ -444,11 +444,11 @@ class CompiledGraph:
         self._module = self._captured
 
     def _assembled(self, constants: dict[str, torch.Tensor]) -> tuple[Plan, Assembled]:
-        """Returns what runs the graph: eagerly, where compiling it fails."""
+        """Returns the compiled graph, or an eager one if compilation fails."""
         if not self._failure:
             try:
                 return self._assemble(constants)
-            except Exception as failure:  # noqa: BLE001  # whatever it is, it is a defect of the compiler
+            except Exception as failure:  # noqa: BLE001  # any error is a defect of the compiler
                 self._give_up(failure)
         calls = [node for node in self._module.graph.nodes if node.op == "call_function"]
         eager = {node: self._failure for node in calls if not is_symbolic(node)}
@@ -492,7 +492,7 @@ class CompiledGraph:
             return plan, assembled
 
     def _home(self) -> str:
-        """The device type of the graph's tensors: npu when any is there, scalars apart."""
+        """Returns the device type of the graph's tensors: npu if any is on it, ignoring scalars."""
         nodes = self._placeholders or list(self._module.graph.nodes)
         values = [node.meta.get("val") for node in nodes]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -529,7 +529,7 @@ class CompiledGraph:
 
 
 def _eager_calls(plan: Plan) -> list[tuple[fx.Node, str]]:
-    """Returns the calls that could not be lowered into a program, with the reasons."""
+    """Returns the calls without a program, with reasons."""
     return [
         (node, reason)
         for node, reason in plan.eager.items()
@@ -538,7 +538,7 @@ def _eager_calls(plan: Plan) -> list[tuple[fx.Node, str]]:
 
 
 def _refuse_eager(node: fx.Node, reason: str) -> NoReturn:
-    """Raises [wrong-result], [no-converter] or [cannot-lower] for a call that would run eagerly."""
+    """Raises [wrong-result], [no-converter] or [cannot-lower] if a call would run eagerly."""
     call = f"{op_name(node.target)} ({node_place(node)})"
     shapes = [
         tuple(value.shape)

@@ -1,4 +1,4 @@
-"""Encoders of text, with and without a head."""
+"""Text encoders, with and without a head."""
 
 from __future__ import annotations
 
