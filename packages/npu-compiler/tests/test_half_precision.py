@@ -238,7 +238,7 @@ def test_command_refuses_what_is_no_model(tmp_path, capsys, name, code):
 def test_command_refuses_a_budget_below_0(planted, capsys, budget):
     with pytest.raises(SystemExit):
         main(["check", str(planted), "--half", f"--half-budget={budget}"])
-    assert "--half-budget must be 0 or more seconds" in capsys.readouterr().err
+    assert "--half-budget must be at least 0 seconds" in capsys.readouterr().err
 
 
 class Operations(nn.Module):

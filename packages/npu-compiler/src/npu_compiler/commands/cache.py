@@ -14,11 +14,11 @@ def main(arguments: Sequence[str]) -> int:
     """Lists the entries, or removes some; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler cache",
-        description="List the programs that are kept, by model and graph, size and last use, or "
-        "remove some. They are made again when they are needed.",
+        description="List cached programs with model, graph, size and last use, or remove them. "
+        "Removed programs are compiled again when needed.",
     )
     parser.add_argument(
-        "--clear", action="store_true", help="remove all, and what is known of them"
+        "--clear", action="store_true", help="remove all programs and their records"
     )
     add_actions(parser)
     options = parser.parse_args(arguments)

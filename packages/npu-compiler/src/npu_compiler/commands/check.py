@@ -19,9 +19,9 @@ def main(arguments: Sequence[str]) -> int:
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.half:
-            parser.error("--output writes no page of --half: leave one of them out.")
+            parser.error("--output must not be given with --half. Leave one of them out.")
         if given.half_budget is not None and not given.half_budget >= 0:
-            parser.error("--half-budget must be 0 or more seconds.")
+            parser.error("--half-budget must be at least 0 seconds.")
         if given.estimate or not given.path.is_file():
             from npu_compiler.exported.manifest import read_manifest  # numpy: help needs none
 
@@ -29,37 +29,35 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = CommandParser(
         prog="npu-compiler check",
-        description="Compile an exported model for an NPU, or compare it with rules without a "
-        "compiler; no NPU is needed. `npu-compiler target install` brings the compiler.",
+        description="Compile a model for an NPU, or check it against rules without a compiler. No "
+        "NPU is needed. `npu-compiler target install` installs the compiler.",
         check=check,
     )
     parser.add_argument(
         "path", type=Path,
-        help="a folder that npu_compiler.export made, or a file that torch.export.save wrote, "
-        "which --estimate does not take",
+        help="folder of npu_compiler.export, or file of torch.export.save (not with --estimate)",
     )  # fmt: skip
     add_target(parser)
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--rules", action="store_true",
-        help="compare with the rules alone, which takes seconds",
+        help="check only against rules, which takes seconds",
     )  # fmt: skip
     kinds.add_argument(
         "--half", action="store_true",
-        help="say what float16 does to each call, and what must stay in float32",
+        help="report float16's error in each call, and the calls that must stay in float32",
     )  # fmt: skip
     parser.add_argument(
         "--half-budget", type=float, metavar="SECONDS",
-        help="seconds for float16 before the rest is left out, 0 for none of it (default: 20; with "
-        "--half no limit)",
+        help="seconds for the float16 report, 0 to skip it (default: 20; no limit with --half)",
     )  # fmt: skip
     kinds.add_argument(
         "--estimate", action="store_true",
-        help="give the compiler's estimate of a run's time and, from published figures, a lower "
-        "bound of it; not a measurement",
+        help="print the compiler's estimate of a run's time, and a lower bound from published "
+        "figures; nothing is measured",
     )  # fmt: skip
     add_json(parser)
-    parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write an HTML page to this file")
     given = parser.parse_args(arguments)
     if given.path.is_file():
         start_packages()  # torch, which exported folders do not need

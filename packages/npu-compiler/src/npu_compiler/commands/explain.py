@@ -24,12 +24,12 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the script; returns its exit code."""
     parser = CommandParser(
         prog="npu-compiler explain",
-        description="Run a script; say which graphs it compiled for npu, and what runs eagerly.",
+        description="Run a script; report graphs compiled for npu, and calls that run eagerly.",
         check=lambda options: check_script(options.script),
     )
     add_json(parser)
     parser.add_argument("script", type=Path)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     given = parser.parse_args(arguments)
     from torch._dynamo.utils import counters  # help needs none of these
 

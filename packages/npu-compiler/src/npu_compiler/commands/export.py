@@ -25,24 +25,24 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = CommandParser(
         prog="npu-compiler export",
-        description="Write a program of torch.export.save as a folder for npu_compiler.load, with "
-        "the sizes of its example inputs; compile it ahead of time for NPUs.",
+        description="Export a program of torch.export.save to a folder for npu_compiler.load, with "
+        "the sizes of its example inputs, and compile it ahead of time for NPUs.",
         check=check,
     )
-    parser.add_argument("path", type=Path, help="a file that torch.export.save wrote")
+    parser.add_argument("path", type=Path, help="file of torch.export.save")
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="the folder to write"
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="output folder"
     )
-    parser.add_argument("--dtype", help="precision, as npu_compiler.export takes it")
+    parser.add_argument("--dtype", help="precision, as for npu_compiler.export")
     parser.add_argument(
         "--target", action="append", default=[], metavar="NPU",
-        help="lunar-lake, 5010, ...; may be repeated. `npu-compiler target list` shows all",
+        help="NPU such as lunar-lake or 5010, repeatable; `npu-compiler target list` lists them",
     )  # fmt: skip
     parser.add_argument(
         "--skip-refused", action="store_true",
-        help="go without the blob of a target whose compiler refuses the program",
+        help="omit blobs of targets whose compilers refuse the program",
     )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at the path")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
     add_json(parser)
     given = parser.parse_args(arguments)
     return _export(given)

@@ -19,13 +19,15 @@ def main(arguments: Sequence[str]) -> int:
     """Tunes a script, or exports, imports or lists records; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler tune",
-        description="Run a script and measure how its graphs are compiled best on this device, or "
-        "rank the ways by the compiler's estimates for another.",
+        description="Run a script and find the fastest way to compile its graphs, by measuring on "
+        "this device or by the compiler's estimates for another.",
         check=_check,
     )
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds per graph (20)")
     parser.add_argument(
-        "--max-error", type=float, default=1e-4, help="largest difference by largest value (1e-4)"
+        "--budget", type=float, default=20.0, help="seconds per graph (default: 20)"
+    )
+    parser.add_argument(
+        "--max-error", type=float, default=1e-4, help="largest relative difference (default: 1e-4)"
     )
     parser.add_argument(
         "--target", metavar="NPU",
@@ -33,11 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--export", type=Path, metavar="FILE", help="write all records to a file")
     parser.add_argument(
-        "--import", type=Path, metavar="FILE", dest="import_", help="take a file's records over"
+        "--import", type=Path, metavar="FILE", dest="import_", help="read records from a file"
     )
     add_json(parser)
-    parser.add_argument("script", type=Path, nargs="?", help="without one the records are listed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.add_argument(
+        "script", type=Path, nargs="?", help="script to tune; without one, records are listed"
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     given = parser.parse_args(arguments)
     from npu_compiler.tuning.estimation import estimator_for  # help needs none of these
     from npu_compiler.tuning.run import open_run
@@ -48,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     lines = []
     report = None
     if given.import_ is not None:
-        lines.append(f"{store.import_(given.import_)} records taken over into {store.directory}")
+        lines.append(f"{store.import_(given.import_)} records read into {store.directory}")
     if given.script is not None:
         with (
             estimator_for(given.target) as estimator,

@@ -23,10 +23,12 @@ _TEMPLATE = Path(__file__).with_name("show.html")
 def main(arguments: Sequence[str]) -> int:
     """Writes the page; returns the exit code."""
     parser = CommandParser(
-        prog="npu-compiler show", description="Render the dumps of NPU_COMPILE_DEBUG as HTML."
+        prog="npu-compiler show", description="Render dumps of NPU_COMPILE_DEBUG as an HTML page."
     )
     parser.add_argument("directory", type=Path, help="what NPU_COMPILE_DEBUG named")
-    parser.add_argument("-o", "--output", type=Path, help="file to write; DIRECTORY/index.html")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="output file (default: DIRECTORY/index.html)"
+    )
     given = parser.parse_args(arguments)
     output = given.output or given.directory / "index.html"
     write_page(output, render(given.directory))
