@@ -114,7 +114,7 @@ def test_standard_input_that_is_no_utf_8(cache):
     done = piped(command, cache, input=b"Hello \xff\n", stdout=subprocess.PIPE)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert b"standard `input` must be text in UTF-8" in done.stderr
+    assert b"standard input must be text in UTF-8" in done.stderr
     assert done.stderr.endswith(b"[text-encoding]\n")
 
 
@@ -138,7 +138,7 @@ COMMANDS = [
 def test_standard_output_that_is_closed(cache, command):
     done = piped(command, cache, preexec_fn=lambda: os.close(1))
     assert done.returncode == 2
-    assert done.stderr.endswith(b"standard `output` must be open, got a closed one. Send it to a "
+    assert done.stderr.endswith(b"standard output must be open, got a closed one. Send it to a "
                                 b"file. [output-closed]\n")  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def check_ops(option: str, names: Sequence[str]) -> None:
             default = f"{name}.default"
             hint = nearest(default if default in known else name, known)
             raise OptionError(
-                f"option `{option}` must name operators with their overload, such as "
+                f"`{option}` must name operators with their overload, such as "
                 f'"aten.gelu.default", got {name!r}. {hint}Import the module that defines a '
                 "custom operator first.",
                 code="option-value",
@@ -72,7 +72,7 @@ def check_modules(
             names = sorted(set(known))
             hint = nearest(pattern, names) or f"The graph has {', '.join(names[:8]) or 'none'}. "
             raise OptionError(
-                f"option `{option}` must name modules that compute something themselves, got "
+                f"`{option}` must name modules that compute something themselves, got "
                 f"{pattern!r}. {hint}Patterns such as 'layers.*.norm' match several.",
                 code="option-value",
             )
@@ -113,7 +113,7 @@ def _check_properties(options: tuple[tuple[str, str], ...]) -> None:
         unknown = [name for name, _ in options if known and name not in known]
         hint = nearest(unknown[0], known) if unknown else ""
         raise OptionError(
-            f"option `device_options` must be properties that the compiler of device {device} "
+            f"`device_options` must be properties that the compiler of device {device} "
             f"takes, got {dict(options)}. {hint}It says: {_last_line(str(failure))}.",
             code="option-value",
         ) from failure

@@ -307,9 +307,7 @@ def _open_streams() -> str | None:
             # Without a UTF-8 locale, a character that it lacks must not end the command.
             stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
     if is_closed:
-        return (
-            "standard `output` must be open, got a closed one. Send it to a file. [output-closed]"
-        )
+        return "standard output must be open, got a closed one. Send it to a file. [output-closed]"
     return None
 
 

@@ -78,7 +78,7 @@ def _check(options: argparse.Namespace) -> None:
         check_script(options.script)
     elif options.target is not None:
         raise OptionError(
-            "npu-compiler tune `--target` must come with a script, whose graphs are estimated, got "
+            "`npu-compiler tune --target` must come with a script, whose graphs are estimated, got "
             "none. Name one that uses torch.compile(backend='npu').",
             code="script-absent",
         )

@@ -334,7 +334,7 @@ def read_markdown(text: str) -> bool | None:
     value = value.strip()
     if value not in ("on", "off"):
         raise OptionError(
-            f"/set `{MARKDOWN}` must be on or off, got {value!r}. Write /set {MARKDOWN} off, say.",
+            f"`/set {MARKDOWN}` must be on or off, got {value!r}. Write /set {MARKDOWN} off, say.",
             code="chat-setting",
         )
     return value == "on"
@@ -356,7 +356,7 @@ def read_setting(text: str) -> tuple[str, Value]:
     number = _parsed(name, value.strip())
     if number is None:
         raise OptionError(
-            f"/set `{name}` must be {SETTINGS[name][1]}, got {value.strip()!r}. Write a number.",
+            f"`/set {name}` must be {SETTINGS[name][1]}, got {value.strip()!r}. Write a number.",
             code="chat-setting",
         )
     return name, number

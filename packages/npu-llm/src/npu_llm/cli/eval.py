@@ -93,7 +93,7 @@ def _check(options: argparse.Namespace) -> None:
             parse_dtype(name)
         elif options.sparse_attention is None:
             raise OptionError(
-                "--compare `dense` must come with --sparse-attention, got none. Add it, or name a "
+                "`--compare dense` must come with --sparse-attention, got none. Add it, or name a "
                 "precision.",
                 code="eval-compare",
             )

@@ -273,7 +273,7 @@ class StaticSizes:
             if capacity >= tokens or not self._has_slots:
                 return capacity
         raise ContextError(
-            f"static `cache` must hold at most {self.capacities[-1]:,} tokens, got {tokens:,}. "
+            f"static cache must hold at most {self.capacities[-1]:,} tokens, got {tokens:,}. "
             "Shorten the prompt, or load the model with a larger max_context.",
             code="context-overflow",
         )

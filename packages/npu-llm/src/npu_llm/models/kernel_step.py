@@ -159,7 +159,7 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
     if captured.states:
         reason = "its model keeps states beside keys and values, which no kernel carries on"
         raise LoweringError(
-            f"the `step` must be row-wise, got one that is not: {reason}. Run it in the dynamic "
+            f"the step must be row-wise, got one that is not: {reason}. Run it in the dynamic "
             "pipeline.",
             code="not-row-wise",
             reason=reason,

@@ -165,7 +165,7 @@ def bounded_templates() -> Iterator[None]:
 
 def _over_limit(received: str) -> OptionError:
     return OptionError(
-        f"chat `template` must render within {_SECONDS:.0f} s and {_MEMORY_BYTES >> 20} MB, got "
+        f"the chat template must render within {_SECONDS:.0f} s and {_MEMORY_BYTES >> 20} MB, got "
         f"{received}. Use the template that the model's authors published, or shorter messages.",
         code="template-limit",
     )

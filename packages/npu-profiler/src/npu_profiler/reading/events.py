@@ -51,7 +51,7 @@ class TraceText:
         except (OSError, ValueError) as error:  # ValueError: an invalid file name
             reason = getattr(error, "strerror", None) or error
             raise TraceError(
-                f"trace `file` must be a readable file, got {str(self._path)!a} "
+                f"the trace file must be a readable file, got {str(self._path)!a} "
                 f"({reason}). Pass a file that npu-profiler trace wrote.",
                 code="trace-unreadable",
             ) from None
@@ -187,7 +187,7 @@ class TraceEvents:
 
     def _invalid(self, received: str) -> TraceError:
         return TraceError(
-            f"trace `file` must be a Chrome trace in JSON, got {self.path}, and {received}. "
+            f"the trace file must be a Chrome trace in JSON, got {self.path}, and {received}. "
             "Pass a file that npu-profiler trace wrote.",
             code="trace-invalid",
         )
