@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
 
 import pytest
@@ -35,7 +36,7 @@ WITHOUT_JSON = {
 
 
 def with_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser, and those of actions below it: `npu-llm models rm`."""
+    """The parser, and those of actions below it: `npu-llm cache rm`."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -63,9 +64,9 @@ def test_what_gives_no_json_is_a_subcommand():
 
 
 def test_json_goes_to_a_file_beside_the_text(run_new, tmp_path):
-    on_screen = run_new("npu-llm", "models", "--cache-dir", str(tmp_path), "--json")
+    on_screen = run_new("npu-llm", "cache", "--cache-dir", str(tmp_path), "--json")
     file = tmp_path / "said.json"
-    beside = run_new("npu-llm", "models", "--cache-dir", str(tmp_path), "--json", str(file))
+    beside = run_new("npu-llm", "cache", "--cache-dir", str(tmp_path), "--json", str(file))
     assert on_screen.returncode == beside.returncode == 0
     assert "0 entries" in beside.stdout
     assert file.read_text() == on_screen.stdout == "[]\n"
@@ -96,6 +97,11 @@ def test_the_version_is_said_after_a_subcommand_too(run_new, words):
     done = run_new(*words, "--no-color", "--version")
     expected = f"{words[0]} {version(words[0])}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_its_version(package):
+    assert import_module(package.replace("-", "_")).__version__ == version(package)
 
 
 def test_no_color_after_a_subcommand_reaches_a_script_that_it_runs(run, tmp_path):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from npu_command.command_parser import COMPLETION_SUMMARY, parser_of
+from npu_command.command_parser import COMPLETION_SUMMARY, HELP_SUMMARY, parser_of
 from npu_command.subcommands import Command, read_command
 
 __all__ = ["FOLDER", "main", "pages"]
@@ -32,6 +32,8 @@ GUIDES = {
     "npu-compiler tune": ("guides/tuning", "Tune"),
     "npu-llm bench": ("guides/measuring", "Measure a model"),
     "npu-llm chat": ("guides/chat-sessions", "Chat sessions"),
+    "npu-llm list": ("concepts/compile-cache", "The compile cache"),
+    "npu-llm ps": ("guides/serving", "Serve a model"),
     "npu-llm check": ("guides/check-for-an-npu", "Check a model for an NPU"),
     "npu-llm describe": ("guides/images", "Vision-language models"),
     "npu-llm embed": ("guides/embeddings", "Embeddings and search"),
@@ -40,7 +42,7 @@ GUIDES = {
     "npu-llm generate": ("get-started/first-answer", "First answer"),
     "npu-llm info": ("get-started/first-answer", "First answer"),
     "npu-llm merge": ("guides/adapters", "LoRA adapters"),
-    "npu-llm models": ("concepts/compile-cache", "The compile cache"),
+    "npu-llm cache": ("concepts/compile-cache", "The compile cache"),
     "npu-llm quantize": ("guides/choosing-a-precision", "Choose a precision"),
     "npu-llm rerank": ("guides/embeddings", "Embeddings and search"),
     "npu-llm serve": ("guides/serving", "Serve a model"),
@@ -93,6 +95,7 @@ def _overview(command: Command, parsers: Mapping[str, argparse.ArgumentParser]) 
     summaries = {name: one.summary for name, one in command.subcommands.items()}
     listed = [f"| {rows[name]} | {_prose(summaries[name])} |" for name in rows]
     listed.append(f"| `completion` | {_prose(COMPLETION_SUMMARY)} |")
+    listed.append(f"| `help` | {_prose(HELP_SUMMARY)} |")
     shared = [action for action in next(iter(parsers.values()))._actions if _is_shared(action)]
     return "\n".join(
         [

@@ -17,16 +17,27 @@ def test_a_port_that_none_has_is_an_error_of_usage(given, capsys):
 
 
 @pytest.mark.parametrize(
-    "word, said",
-    [("--generatoin", "--generation"), ("--generatoin=3", "--generation"), ("--zzz", None)],
+    "word, near",
+    [
+        ("--generatoin", "--generation"),
+        ("--generatoin=3", "--generation"),
+        ("--max-tokens", "--max-new-tokens"),
+        ("--maxnew", "--max-new-tokens"),
+        ("--max_new_tokens", "--max-new-tokens"),
+        ("--tp-p", "--top-p"),
+        ("--top", "--top-p or --top-k"),
+        ("--tokenizer", None),  # nothing is near
+        ("--zzz", None),
+        ("-z", None),
+    ],
 )
-def test_an_unknown_option_is_told_with_the_nearest_one(word, said, capsys):
-    parser = CommandParser(prog="npu-x y")
-    parser.add_argument("--generation")
+def test_an_unknown_option_is_reported_with_the_ones_near_it(word, near, capsys):
+    parser = CommandParser(prog="npu-x y", allow_abbrev=False)
+    for name in ("--generation", "--max-new-tokens", "--top-p", "--top-k"):
+        parser.add_argument(name)
     with pytest.raises(SystemExit) as ended:
-        parser.parse_args([word])
+        parser.parse_args([word, "value"])
     assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert word in error
-    assert ("nearest option" in error) is (said is not None)
-    assert said is None or error.rstrip().endswith(said)
+    advice = f". Did you mean {near}?" if near else ""
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert shown == f"npu-x y: error: unknown option {word.partition('=')[0]}{advice}"

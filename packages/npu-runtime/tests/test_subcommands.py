@@ -103,15 +103,27 @@ def test_an_exit_because_a_reader_has_gone_has_its_code(part):
 @pytest.mark.parametrize("arguments, code", [([], 2), (["--help"], 0), (["-h"], 0)], ids=str)
 def test_help_lists_the_subcommands(arguments, code, capsys):
     assert run_command(TOOL, arguments) == code
-    assert capsys.readouterr().out.splitlines()[2:9] == [
+    assert capsys.readouterr().out.splitlines()[2:10] == [
         "A tool.",
         "",
         "  absent      is never imported",
         "  completion  print a script that lets your shell complete this command",
+        "  help        show the options of a command",
         "  part        does a part",
         "  program     runs a program",
         "  shared      runs a program and says how",
     ]
+
+
+def test_help_of_a_subcommand_is_its_own(part, capsys):
+    assert run_command(TOOL, ["help"]) == 0
+    assert "  part        does a part" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        run_command(TOOL, ["help", "part"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: npu-runtime part ")
+    assert run_command(TOOL, ["help", "prat"]) == 2
+    assert "Did you mean 'part'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 from npu_command.errors import InputError
 from npu_command.output import add_json, aligned, give_answer
 
-__all__ = ["KeptEntry", "act", "add_actions", "age_s"]
+__all__ = ["KeptEntry", "act", "add_actions", "age_s", "ago"]
 
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 _ID_LENGTH = 8
@@ -111,11 +111,9 @@ def _remove(entries: Iterable[KeptEntry], place: Path | None) -> None:
 
 def _list(entries: Sequence[KeptEntry], directory: Path) -> None:
     """Prints each name on a separate line, so that its details fit a narrow terminal."""
-    now = time.time()
     ordered = _sorted(entries)
     rows = [
-        (e.id, *e.details, f"{e.size_bytes / 1e6:,.1f} MB", f"used {_ago(now - e.used)}")
-        for e in ordered
+        (e.id, *e.details, f"{e.size_bytes / 1e6:,.1f} MB", f"used {ago(e.used)}") for e in ordered
     ]
     name = None
     for entry, line in zip(ordered, aligned(rows, indent=2), strict=True):
@@ -150,7 +148,9 @@ def _counted(count: int) -> str:
     return f"{count:,} entry" if count == 1 else f"{count:,} entries"
 
 
-def _ago(seconds: float) -> str:
+def ago(used: float) -> str:
+    """Returns the time since `used`, in seconds since 1970, such as "3 days ago"."""
+    seconds = time.time() - used
     if seconds < 120:
         return "just now"
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):

@@ -16,6 +16,7 @@ from npu_command.output import be_quiet, with_json_file
 
 __all__ = [
     "COMPLETION_SUMMARY",
+    "HELP_SUMMARY",
     "SHELLS",
     "CommandParser",
     "offer",
@@ -60,12 +61,17 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         check: raises an NpuError, or calls the parser's `error`, for options that parse but cannot
             be satisfied. It imports nothing heavy and has no side effects.
+        is_intermixed: whether options may stand between positional arguments of which some can be
+            omitted: `generate MODEL -n 3 PROMPT`.
         options: argparse's options.
     """
 
-    def __init__(self, *, check: Check | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, check: Check | None = None, is_intermixed: bool = False, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._check = check
+        self._is_intermixed = is_intermixed
         self.add_argument("--no-color", action=_NoColor, help="print text without colour")
         self.add_argument(
             "-q", "--quiet", action=_Quiet, help="say nothing on standard error but errors"
@@ -76,7 +82,10 @@ class CommandParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         """Reads arguments as argparse does, and checks them."""
-        found = super().parse_args(args, namespace)
+        if self._is_intermixed:
+            found: argparse.Namespace = self.parse_intermixed_args(args, namespace)
+        else:
+            found = super().parse_args(args, namespace)
         if self._check is not None:
             self._check(found)
         _act_once()
@@ -90,15 +99,29 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(with_json_file(self, words), namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with usage and message, and suggests the nearest option for an unknown one."""
-        unknown = re.search("unrecognized arguments: .*?(--[^ =]+)", message)
+        """Exits with usage and message; for an unknown option, the message names those near it."""
+        unknown = re.search("unrecognized arguments: .*?(?<!\\S)(-[^ =]+)", message)
         if unknown:
-            import difflib  # late: most calls name no unknown option
-
             known = [name for action in self._actions for name in action.option_strings]
-            for nearest in difflib.get_close_matches(unknown[1], known, n=1):
-                message += f"; the nearest option is {nearest}"
+            near = _near(unknown[1], known)
+            advice = f". Did you mean {' or '.join(near)}?" if near else ""
+            message = f"unknown option {unknown[1]}{advice}"
         super().error(message)
+
+
+def _near(word: str, known: Sequence[str]) -> list[str]:
+    """Returns the options that an unknown one may stand for, best first; at most three."""
+    import difflib  # late: most calls name no unknown option
+
+    name = word.strip("-").replace("_", "-").lower()
+    words = {option.removeprefix("--"): option for option in known if option.startswith("--")}
+    parts = set(name.split("-"))
+    whole = [one for one in words if parts <= set(one.split("-"))]  # --max-tokens: --max-new-tokens
+    if not whole and len(name) > 2:
+        joined = name.replace("-", "")  # --maxnew: --max-new-tokens
+        whole = [one for one in words if one.replace("-", "").startswith(joined)]
+    found = [*difflib.get_close_matches(name, words, n=3, cutoff=0.75), *whole]
+    return [words[one] for one in dict.fromkeys(found)][:3]
 
 
 @contextmanager
@@ -148,6 +171,7 @@ class _Version(_Flag):
 
 
 COMPLETION_SUMMARY = "print a script that lets your shell complete this command"
+HELP_SUMMARY = "show the options of a command"
 SHELLS = ("bash", "fish", "zsh")
 
 _OFFERED = "offered"  # the attribute of an argument that holds the names
@@ -183,6 +207,8 @@ def print_completion(command: str, modules: Mapping[str, str], arguments: Sequen
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
         subparsers.add_parser(name, parents=[found], add_help=False, help=found.description)
     subparsers.add_parser("completion", parents=[parser], add_help=False, help=COMPLETION_SUMMARY)
+    help_parser = subparsers.add_parser("help", add_help=False, help=HELP_SUMMARY)
+    help_parser.add_argument("command", choices=sorted(modules))
     print(shtab.complete(whole, shell))
     return 0
 

@@ -37,12 +37,18 @@ _deferred: list[Callable[[], object]] | None = None  # the starts that a command
 def lazy_names(package: str, homes: Mapping[str, str | None]) -> Callable[[str], Any]:
     """Returns a package's `__getattr__`, which imports each name at its first use (PEP 562).
 
+    It also returns `__version__`, from the package's metadata.
+
     Args:
         package: the `__name__` of the package.
         homes: name -> the module that defines it, below the package; None for a module's name.
     """
 
     def get(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version  # late: few programs read it
+
+            return version(package.replace("_", "-"))
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]

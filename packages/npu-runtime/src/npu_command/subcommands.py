@@ -24,6 +24,7 @@ from pathlib import Path
 
 from npu_command.command_parser import (
     COMPLETION_SUMMARY,
+    HELP_SUMMARY,
     print_completion,
     print_version,
     when_read,
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 _COMPLETION = "completion"
+_HELP = "help"
 _NO_COLOR = "--no-color"
 
 
@@ -154,6 +156,8 @@ def run_command(command: Command | str, arguments: Sequence[str] | None = None) 
     if given[:1] == [_NO_COLOR]:
         without_colour()
         del given[0]
+    if given[:1] == [_HELP]:  # `help chat` is `chat --help`
+        given = [*given[1:], "--help"]
     if not given or given[0] in ("-h", "--help", "--version"):
         return _tell(command, given)
     name, *rest = given
@@ -260,7 +264,7 @@ def _refuse(command: Command) -> None:
 
 
 def _unknown(command: Command, name: str) -> str:
-    known = [*command.subcommands, _COMPLETION, _NO_COLOR, "--version"]
+    known = [*command.subcommands, _COMPLETION, _HELP, _NO_COLOR, "--version"]
     near = difflib.get_close_matches(name, known, n=1)
     advice = f" Did you mean {near[0]!r}?" if near else ""
     return f"{command.name}: no command {name!r}.{advice}"
@@ -268,7 +272,7 @@ def _unknown(command: Command, name: str) -> str:
 
 def _help(command: Command) -> str:
     rows = {name: one.summary for name, one in command.subcommands.items()}
-    rows[_COMPLETION] = COMPLETION_SUMMARY
+    rows |= {_COMPLETION: COMPLETION_SUMMARY, _HELP: HELP_SUMMARY}
     listed = aligned(sorted(rows.items()), indent=2, width=terminal_width())
     name = command.name
     usage = f"usage: {name} [{_NO_COLOR}] COMMAND ..."

@@ -51,7 +51,7 @@ def check_script(script: Path) -> None:
     """Raises OptionError [script-absent] if there is no such file."""
     if not os.path.isfile(script):  # noqa: PTH113  # Path.is_file raises for a name too long
         raise OptionError(
-            f"npu-compiler: a Python script, got {script}, which is not a file. Name one that uses "
+            f"`script` must be a Python file, got {script}. Name a script that uses "
             "torch.compile(backend='npu').",
             code="script-absent",
         )

@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if not tasks:
         raise ConformanceError(
-            f"npu-ops conformance: filters that leave something to run, got {shlex.join(given)}. "
-            "Widen them; --list shows what there is.",
+            f"filters must leave a case to run, got {shlex.join(given)}. Widen them; --list shows "
+            "all cases.",
             code="conformance-empty",
         )
     if arguments.list:

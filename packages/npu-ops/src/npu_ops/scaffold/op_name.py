@@ -40,6 +40,6 @@ def check_namespace(name: str) -> None:
 
 def _refused(name: str, problem: str) -> OperatorInputError:
     return OperatorInputError(
-        f"npu-ops new: the name {problem}, got {name!r}. Choose another, such as my_op.",
+        f"`name` {problem}, got {name!r}. Choose another, such as my_op.",
         code="op-name",
     )

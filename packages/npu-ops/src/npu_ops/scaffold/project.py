@@ -50,15 +50,14 @@ def write_project(
     try:
         if _is_taken(place):
             raise OperatorInputError(
-                f"npu-ops new: the directory must be new or empty; {place} is not. "
-                "Name another one with --directory.",
+                f"`directory` must be new or empty, got {place}. Name another with --directory.",
                 code="directory-taken",
             )
         return place, tuple(_write(place, name))
     except OSError as failure:
         raise OpsError(
-            f"npu-ops new: cannot write to {place} ({failure.strerror or failure}). "
-            "Name a directory that can be written with --directory.",
+            f"`directory` must be writable, got {place}: {failure.strerror or failure}. Name "
+            "another with --directory.",
             code="directory-unwritable",
         ) from failure
 
