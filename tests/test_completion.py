@@ -34,7 +34,7 @@ def written(run, scripts):
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
 def test_the_script_names_each_subcommand_and_its_options(written, name, shell):
     script = written(name, shell)
-    for subcommand in (*read_command(name.replace("-", "_")).subcommands, "completion"):
+    for subcommand in (*read_command(name.replace("-", "_")).subcommands, "completion", "help"):
         assert subcommand in script
     assert "json" in script
 
@@ -62,7 +62,7 @@ def complete(written, tmp_path, *words):
         (("npu-profiler", "summary", "--by", "mod"), ["module"]),
         (("npu-profiler", "summary", "a-tra"), ["a-trace.json"]),
         (("npu-profiler", "--vers"), ["--version"]),
-        (("npu-llm", "models", "r"), ["rm"]),
+        (("npu-llm", "cache", "r"), ["rm"]),
         (("npu-llm", "generate", "--dtype", "b"), ["bfloat16"]),
         (("npu-profiler", "completion", "fi"), ["fish"]),
     ],

@@ -132,7 +132,7 @@ def test_what_a_started_model_is_imports_no_torch(started):
 
 def test_the_list_of_models_imports_no_torch(tmp_path):
     cache = {"NPU_LLM_CACHE_DIR": str(tmp_path / "cache")}
-    assert "no model is kept" not in said("npu_llm", "models", **cache).stderr
+    assert "no model is kept" not in said("npu_llm", "cache", **cache).stderr
 
 
 def test_what_a_model_is_says_the_same_by_the_real_device(started):

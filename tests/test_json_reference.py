@@ -38,7 +38,7 @@ SWEEP = [
     f"{PROFILER}/sweeps.py:records",
     f"{PROFILER}/sweeps.py:Measurement",
 ]
-CACHES = ("npu-llm models", "npu-compiler cache")
+CACHES = ("npu-llm cache", "npu-compiler cache")
 
 # Where a command's keys are written: a class whose fields they are, or a function, a variable or a
 # call with dicts.
@@ -67,6 +67,8 @@ SOURCES = {
         f"{LLM}/cli/showing/model_description.py:_estimated",
         f"{LLM}/checkpoint/facts.py:ModelFacts",
     ],
+    "npu-llm list": [f"{LLM}/cli/showing/list.py:_as_json"],
+    "npu-llm ps": [f"{LLM}/cli/showing/ps.py:models"],
     "npu-llm check": READINESS,
     "npu-llm check --estimate": [f"{LLM}/models/readiness.py:as_dict"],
     "npu-llm eval": [

@@ -27,7 +27,7 @@ PLACES = {
 LINES = [
     ("npu_runtime", "doctor"),
     ("npu_runtime", "info"),
-    ("npu_llm", "models"),
+    ("npu_llm", "cache"),
     ("npu_llm", "info"),
     ("npu_llm", "--help"),
     ("npu_compiler", "--help"),

@@ -40,7 +40,7 @@ LINES = (
     "npu-ops new class",
     "npu-ops replay absent",
     "npu-profiler trace absent.py",
-    "npu-llm models",
+    "npu-llm cache",
     "npu-llm info --json",
     "npu-llm info",
     "npu-runtime info",

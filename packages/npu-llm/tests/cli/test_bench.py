@@ -32,7 +32,7 @@ def test_model_without_a_tokenizer_is_measured(in_process, checkpoint, tmp_path)
 
 def test_place_that_cannot_take_the_result_is_said_first(in_process, tmp_path):
     for place in (tmp_path, tmp_path / "absent" / "file.json"):
-        code, out, err = in_process("bench", "--json", str(place))
+        code, out, err = in_process("bench", f"--json={place}")
         assert (code, out) == (2, "")
         assert "[output-file]" in err
         assert "measured" not in err

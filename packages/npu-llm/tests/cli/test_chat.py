@@ -99,8 +99,25 @@ def test_what_only_other_chats_have_is_said_to_be_so(new_chat, capsys):
     take(chat, "/image some.png")
     take(chat, "/nothing")
     said = capsys.readouterr().err
-    assert "takes no images" in said
+    assert "does not read images" in said
     assert "There is no command /nothing" in said
+
+
+@pytest.mark.parametrize("word", ["/bye", "/exit"])
+def test_bye_leaves(talk, word):
+    code, out, _ = talk(word, "never read")
+    assert (code, out) == (0, "")
+
+
+def test_an_answer_without_a_maximum_ends_with_the_context(new_chat, capsys):
+    chat = new_chat(max_new_tokens=None)
+    take(chat, "the quick")
+    assert chat.session.last_reply.finish == "length"
+    assert chat.session.cached_tokens >= 255
+    err = capsys.readouterr().err
+    assert "the answer was cut; /set max_new_tokens N" in err
+    take(chat, "/stats")
+    assert "length: the answer was cut" in capsys.readouterr().err
 
 
 def test_reset_forgets(talk):
@@ -388,7 +405,7 @@ def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(talkative, ter
     chat.wait_for(PROMPT)
     chat.type(b"\x04")
     assert chat.end() == 0
-    answer, after = chat.seen.split(b"Read ")
+    answer, after = chat.seen.split(b"(the answer was cut; /set max_new_tokens N ")
     assert b"/set" not in answer
     assert b"/set top_p 0.25" in after
 

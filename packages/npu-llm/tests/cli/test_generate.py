@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from npu_llm.cli import session
+from npu_llm.cli import generate, session
 from npu_llm.tokenizer import chat_template
 
 
@@ -40,6 +40,50 @@ def test_sampling_with_a_seed_repeats(in_process):
     assert in_process(*arguments)[1] == in_process(*arguments)[1]
     other = (*arguments[:-2], "6", "fox")
     assert in_process(*arguments)[1] != in_process(*other)[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["{model}", "the quick", "-n", "3"],
+        ["{model}", "-n", "3", "the quick"],
+        ["-m", "{model}", "-n", "3", "the quick"],
+        ["-n", "3", "{model}", "-p", "the quick"],
+        ["-p", "the quick", "-m", "{model}", "-n", "3"],
+    ],
+    ids=" ".join,
+)
+def test_model_and_prompt_as_people_type_them(checkpoint, monkeypatch, words):
+    given = []
+    monkeypatch.setattr(generate, "generate", lambda options: given.append(options) or 0)
+    generate.main([word.format(model=checkpoint) for word in words])
+    (options,) = given
+    assert (options.model, options.prompt) == (str(checkpoint), "the quick")
+    assert options.max_new_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "PROMPT is required"),
+        (["-p", "a", "m", "n"], "must be given once, got 'n' as well"),
+        (["-m", "m", "n", "a"], "must be given once, got 'n' as well"),
+        (["-m", "m", "--model", "n", "a"], "argument -m/--model: must be given once, got m and n"),
+    ],
+    ids=str,
+)
+def test_a_model_or_prompt_too_many_is_an_error_of_usage(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        generate.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_answer_that_was_cut_is_marked(in_process):
+    _, out, err = in_process("generate", "--greedy", "--json", "-n", "3", "the quick")
+    assert json.loads(out)["finish_reason"] == "length"
+    assert re.search(r"finish reason\W+length: the answer was cut", err)
+    assert err.endswith("The answer was cut after 3 tokens; -n N allows more.\n")
 
 
 def test_table_counts_tokens(in_process):

@@ -116,6 +116,15 @@ def test_an_exported_folder_answers_without_torch(checkpoint, shared, tmp_path):
     assert "[torch-missing]" in refused.stderr
 
 
+def test_a_cached_chat_imports_no_torch_before_it_saves(checkpoint, cache_dir, tmp_path):
+    program = COMMAND.replace('"torch._dynamo"', '"torch"')
+    assert imported(program, checkpoint, cache_dir, "chat", "-n", "3") == []
+    place = f"the quick\n/save {tmp_path / 'a'}\nbrown"
+    program = COMMAND.replace('"the quick"', repr(place))
+    assert imported(program, checkpoint, cache_dir, "chat", "-n", "3") == []
+    assert (tmp_path / "a").is_file()
+
+
 def test_a_server_imports_no_transformers(checkpoint, cache_dir):
     assert imported(SERVER, checkpoint, cache_dir, "serve") == []
 

@@ -36,7 +36,9 @@ __all__ = ["ChatSession", "Overflow"]
 Overflow = Literal["error", "drop_oldest"]
 
 _OVERFLOWS = ("error", "drop_oldest")
-_DEFAULT_NEW_TOKENS = 512
+# Room that "drop_oldest" leaves for an answer without max_new_tokens.
+_ANSWER_ROOM = 512
+_UNBOUNDED = 1 << 20  # maximum length of an answer where the context has none
 # Options that a session sets itself, and those that would give its cache several sequences.
 _OWN_OPTIONS = ("attention_mask", "input_ids", "inputs", "past_key_values", "use_cache")
 _SINGLE_OPTIONS = ("num_beams", "num_return_sequences")
@@ -78,8 +80,8 @@ class ChatSession:
             overflow: what to do when the conversation outgrows the model's context: "error", or
                 "drop_oldest" to drop the oldest turns, but not the system message.
             generation: default arguments of `generate` for each answer, and those of
-                npu_llm.engine.sampling_params. Without max_new_tokens an answer ends after 512
-                tokens. `thinking_budget` is the maximum number of tokens of reasoning. Arguments
+                npu_llm.engine.sampling_params. Without max_new_tokens an answer ends with the
+                context. `thinking_budget` is the maximum number of tokens of reasoning. Arguments
                 that only transformers supports, such as logits processors, are passed to its
                 `generate`.
 
@@ -329,7 +331,11 @@ class ChatSession:
             self._messages.append(message)
             try:
                 options = self._options(generation)
-                draft.prompt, draft.dropped = self._prompt(options["max_new_tokens"])
+                draft.prompt, draft.dropped = self._prompt(options.get("max_new_tokens"))
+                if options.get("max_new_tokens") is None:
+                    context = self._model.context_length
+                    room = _UNBOUNDED if context is None else context - len(draft.prompt)
+                    options["max_new_tokens"] = room
                 events, draft.text = self._start(draft.prompt, options)
                 draft.parser = parser = self._format.parser(
                     draft.prompt, self._functions, is_stream=False
@@ -395,8 +401,7 @@ class ChatSession:
         _check_options(generation)
         options = {**self._generation, **generation}
         if options.get("max_new_tokens") is None:
-            default = self._config(options).get("max_new_tokens")
-            options["max_new_tokens"] = default or _DEFAULT_NEW_TOKENS
+            options["max_new_tokens"] = self._config(options).get("max_new_tokens")
         return options
 
     def _config(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -464,12 +469,12 @@ class ChatSession:
             self._store.give_back([*prompt, *tokens[:-1]])
         yield Finished(self._reason(len(prompt), tokens, options))
 
-    def _prompt(self, max_new_tokens: int) -> tuple[list[int], int]:
+    def _prompt(self, max_new_tokens: int | None) -> tuple[list[int], int]:
         """Returns the conversation's tokens, and how many messages were dropped to make it fit."""
         context = self._model.context_length
         room = context or 0
         if self._overflow == "drop_oldest":
-            room -= min(max_new_tokens, room // 2)
+            room -= min(max_new_tokens or _ANSWER_ROOM, room // 2)
         dropped = 0
         while True:
             prompt = self._tokenizer.encode_chat(
@@ -551,9 +556,9 @@ def _as_message(message: str | Message) -> dict[str, Any]:
 
 
 def _new_seed() -> int:
-    """Returns a seed that follows torch.manual_seed; without torch, one from the system."""
+    """Returns a seed that follows torch.manual_seed; without torch, random.seed."""
     if not is_torch_loaded():
-        return random.SystemRandom().getrandbits(62)
+        return random.getrandbits(62)
     import torch
 
     return int(torch.randint(1 << 62, ()))

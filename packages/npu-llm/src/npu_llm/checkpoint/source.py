@@ -122,6 +122,8 @@ def find_installed_weights() -> ModelSource:
 def _find_here(name: str, gguf_file: str | None) -> ModelSource | None:
     """Returns a model that is on this machine; None for a name on the hub."""
     path = Path(name).expanduser()
+    if name == DEFAULT_WEIGHTS and not path.exists():
+        return find_installed_weights()
     if path.is_dir():
         return _in_folder(path, gguf_file)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""The command `npu-llm` as a function; commands.toml lists its subcommands."""
+"""The command `npu-llm` as a function; its subcommands are in commands.toml."""
 
 from functools import partial
 

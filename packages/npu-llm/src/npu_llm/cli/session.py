@@ -1,9 +1,10 @@
-"""Starts a model for a command, showing device and progress, and what its answers cost."""
+"""Starts a model for a command, with its progress, and reports the figures of its answers."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from npu_llm.chat.reply import Reply
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, find_installed_weights, find_source
 from npu_llm.cli.arguments import SAMPLING, file_options
 from npu_llm.cli.terminal import Display
+from npu_llm.cli.turns import finish_of
 from npu_llm.errors import ModelError, missing_tokenizer
 from npu_llm.generation.entry_model import EntryModel
 from npu_llm.generation.exported_model import ExportedModel
@@ -32,10 +34,10 @@ _TEMPERATURE, _TOP_P = 0.2, 0.9
 
 
 def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: bool = True) -> Any:
-    """Starts the model that the options name.
+    """Starts the model in the options.
 
     Returns:
-        A LazyModel, with a tokenizer if that is needed.
+        A LazyModel, with a tokenizer if `needs_tokenizer`.
 
     Raises:
         NpuError: if it cannot start.
@@ -45,7 +47,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         start_packages()
         from npu_llm.generation.lazy_model import load
 
-        LoadOptions(**asked)  # refuses bad ones before anything is printed
+        LoadOptions(**asked)  # raises before anything is printed
         device = npu_runtime.device_info()
     _tell_device(device, display)
     path: str | Path = options.model
@@ -69,11 +71,11 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
 
 
 def start_plain(options: argparse.Namespace, display: Display) -> Any:
-    """Starts the model that the options name for text alone: without torch if that suffices.
+    """Starts the model in the options for text generation, without torch if possible.
 
     Returns:
         An ExportedModel for a kernel program in an exported folder or the compile cache, without
-        further options; else what `start` does.
+        further options; otherwise the result of `start`.
 
     Raises:
         NpuError: if it cannot start.
@@ -88,6 +90,8 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
                 code="torch-missing",
             )
         return start(options, display)
+    if options.seed is not None:
+        random.seed(options.seed)
     model = ExportedModel(entry)
     if "made_with" in entry.about:  # an exported folder
         display.line("device: CPU, the host's cores (the folder holds a kernel program)")
@@ -97,12 +101,12 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
     return model
 
 
-# Options of add_model, add_adapters and others that only `start` knows.
+# Options of add_model, add_adapters and others that need `start`.
 _NOT_PLAIN = ("max_context", "kv_cache", "sparse_attention", "adapter", "json_schema")
 
 
 def _plain_entry(options: argparse.Namespace) -> Entry | None:
-    """Returns the kernel program that the options name; None if `start` is needed."""
+    """Returns the kernel program of the options; None if `start` is needed."""
     is_watched = config.attach or config.profile_layers  # by the profiler, which needs torch
     if is_watched or options.pipeline not in (None, "auto", "kernels"):
         return None
@@ -113,7 +117,7 @@ def _plain_entry(options: argparse.Namespace) -> Entry | None:
         return None
     from npu_llm.models.kernel_loading import is_compared
 
-    # What torch has not seen on such a processor it sees now, where it is installed.
+    # If torch is installed, it checks a program once on each kind of processor.
     has_verdict = options.verify == "off" or (
         options.verify == "first" and is_compared(entry.compiled)
     )
@@ -121,7 +125,7 @@ def _plain_entry(options: argparse.Namespace) -> Entry | None:
 
 
 def _written_entry(options: argparse.Namespace) -> Entry | None:
-    """Returns the exported folder that the options name, or the model's entry in the cache."""
+    """Returns the exported folder in the options, or the model's entry in the compile cache."""
     if options.model is not None and is_exported(folder := Path(options.model).expanduser()):
         return open_exported(folder) if options.dtype in (None, "auto") else None
     path = find_installed_weights().path if options.model is None else Path(options.model)
@@ -151,8 +155,8 @@ def _describe(model: EntryModel, display: Display) -> None:
     longest = model.entry.facts.long_context
     if longest is not None and model.entry.max_context is None:
         display.line(
-            f"context: {model.context_length:,} tokens; --max-context N, at most {longest:,}, "
-            "takes the rotary factors for long texts"
+            f"context: {model.context_length:,} tokens; --max-context N, up to {longest:,}, uses "
+            "the rotary factors for long texts"
         )
     for name, said in _attention(model).items():
         display.line(f"{name}: {said}")
@@ -197,26 +201,27 @@ def figures(model: EntryModel, reply: Reply) -> dict[str, str]:
         "answer": f"{reply.answer_tokens:,} tokens",
         "time to first token": "none came" if first is None else f"{first:.3f} s",
         "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
+        "finish reason": finish_of(reply),
         "peak memory": f"{peak / 1e6:,.0f} MB",
     }
 
 
 def _attention(model: Any) -> dict[str, str]:
-    """Returns the row about sparse attention, if the user asked for it."""
+    """Returns the row on sparse attention, if it is on."""
     chosen = model.sparse_attention
     return {} if chosen is None else {"attention": f"sparse, to {chosen} positions"}
 
 
 def _pipeline(model: Any) -> str:
-    """Returns which pipeline runs, and why not that of kernels where it was wanted."""
+    """Returns the pipeline, with the reason if it is not the requested one of kernels."""
     why = model.why_not_kernels
-    return str(model.pipeline) if why is None else f"{model.pipeline}, as {why}"
+    return str(model.pipeline) if why is None else f"{model.pipeline}: {why}"
 
 
 def be_quiet() -> None:
-    """Silences transformers' advice and progress bars; its errors are still shown."""
+    """Silences transformers' warnings and progress bars, but not its errors."""
     if "transformers" not in sys.modules:
-        # Before it is imported, which takes a second and can happen while the model loads.
+        # It is imported later, if at all: that takes a second.
         os.environ.update(_QUIET)
         return
     import transformers
@@ -226,7 +231,7 @@ def be_quiet() -> None:
 
 
 def _check_tokenizer(path: str | Path) -> None:
-    """Refuses a checkpoint folder without a tokenizer, before minutes are spent on it."""
+    """Raises [missing-tokenizer] for a checkpoint folder without one, before it is built."""
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file() or is_exported(folder):
         return

@@ -1,4 +1,4 @@
-"""Chat: the turns of a conversation in the terminal, and its commands."""
+"""Chat: the turns of a conversation in the terminal, and its slash commands."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from npu_llm.cli.arguments import as_generate, read_markdown, read_setting
 from npu_llm.cli.terminal import Display, LineReader, can_render, text_writer, unechoed
 from npu_llm.errors import OptionError
 
-__all__ = ["Chat", "Models", "show_deltas", "status_of"]
+__all__ = ["Chat", "Models", "finish_of", "show_deltas", "status_of"]
 
 _COMMANDS = (
     ("/help", "show this list"),
     ("/undo", "forget the last question and its answer"),
     ("/retry", "answer the last question again"),
-    ("/edit [TEXT]", "ask TEXT in place of the last question; without TEXT, edit it"),
-    ("/image PATH", "show an image with the next question"),
+    ("/edit [TEXT]", "replace the last question by TEXT; without TEXT, edit it"),
+    ("/image PATH", "add an image to the next question"),
     (
         "/set [NAME VALUE]",
-        "change temperature, top_p, a penalty, max_new_tokens, ...; alone, show them",
+        "change temperature, top_p, a penalty, max_new_tokens, ...; alone, show changes",
     ),
-    ("/model [NAME]", "go on with another model; without NAME, show which one answers"),
-    ("/stats", "show the figures of the last answer"),
+    ("/model [NAME]", "continue with another model; without NAME, show the current one"),
+    ("/stats", "show speed and token counts of the last answer"),
     ("/reset", "forget the conversation"),
     ("/system [TEXT]", "change the system message; without TEXT, show it"),
     ("/save FILE", "save the conversation"),
     ("/load FILE", "continue a saved one"),
-    ("/exit", "leave (also Ctrl-D)"),
+    ("/bye", "leave (also /exit, Ctrl-D)"),
     ("Ctrl-C", "stop an answer; the conversation continues"),
 )
 _LONGER = (
-    'A line that ends in \\ continues on the next; lines between two lines of """ are one message.'
+    'A line that ends in \\ continues on the next; lines between two lines of """ form a message.'
 )
-_NO_FILES = "Conversations are saved and loaded in a chat about text with a model on this machine."
-# What only some chats have, and what to say in the others.
+_LEAVE = ("/bye", "/exit", "/quit")
+_NO_FILES = "/save and /load need a text model on this machine."
+# Commands that only some chats have, and the replies of the others.
 _ABSENT = {
-    "/image": "The model of this chat takes no images; npu-llm chat --model takes one that does.",
+    "/image": "This model does not read images; start `npu-llm chat` with a vision-language model.",
     "/load": _NO_FILES,
     "/save": _NO_FILES,
 }
 
 
 def status_of(reply: Any) -> str:
-    """Returns the figures of a Reply, or of another object with its attributes, as a sentence."""
+    """Returns a sentence with token counts and speed of a Reply or a RemoteAnswer."""
     written = reply.answer_tokens
     parts = [f"Wrote {written:,} {'token' if written == 1 else 'tokens'}"]
     if reply.prompt_tokens:
@@ -62,13 +63,18 @@ def status_of(reply: Any) -> str:
     return f"{said} Program: {verification}." if verification else said
 
 
+def finish_of(reply: Any) -> str:
+    """Returns the finish reason of an answer for a table."""
+    return "length: the answer was cut" if reply.finish == "length" else str(reply.finish)
+
+
 def show_deltas(stream: Any, write: Callable[[str], object], display: Display) -> None:
-    """Shows an answer as it comes: its text, and its reasoning and tool calls beside it.
+    """Streams an answer: its text to `write`, its reasoning and tool calls to `display`.
 
     Args:
         stream: a ReplyStream, or another object with `deltas`.
-        write: called with the pieces of the text.
-        display: for everything else.
+        write: called with each piece of the text.
+        display: shows reasoning and tool calls.
     """
     last = ""
     for delta in stream.deltas():
@@ -84,27 +90,28 @@ def show_deltas(stream: Any, write: Callable[[str], object], display: Display) -
 
 
 class Models(Protocol):
-    """The models that a chat can continue with.
+    """The models of a chat.
 
-    With `restore(path, session)`, which returns a saved session, the chat has /save and /load.
+    If there are `restore(session, path)`, which returns a saved session, and `savable(session)`,
+    which returns one that can be saved, the chat has /save and /load.
     """
 
     def describe(self, session: Any) -> str:
         """Returns a line about the session's model."""
 
     def switch(self, session: Any, name: str) -> Any:
-        """Returns a session with the same messages and another model."""
+        """Returns a session with the same messages and the named model."""
 
     def figures(self, session: Any, reply: Any) -> Mapping[str, str]:
         """Returns the rows of /stats."""
 
 
 class Chat:
-    """The turns of a chat and its commands.
+    """The turns of a chat and its slash commands.
 
     Attributes:
-        session: the conversation: messages, system, undo(), reset() and stream(), as ChatSession
-            has them, and show() if it is about images.
+        session: the conversation, with messages, system, undo(), reset() and stream() as in
+            ChatSession, and show() if it reads images.
     """
 
     def __init__(
@@ -116,14 +123,14 @@ class Chat:
         *,
         is_plain: bool,
     ) -> None:
-        """Begins with a session.
+        """Starts with a session.
 
         Args:
-            session: as above.
+            session: the conversation.
             models: for /model and /stats.
-            display: for everything but answers.
+            display: shows everything except answers.
             lines: reads the input.
-            is_plain: whether Markdown is shown as it was written.
+            is_plain: whether to print Markdown without rendering it.
         """
         self.session = session
         self._models = models
@@ -149,26 +156,26 @@ class Chat:
             self._commands |= {"/load": self._load, "/save": self._save}
 
     def _help(self) -> str:
-        """Returns the list of commands that there are."""
+        """Returns the list of this chat's commands."""
         absent = _ABSENT.keys() - self._commands.keys()
         rows = [row for row in _COMMANDS if row[0].split()[0] not in absent]
         width = self._display.console.width if self._display.console.is_terminal else None
         return "\n".join([*aligned(rows, width=width), _LONGER])
 
     def run(self) -> None:
-        """Takes turns until the input ends or contains /exit."""
+        """Runs turns until the input ends or contains /bye."""
         while True:
             try:
                 text = self._lines.read()
             except KeyboardInterrupt:
-                self._display.line("\n(/exit leaves)", style="dim")
+                self._display.line("\n(/bye leaves)", style="dim")
                 continue
             except OptionError as error:
                 if not self._lines.can_edit:
                     raise  # in a pipe, the lines that follow would lose their context
                 self._display.reply(str(error))
                 continue
-            if text is None or text.strip() in ("/exit", "/quit"):
+            if text is None or text.strip() in _LEAVE:
                 return
             try:
                 if text.startswith("/"):
@@ -184,7 +191,7 @@ class Chat:
         """Runs a command.
 
         Raises:
-            NpuError: if the session refuses it.
+            NpuError: if the session rejects it.
         """
         name, _, rest = text.partition(" ")
         if name in self._commands:
@@ -194,10 +201,10 @@ class Chat:
             self._display.reply(said)
 
     def ask(self, text: str) -> None:
-        """Answers one turn; Ctrl-C stops the answer, and what was generated stays.
+        """Answers one turn; Ctrl-C stops the answer and keeps the generated part.
 
         Raises:
-            NpuError: if the session refuses it.
+            NpuError: if the session rejects the question.
         """
         stream = self.session.stream(text, **as_generate(self._chosen))
         with unechoed(), self._answering() as write:
@@ -208,6 +215,9 @@ class Chat:
         reply = stream.reply
         if reply.finish == "cancelled":
             self._display.line("(interrupted)", style="dim")
+        elif reply.finish == "length":
+            note = "(the answer was cut; /set max_new_tokens N changes its maximum length)"
+            self._display.line(note, style="dim")
         self._last = self._models.figures(self.session, reply)
         if dropped := getattr(reply, "dropped_messages", 0):
             note = f"(context full: the {dropped} oldest messages were dropped)"
@@ -216,7 +226,7 @@ class Chat:
 
     @contextmanager
     def _answering(self) -> Iterator[Callable[[str], object]]:
-        """Yields what writes pieces of an answer, and ends the answer's last line."""
+        """Yields the writer of an answer's pieces, and ends the answer's last line."""
         if not (self._renders_markdown and can_render()):
             yield text_writer()
             print(flush=True)
@@ -227,7 +237,7 @@ class Chat:
         writer = MarkdownWriter()
         try:
             yield writer.write
-        finally:  # an error stands on a line of its own
+        finally:  # an error starts on a new line
             writer.end()
 
     def _model_named(self, name: str) -> None:
@@ -237,14 +247,16 @@ class Chat:
 
     def _save(self, name: str) -> None:
         if not name:
-            self._display.reply("Say where to: /save FILE")
+            self._display.reply("Name the file: /save FILE")
             return
+        models: Any = self._models
+        self.session = models.savable(self.session)
         self.session.save(Path(name).expanduser())
         self._display.line(f"saved in {name}", style="dim")
 
     def _load(self, name: str) -> None:
         if not name:
-            self._display.reply("Say where from: /load FILE")
+            self._display.reply("Name the file: /load FILE")
             return
         models: Any = self._models
         self.session = models.restore(self.session, Path(name).expanduser())
@@ -254,7 +266,7 @@ class Chat:
             self._display.reply("Name the file: /image PATH")
             return
         self.session.show(Path(name))
-        self._display.line(f"{name} is shown with the next question.", style="dim")
+        self._display.line(f"{name} is part of the next question.", style="dim")
 
     def _set(self, text: str) -> None:
         renders = read_markdown(text)
@@ -266,7 +278,7 @@ class Chat:
             name, value = read_setting(text)
             self._chosen[name] = value
         said = ", ".join(f"{name} {value:g}" for name, value in self._chosen.items())
-        self._display.reply(f"set: {said or 'nothing; as the chat was started'}", style="dim")
+        self._display.reply(f"set: {said or 'nothing since the start'}", style="dim")
 
     def _stats(self, _: str) -> None:
         if self._last:
@@ -280,7 +292,7 @@ class Chat:
         if not text and last and self._lines.can_edit:
             text = (self._lines.read(last) or "").strip()
         if not text:
-            self._display.reply("Say what to ask instead: /edit TEXT")
+            self._display.reply("Type the new question: /edit TEXT")
             return
         self.session.undo()
         self.ask(text)

@@ -248,7 +248,7 @@ def make_key(name: str, parts: Mapping[str, Any]) -> str:
 
 
 def _touch(folder: Path) -> None:
-    """Has the folder's time be that of its last use, which `npu-llm models` shows."""
+    """Has the folder's time be that of its last use, which `npu-llm cache` shows."""
     with contextlib.suppress(OSError):  # another user's cache may be read
         os.utime(folder)
 

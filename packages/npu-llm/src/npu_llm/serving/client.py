@@ -126,6 +126,16 @@ class Connection:
             found = json.loads(response.read())
         return [str(one["id"]) for one in found["data"]]
 
+    def loaded(self) -> list[dict[str, Any]]:
+        """Returns the models that the server has loaded, with `name` and `context_length`.
+
+        Raises:
+            ServerError: [server-unreachable], [server-refused].
+        """
+        with self._request("GET", "/api/ps", None) as response:
+            found: list[dict[str, Any]] = json.loads(response.read())["models"]
+        return found
+
     def chat(
         self,
         messages: Sequence[Mapping[str, str]],
@@ -311,6 +321,8 @@ class LoadReport:
         seconds: time from the first request to the last answer.
         answers: number of complete answers.
         refusals: number of other answers by error message.
+        finish_reasons: number of complete answers by finish reason; "length" for answers that were
+            cut.
         empty: number of complete answers without text.
         prompt_tokens, cached_tokens, tokens: totals of complete answers.
         time_to_first_token, time_per_token, whole: percentiles of complete answers; the second of
@@ -322,6 +334,7 @@ class LoadReport:
     seconds: float
     answers: int
     refusals: dict[str, int]
+    finish_reasons: dict[str, int]
     empty: int
     prompt_tokens: int
     cached_tokens: int
@@ -377,6 +390,7 @@ class Load:
             seconds=self.seconds,
             answers=len(answers),
             refusals=dict(self.refusals),
+            finish_reasons=dict(sorted(Counter(one.finish for one in answers).items())),
             empty=sum(not one.text for one in answers),
             prompt_tokens=sum(one.prompt_tokens for one in answers),
             cached_tokens=sum(one.cached_tokens for one in answers),

@@ -143,6 +143,7 @@ class RemoteModels:
             "model": session.model,
             "prompt": f"{reply.prompt_tokens:,} tokens",
             "answer": f"{reply.answer_tokens:,} tokens",
+            "finish reason": reply.finish,
             "time to first token": "none came" if first is None else f"{first:.3f} s",
             "speed": "one token only" if rate is None else f"{rate:.1f} tokens/s",
         }

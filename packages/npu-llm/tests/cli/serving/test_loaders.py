@@ -88,7 +88,9 @@ def test_adapters_that_cannot_be_used_are_told_at_once(registry, save_adapter, t
 
 
 def test_a_model_that_alone_is_above_the_bound_is_told_at_once(registry):
-    with pytest.raises(OptionError, match=r"got 1 MB for base, which takes.*\[models-memory\]"):
+    with pytest.raises(
+        OptionError, match=r"MB for base with its KV cache, got 1 MB.*\[models-memory\]"
+    ):
         registry("--max-memory", "1")
     assert list(registry("--max-memory", "4").loaded) == ["base"]
 

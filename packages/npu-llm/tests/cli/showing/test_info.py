@@ -80,8 +80,8 @@ def without_line(text):
 def test_tracing_tells_the_call_that_keeps_a_model_from_kernels(tmp_path, save_tiny, capsys):
     save_tiny("falcon", tmp_path, alibi=True, max_position_embeddings=768)
     capsys.readouterr()
-    assert "which --trace tells" in info(capsys, tmp_path)
-    assert f"dynamic, as {REASON}" in without_line(info(capsys, tmp_path, "--trace"))
+    assert "--trace finds out" in info(capsys, tmp_path)
+    assert f"dynamic: {REASON}" in without_line(info(capsys, tmp_path, "--trace"))
     device = json.loads(info(capsys, tmp_path, "--trace", "--json"))["device"]
     assert (device["pipeline"], device["pipeline_is_known"]) == ("dynamic", True)
     assert without_line(device["why_not_kernels"]) == REASON
@@ -91,8 +91,8 @@ def test_indexer_is_told_and_why_its_model_is_no_kernel_program(tmp_path, save_t
     save_tiny("deepseek_v32", tmp_path / "model")
     out = info(capsys, tmp_path / "model", "--trace")
     words = " ".join(out.split())
-    assert "to 16 tokens that an indexer picks" in words
-    assert "dynamic, as aten.cat.default" in words
+    assert "to 16 tokens that an indexer chooses" in words
+    assert "dynamic: aten.cat.default" in words
     assert "the cache of all tokens outside of attention" in words
 
 
@@ -104,9 +104,9 @@ def test_what_the_cache_knows_is_said_without_tracing(tmp_path, save_tiny, capsy
     save_tiny("falcon", tmp_path / "model", alibi=True, max_position_embeddings=768)
     model = NPUModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
     # What the table of `generate` says.
-    assert without_line(_pipeline(model)) == f"dynamic, as {REASON}"
+    assert without_line(_pipeline(model)) == f"dynamic: {REASON}"
     capsys.readouterr()
-    assert f"dynamic, as {REASON}" in without_line(info(capsys, tmp_path / "model"))
+    assert f"dynamic: {REASON}" in without_line(info(capsys, tmp_path / "model"))
 
 
 def test_tracing_tells_a_kernel_program(checkpoint, capsys):

@@ -34,7 +34,7 @@ def test_a_image_is_shown_with_the_next_question(command, llava, image, shared):
     assert len(done.stdout.splitlines()) == 3
     assert "Name the file" in done.stderr
     assert "[image-unreadable]" in done.stderr
-    assert "is shown with the next question" in done.stderr
+    assert "is part of the next question" in done.stderr
     assert "Forgotten: what is this ?" in done.stderr
     assert "There is no question yet." in done.stderr
     assert f"model: {llava}" in done.stderr

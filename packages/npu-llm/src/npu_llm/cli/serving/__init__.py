@@ -1,1 +1,1 @@
-"""The command that serves models, and those that talk to a server."""
+"""The server's command and the load test of a running server."""

@@ -1,4 +1,4 @@
-"""From the options of `npu-llm serve` to a registry of models that load when they are asked for."""
+"""Makes the registry of lazily loaded models from the options of `npu-llm serve`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["make_registry"]
 
 
 class _Base:
-    """A model that writes, which its adapters share with it while it is loaded."""
+    """A language model that its adapters share while it is loaded."""
 
     def __init__(self, options: argparse.Namespace, display: Display) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class _Base:
         self._loaded: weakref.ref[Any] | None = None
 
     def get(self) -> Any:
-        """Returns it, loaded."""
+        """Returns the model; loads it if needed."""
         with import_notice():
             from npu_llm.cli.session import start
 
@@ -48,7 +48,7 @@ class _Base:
         return model
 
     def with_adapter(self, name: str, path: Path, scale: float) -> Any:
-        """Returns a model of its own that runs with an adapter, on the same programs."""
+        """Returns a copy with an adapter; both share the same programs."""
         base = self.get()
         if name not in base.adapters:
             base.load_adapter(path, name)
@@ -60,7 +60,7 @@ class _Base:
 def make_registry(
     options: argparse.Namespace, engine: EngineOptions, display: Display
 ) -> ModelRegistry:
-    """Returns the models that the options name; the only one is loaded, others are not yet.
+    """Returns the registry of the models in the options; a single model is loaded at once.
 
     Raises:
         OptionError: [model-alias], [adapter-model], [adapter-source], [models-memory].
@@ -96,7 +96,7 @@ def make_registry(
         sizes=sizes,
         max_bytes=max_bytes,
     )
-    if len(paths) == 1:  # what cannot start is told at once
+    if len(paths) == 1:  # so that its errors appear at the start
         registry.loaded[names[0]] = loaders[names[0]]()
     return registry
 
@@ -129,9 +129,8 @@ def _sizes(
             found[name] += CACHE_BYTES if engine.cache_bytes is None else engine.cache_bytes
         if found[name] > max_bytes:
             raise OptionError(
-                f"`--max-memory` must hold the largest model with its cache, got {max_bytes >> 20} "
-                f"MB for {name}, which takes {found[name] >> 20}. Raise it, or lower "
-                "--cache-memory.",
+                f"`--max-memory` must be at least {found[name] >> 20} MB for {name} with its KV "
+                f"cache, got {max_bytes >> 20} MB. Raise it, or lower --cache-memory.",
                 code="models-memory",
             )
     return found
@@ -149,19 +148,19 @@ def _weights_bytes(options: argparse.Namespace, *, is_adapted: bool) -> int:
 
 
 def _parent(bases: Mapping[str, _Base], each: Mapping[str, argparse.Namespace]) -> str:
-    """Returns the name of the model that adapters change."""
+    """Returns the name of the base model of the adapters."""
     if len(bases) != 1:
         raise OptionError(
-            f"`--adapter` must come with one language model, got {len(bases)}. Serve each such "
-            "model with its adapters on a separate port.",
+            f"`--adapter` must be given with exactly one language model, got {len(bases)}. Serve "
+            "each model with its adapters on a separate port.",
             code="adapter-model",
         )
     (name,) = bases
     path = each[name].model
     if path is not None and is_exported(Path(path).expanduser()):
         raise OptionError(
-            f"--adapter: needs the model's own files, to compile a program that takes it, got "
-            f"{path}. Pass the checkpoint, or merge the adapter into it with `npu-llm merge`.",
+            f"`--model` must be a checkpoint to serve adapters, got the exported folder {path}. "
+            "Pass the checkpoint, or merge the adapter into it with `npu-llm merge`.",
             code="adapter-source",
         )
     return name
@@ -216,13 +215,13 @@ _LOADERS: Mapping[Kind, Callable[[str, argparse.Namespace, Display], Served]] = 
 def _names(
     paths: Sequence[str | None], aliases: Sequence[str], adapters: Sequence[str]
 ) -> list[str]:
-    """Returns what clients call the models, and then the adapters."""
+    """Returns the API names of the models, followed by those of the adapters."""
     given = [DEFAULT_WEIGHTS if path is None else Path(path).name for path in paths]
     names = [*aliases, *given[len(aliases) :], *adapters]
     if len(aliases) > len(paths) or len(set(names)) < len(names):
         raise OptionError(
-            f"`--alias` must give each model a name of its own, got {', '.join(names)} for "
-            f"{len(paths)}. Repeat --alias in the order of --model.",
+            f"`--alias` must give each model a unique name, got {', '.join(names)} for "
+            f"{len(paths)} models. Repeat --alias in the order of the models.",
             code="model-alias",
         )
     return names

@@ -1,4 +1,4 @@
-"""`npu-llm bench --server`: how fast a running server answers several clients."""
+"""The command `npu-llm bench --server`: measures a running server under load."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["as_json", "bench_server", "print_report"]
 
 
 def bench_server(options: argparse.Namespace) -> LoadReport:
-    """Measures the server that the options name, and returns the figures.
+    """Measures the server in the options.
 
     Raises:
-        NpuError: if it cannot be reached, or answers nothing; OptionError [length-range] for
-            lengths that are not one number, or the fewest and the most.
+        NpuError: if the server cannot be reached or answers nothing; OptionError [length-range]
+            unless each range is one number, or a minimum and a maximum.
     """
     work = Work(
         clients=options.clients,
@@ -41,12 +41,12 @@ def bench_server(options: argparse.Namespace) -> LoadReport:
 
     report = measure(connection, work, on_answer=tell)
     for text, count in report.refusals.items():
-        display.line(f"refused {count:,} times: {text}")
+        display.line(f"rejected {count:,} times: {text}")
     return report
 
 
 def as_json(report: LoadReport) -> dict[str, Any]:
-    """Returns the figures as what JSON can hold."""
+    """Returns the figures as JSON values."""
     rates = {"tokens_per_s": report.tokens_per_s, "requests_per_s": report.requests_per_s}
     return {**asdict(report), **rates}
 
@@ -66,11 +66,12 @@ def print_report(report: LoadReport) -> None:
         table.add_row(name, *_milliseconds(spread))
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
     console.print(table)
+    reasons = ", ".join(f"{count:,} {name}" for name, count in report.finish_reasons.items())
     console.print(
         f"{report.answers:,} answers in {report.seconds:,.1f} s: {report.tokens_per_s:,.1f} "
         f"tokens/s, {report.requests_per_s:,.2f} requests/s; {report.prompt_tokens:,} tokens of "
-        f"prompts, {report.cached_tokens:,} of them known; {sum(report.refusals.values()):,} "
-        f"refused, {report.empty:,} empty"
+        f"prompts, {report.cached_tokens:,} of them cached; {sum(report.refusals.values()):,} "
+        f"rejected, {report.empty:,} empty; finish reasons: {reasons or 'none'}"
     )
 
 
@@ -83,7 +84,7 @@ def _milliseconds(spread: Percentiles | None) -> list[str]:
 def _range(name: str, lengths: list[int]) -> tuple[int, int]:
     if len(lengths) > 2 or lengths[0] > lengths[-1]:
         raise OptionError(
-            f"`{name}` must be one number, or the fewest and the most, got "
+            f"`{name}` must be one number, or a minimum and a maximum, got "
             f"{','.join(map(str, lengths))}. Pass 32,800, for example.",
             code="length-range",
         )

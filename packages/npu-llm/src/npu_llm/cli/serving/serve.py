@@ -1,4 +1,4 @@
-"""`npu-llm serve`: answers over HTTP, as OpenAI's interface does."""
+"""The command `npu-llm serve`: an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client", "python_mult
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments, and serves until a signal ends it; returns the exit code."""
+    """Parses the arguments and serves until a signal ends it; returns the exit code."""
     return _serve(make_parser().parse_args(arguments))
 
 
@@ -31,10 +31,11 @@ def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
     parser = CommandParser(
         prog="npu-llm serve",
-        description="Answers over HTTP, as OpenAI's interface does: /v1/chat/completions, "
-        "/v1/completions, /v1/embeddings, /v1/audio/transcriptions, /v1/models and more, and a "
-        "page to try it at /.",
+        description="Starts an OpenAI-compatible HTTP server with continuous batching: "
+        "/v1/chat/completions, /v1/completions, /v1/embeddings, /v1/audio/transcriptions, "
+        "/v1/models and more, and a chat page at /.",
         check=_check,
+        is_intermixed=True,
     )
     add_model(parser, is_repeatable=True)
     parser.add_argument(
@@ -42,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         default=[],
-        help="what clients call the model; repeated, in the order of --model",
+        help="the model's name in the API; repeatable, in the order of the models",
     )
     parser.add_argument(
         "--adapter",
@@ -50,7 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         type=_named_adapter,
         default=[],
-        help="a LoRA adapter as a model of its own, which clients call NAME; may be repeated",
+        help="serve a LoRA adapter as the model NAME; repeatable",
     )
     _add_address(parser)
     _add_bounds(parser)
@@ -58,121 +59,132 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where, and for whom")
+    group = parser.add_argument_group("address and access")
     group.add_argument(
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="where to listen (default: 127.0.0.1, for this machine alone)",
+        help="address to listen on (default: 127.0.0.1, this machine only)",
     )
-    group.add_argument("--port", metavar="N", type=port_number, default=8000, help="default: 8000")
+    group.add_argument(
+        "--port", metavar="N", type=port_number, default=8000, help="port (default: 8000)"
+    )
     group.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
     keys = group.add_mutually_exclusive_group()
-    keys.add_argument("--api-key", metavar="KEY", help="what clients must send")
+    keys.add_argument("--api-key", metavar="KEY", help="the API key that clients must send")
     keys.add_argument(
         "--api-key-file",
         metavar="FILE",
         type=Path,
-        help="the same, in a file, so that a list of processes does not show it; one a line",
+        help="file with API keys, one per line; keeps them out of the process list",
     )
     keys.add_argument(
-        "--no-api-key", action="store_true", help="answer everybody who reaches another address too"
+        "--no-api-key",
+        action="store_true",
+        help="allow an address other than localhost without a key",
     )
     group.add_argument(
         "--cors-origin",
         metavar="ORIGIN",
         action="append",
         default=[],
-        help="a site, such as http://localhost:3000, whose pages may use the server, or * for all; "
-        "may be repeated",
+        help="a website whose pages may use the server, such as http://localhost:3000, or * for "
+        "all; repeatable",
     )
-    group.add_argument("--tls-cert", metavar="FILE", type=Path, help="a certificate, for HTTPS")
-    group.add_argument("--tls-key", metavar="FILE", type=Path, help="its key")
+    group.add_argument("--tls-cert", metavar="FILE", type=Path, help="TLS certificate, for HTTPS")
+    group.add_argument("--tls-key", metavar="FILE", type=Path, help="key of the certificate")
     group.add_argument(
         "--strict-fields",
         action="store_true",
-        help="refuse requests with unknown fields (default: ignore them, and name them in the "
-        "header X-Ignored-Fields of the response)",
+        help="reject requests with unknown fields (default: ignore them and list them in the "
+        "response header X-Ignored-Fields)",
     )
     group.add_argument(
         "--allow-media-urls",
         action="store_true",
-        help="fetch images and sounds from addresses in requests (default: data URLs only)",
+        help="fetch images and audio from URLs in requests (default: data URLs only)",
     )
     group.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="how the log looks; it never has prompts (default: text)",
+        help="log format; the log never contains prompts (default: text)",
     )
     group.add_argument(
         "--otlp-traces-endpoint",
         metavar="URL",
-        help="where OpenTelemetry's spans of requests are sent, such as "
+        help="endpoint for OpenTelemetry spans of requests, such as "
         "http://127.0.0.1:4318/v1/traces (needs npu-llm[otel])",
     )
 
 
 def _add_bounds(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("bounds")
+    group = parser.add_argument_group("limits")
     group.add_argument(
         "--max-step-tokens",
         metavar="N",
         type=positive,
         default=256,
-        help="tokens that a step reads at most: fewer answer more evenly while "
-        "prompts are read, more read them faster (default: 256)",
+        help="maximum number of tokens in a step: a low limit keeps decoding smooth during "
+        "prefill, a high one speeds up prefill (default: 256)",
     )
     group.add_argument(
         "--max-running",
         metavar="N",
         type=positive,
         default=64,
-        help="requests that are answered at once (default: 64)",
+        help="maximum number of requests that run at once (default: 64)",
     )
     group.add_argument(
         "--max-queue",
         metavar="N",
         type=positive,
         default=256,
-        help="requests that wait; more are refused (default: 256)",
+        help="maximum number of waiting requests; more are rejected (default: 256)",
     )
     group.add_argument(
         "--max-new-tokens",
         metavar="N",
         type=positive,
-        help="tokens of an answer, at most (default: as many as the context has room for)",
+        help="maximum number of tokens of an answer (default: as many as the context has room for)",
     )
     group.add_argument(
         "--cache-memory",
         metavar="MB",
         type=positive,
-        help="for keys and values (default: 2048, or what one context needs)",
+        help="size of the KV cache (default: 2048, or the size of one context)",
     )
     group.add_argument(
-        "--max-loaded", metavar="N", type=positive, help="models in memory at once (default: all)"
+        "--max-loaded",
+        metavar="N",
+        type=positive,
+        help="maximum number of loaded models (default: all)",
     )
     group.add_argument(
         "--max-memory",
         metavar="MB",
         type=positive,
-        help="for the models in memory together, with their caches (default: no bound)",
+        help="total memory of loaded models with their KV caches (default: no limit)",
     )
     group.add_argument(
         "--unload-after",
         metavar="S",
         type=float,
-        help="unload a model that nobody used for S seconds (default: never)",
+        help="unload a model after S seconds without a request (default: never)",
     )
     group.add_argument(
-        "--max-body", metavar="MB", type=positive, default=8, help="size of a request (default: 8)"
+        "--max-body",
+        metavar="MB",
+        type=positive,
+        default=8,
+        help="maximum size of a request (default: 8)",
     )
     group.add_argument(
         "--grace",
         metavar="S",
         type=float,
         default=30.0,
-        help="how long answers may go on after SIGTERM (default: 30)",
+        help="seconds for running answers to finish after SIGTERM (default: 30)",
     )
 
 
@@ -180,8 +192,8 @@ def _check(options: argparse.Namespace) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise OptionError(
-            f"npu-llm serve: {missing[0]} must be installed, got none. Install it: pip install "
-            "'npu-llm[serve]'.",
+            f"{missing[0]} must be installed for the server, got no such package. Run `pip install "
+            "'npu-llm[serve]'`.",
             code="missing-serve",
         )
     _keys(options)
@@ -190,24 +202,24 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_tls(options: argparse.Namespace) -> None:
-    """Raises OptionError [server-tls] for a certificate or a key that cannot be used."""
+    """Raises OptionError [server-tls] if certificate or key cannot be used."""
     cert, key = options.tls_cert, options.tls_key
     if cert is None and key is None:
         return
     try:
         if cert is None or key is None:
-            raise ValueError("one of them")
+            raise ValueError("only one of them")
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
     except (OSError, ValueError) as failure:  # SSLError is an OSError
         raise OptionError(
-            "`--tls-cert` must be a certificate in PEM, with its key in --tls-key, got "
-            f"{failure}. Name both files.",
+            "`--tls-cert` must be a certificate in PEM with its key in --tls-key, got "
+            f"{failure}. Pass both files.",
             code="server-tls",
         ) from failure
 
 
 def _serve(options: argparse.Namespace) -> int:
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.serving.loaders import make_registry
     from npu_llm.engine.engine import EngineOptions
     from npu_llm.serving.http.server import run
@@ -255,7 +267,7 @@ def _named_adapter(text: str) -> tuple[str, Path, float]:
 
 
 def _keys(options: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the keys of which clients must send one; empty for none."""
+    """Returns the API keys, of which clients must send one; empty if no key is needed."""
     if options.api_key is None and options.api_key_file is None:
         return ()
     keys = [options.api_key]
@@ -264,22 +276,22 @@ def _keys(options: argparse.Namespace) -> tuple[str, ...]:
             lines = options.api_key_file.read_text().splitlines()
         except (OSError, ValueError) as failure:
             raise OptionError(
-                f"`--api-key-file` must be a file with the keys, got {options.api_key_file}, "
+                f"`--api-key-file` must be a file with API keys, got {options.api_key_file}: "
                 f"{failure}. Name another.",
                 code="api-key",
             ) from failure
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys or not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
         raise OptionError(
-            "`--api-key` must be ASCII characters without spaces, at least one, got others. Choose "
-            "another.",
+            "`--api-key` must be printable ASCII without spaces, got an empty or another text. "
+            "Choose another.",
             code="api-key",
         )
     return tuple(keys)
 
 
 def _place(settings: Settings, port: int, names: Sequence[str]) -> str:
-    """Returns what is served where, for whoever started it."""
+    """Returns the line that reports the models and the address."""
     scheme = "http" if settings.tls_cert is None else "https"
     place = f"unix:{settings.uds}" if settings.uds else f"{scheme}://{settings.host}:{port}"
     guarded = "with a key" if settings.api_keys else "without a key"

@@ -1,1 +1,1 @@
-"""Commands that show what is there."""
+"""Commands that show models and the cache: info, check, list, ps, cache."""

@@ -1,4 +1,4 @@
-"""`npu-llm check`: whether an NPU would take a model's static programs."""
+"""The command `npu-llm check`: checks whether an NPU accepts a model's static programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def main(arguments: Sequence[str]) -> int:
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.estimate:
-            parser.error("--output writes no page of --estimate: leave one of them out.")
+            parser.error("--output must be omitted with --estimate")
         check_model(given)
 
     parser = CommandParser(
         prog="npu-llm check",
-        description="Compiles the programs for one token and for a prompt, as the static pipeline "
-        "builds them, for an NPU, or compares them with rules without a compiler. No NPU is "
-        "needed. `npu-compiler target install` brings the compiler.",
+        description="Compiles the static pipeline's programs for one token and for a prompt for an "
+        "NPU, or compares them with rules without a compiler. No NPU is needed. `npu-compiler "
+        "target install` installs the compiler.",
         check=check,
     )
     add_checkpoint(parser)
@@ -44,17 +44,17 @@ def main(arguments: Sequence[str]) -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--rules", action="store_true",
-        help="compare with the rules alone; compiling takes minutes the first time",
+        help="only compare with the rules; compiling takes minutes the first time",
     )  # fmt: skip
     kinds.add_argument(
         "--estimate", action="store_true",
-        help="give the compiler's estimate of tokens per second and of the time to the first token "
-        "and, from published figures, bounds of them; not a measurement",
+        help="show the compiler's estimate of tokens/s and time to first token, and bounds from "
+        "published figures; not a measurement",
     )  # fmt: skip
     add_json(parser)
-    parser.add_argument("-o", "--output", type=Path, help="write it as an HTML page, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write an HTML page")
     given = parser.parse_args(arguments)
-    # Late: these import torch and OpenVINO, which help and wrong options do not need.
+    # Late imports: help and errors of usage need neither torch nor OpenVINO.
     from npu_llm.cli.terminal import Display
     from npu_llm.models.load_options import LoadOptions
     from npu_llm.models.readiness import check_static_programs, estimate_static_programs

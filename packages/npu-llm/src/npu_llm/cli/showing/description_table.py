@@ -1,4 +1,4 @@
-"""Prints what is known about a model."""
+"""Prints the description of a model as tables."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.table import Table
 
 __all__ = ["print_description"]
 
-# Only tracing the model tells.
-_EITHER = "kernels, or dynamic if the model has a call without a kernel, which --trace tells"
+# Tracing the model decides.
+_EITHER = "kernels, or dynamic if a call of the model has no kernel; --trace finds out"
 
 
 def print_description(said: dict[str, Any]) -> None:
-    """Prints tables for a reader.
+    """Prints the tables.
 
     Args:
-        said: what npu_llm.cli.showing.model_description.describe returned.
+        said: the result of npu_llm.cli.showing.model_description.describe.
     """
     console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
     facts, device, memory = said["facts"], said["device"], said["memory"]
@@ -26,7 +26,7 @@ def print_description(said: dict[str, Any]) -> None:
     by_default = next(row for row in memory["precisions"] if row["is_default"])
     about = Table(show_header=False, pad_edge=False, box=None)
     picked = facts["picked_tokens"]
-    sparse = {"attention": f"to {picked:,} tokens that an indexer picks"} if picked else {}
+    sparse = {"attention": f"to {picked:,} tokens that an indexer chooses"} if picked else {}
     how = by_default["quantization"]
     weights = {} if how is None else {"weights": how}
     verified = {"program": said["verification"]} if said["verification"] else {}
@@ -57,7 +57,7 @@ def print_description(said: dict[str, Any]) -> None:
 
 
 def _precision(name: str) -> str:
-    return "file: each weight as the file has it" if name == "file" else name
+    return "file: each weight as in the file" if name == "file" else name
 
 
 def _speed(estimate: dict[str, Any] | None) -> dict[str, str]:
@@ -77,11 +77,11 @@ def _pipeline_text(device: dict[str, Any]) -> str:
     reason = device["why_not_kernels"]
     if not device["pipeline_is_known"]:
         return _EITHER
-    return str(device["pipeline"]) if reason is None else f"{device['pipeline']}, as {reason}"
+    return str(device["pipeline"]) if reason is None else f"{device['pipeline']}: {reason}"
 
 
 def _memory_table(memory: dict[str, Any]) -> Table:
-    # Without lines between columns it fits 60 of them, and no word is cut.
+    # Without lines between columns the table fits a terminal of 60 columns.
     table = Table(
         title="memory by precision and context, in GB",
         title_justify="left",

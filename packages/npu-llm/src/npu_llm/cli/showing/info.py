@@ -1,4 +1,4 @@
-"""`npu-llm info`: what a model is, how much memory it needs, and what would run it."""
+"""The command `npu-llm info`: a model's facts, its memory needs, and the pipeline that runs it."""
 
 from __future__ import annotations
 
@@ -7,43 +7,35 @@ from typing import Any
 
 from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
-from npu_llm.checkpoint.source import DEFAULT_WEIGHTS
-from npu_llm.cli.arguments import add_files, check_model, file_options
+from npu_llm.cli.arguments import add_checkpoint, check_model, file_options
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and prints what is known about the model; returns the exit code."""
+    """Parses the arguments and prints the model's description; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm info",
-        description="Shows what a model is, how much memory it needs in each precision, and "
-        "whether that is available. No weights are read, and nothing is traced.",
+        description="Shows a model's facts, the memory it needs in each precision, and whether "
+        "that is available. Reads no weights.",
         check=check_model,
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="GGUF file, checkpoint folder, exported folder, or name on the hub; by default the "
-        f"weights of the installed {DEFAULT_WEIGHTS}",
-    )
+    add_checkpoint(parser, exported=True)
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="trace the model, which takes some seconds, to say whether it runs as kernels, and "
-        "which call keeps it from that (default: what the compile cache knows)",
+        help="trace the model, which takes seconds, to find out whether it runs as kernels, and "
+        "which call prevents that (default: use the compile cache)",
     )
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="build the model's programs and show its speed on an NPU, such as lunar-lake, by the "
-        "NPU's compiler, which takes minutes the first time; an estimate, not a measurement",
+        help="show an estimate of the model's speed on an NPU, such as lunar-lake, by the NPU's "
+        "compiler; takes minutes the first time",
     )
-    add_files(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    # Late: help and wrong options need neither.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.showing.model_description import describe
 
     said = describe(
@@ -54,6 +46,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(said: dict[str, Any]) -> None:
-    from npu_llm.cli.showing.description_table import print_description  # rich: JSON needs none
+    from npu_llm.cli.showing.description_table import print_description  # late: imports rich
 
     print_description(said)

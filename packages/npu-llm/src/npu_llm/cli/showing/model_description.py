@@ -1,4 +1,4 @@
-"""What a model is, how much memory it needs, and what would run it; most of it without torch."""
+"""Describes a model: facts, memory needs and pipeline; imports torch only if needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe(
     target: str | None = None,
     **files: Any,
 ) -> dict[str, Any]:
-    """Returns what `npu-llm info --json` prints.
+    """Returns the document of `npu-llm info --json`.
 
     Args:
         name_or_path: a model; None for the installed weights.
@@ -53,8 +53,8 @@ def describe(
     Raises:
         ModelError: for a damaged model, something that is not a model, or a checkpoint that cannot
             be loaded; [model-kind] for the estimate of an exported folder.
-        CaptureError: for a model that is traced and cannot be.
-        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
+        CaptureError: for a model that cannot be traced.
+        npu_compiler.errors.OptionError: [unknown-target] for an unknown NPU generation.
     """
     model = _identify(name_or_path)
     speed = None if target is None else _estimated(model, target, files)
@@ -150,7 +150,7 @@ def _identify(name_or_path: str | Path | None) -> _Model:
 
 
 def _default_precision(model: _Model, device: str, pipeline: PipelineName) -> str:
-    """Returns the name of the precision that a start without --dtype has."""
+    """Returns the name of the precision without --dtype."""
     if model.source is None:
         return model.precisions[0]
     is_for_npus = device.startswith("NPU") and pipeline == "static"
@@ -158,7 +158,7 @@ def _default_precision(model: _Model, device: str, pipeline: PipelineName) -> st
 
 
 def _verdict(entry: Entry) -> Verdict:
-    """Returns the verdict on an entry's program: the one for one token, in the static pipeline."""
+    """Returns the verdict on an entry's program; in the static pipeline, that for one token."""
     folder = entry.compiled.folder
     if entry.pipeline == "kernels":
         verdicts = sorted(folder.glob(f"kernels-*/{VERDICT}"))
@@ -166,12 +166,12 @@ def _verdict(entry: Entry) -> Verdict:
     if entry.static_layout is not None:
         first = entry.static_sizes.capacities[0]
         folder = folder / VARIANTS / str(StepSizes(1, first, 1))
-    return read_kept(folder) or Verdict("unchecked", "it was written without that")
+    return read_kept(folder) or Verdict("unchecked", "no verdict was written")
 
 
 def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
-    """Raises what the first start of a model would raise for its config and tensors."""
-    # Heavy; a model that was started before needs no check.
+    """Raises as the first start of a model does for its config and tensors."""
+    # Late imports: a model that was started before needs no check.
     start_packages()
     import transformers
 
@@ -187,7 +187,7 @@ def _check_loadable(source: ModelSource, files: Mapping[str, Any]) -> None:
 def _known_pipeline(
     model: _Model, device: str, *, trace: bool, files: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns which pipeline runs a model here, if that is known, and why not that of kernels."""
+    """Returns the pipeline that runs a model here, if known, and why it is not that of kernels."""
     chosen = model.pipeline or choose_pipeline(None, device)
     reason, is_known = model.why_not_kernels, True
     if model.source is not None and chosen == "kernels":
@@ -208,19 +208,19 @@ def _known_pipeline(
 
 
 def _sparse_attention(pipeline: PipelineName, entry: Entry | None) -> str:
-    """Returns whether --sparse-attention may be asked for."""
+    """Returns whether the model supports --sparse-attention."""
     if pipeline != "kernels":
-        return f"no, as the pipeline is {pipeline}"
+        return f"no, because the pipeline is {pipeline}"
     if entry is None:
         return "unknown before the first start"
     program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
     broken = why_not_sparse(program)
-    return "with --sparse-attention K" if broken is None else f"no, as the model {broken}"
+    return "with --sparse-attention K" if broken is None else f"no, because the model {broken}"
 
 
 def _traced(source: ModelSource, facts: ModelFacts, files: Mapping[str, Any]) -> str | None:
-    """Traces a model; returns why it is not a kernel program, None if it is."""
-    # Heavy, and not needed for anything else here.
+    """Traces a model; returns why it is not a kernel program, or None if it is one."""
+    # Late imports, needed for nothing else here.
     start_packages()
     from npu_llm.capture.functional import make_functional
     from npu_llm.capture.step import capture_step
@@ -237,15 +237,15 @@ def _traced(source: ModelSource, facts: ModelFacts, files: Mapping[str, Any]) ->
 
 
 def _estimated(model: _Model, target: str, files: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the speed of a model on an NPU by the compiler's estimate."""
-    # OpenVINO, and below torch, which nothing else here needs.
+    """Returns the compiler's estimate of a model's speed on an NPU."""
+    # Late imports of OpenVINO and torch, needed for nothing else here.
     from npu_compiler.target_compiler import ESTIMATE_NOTE, find_target
 
     chosen = find_target(target)
     if model.source is None:
         raise ModelError(
-            f"npu-llm info --target: the model must be a checkpoint or a GGUF file, whose programs "
-            f"are built, got {model.kind} {model.path}. Name what it was exported from.",
+            f"`MODEL` must be a checkpoint or a GGUF file for --target, got {model.kind} "
+            f"{model.path}. Pass the model that it was exported from.",
             code="model-kind",
         )
     start_packages()
@@ -266,7 +266,7 @@ def _estimated(model: _Model, target: str, files: Mapping[str, Any]) -> dict[str
 
 
 def _contexts(facts: ModelFacts) -> list[int]:
-    """Returns the lengths to show: common ones that the model was made for, and its own."""
+    """Returns the context lengths to show: common ones below the model's, and the model's."""
     bound = facts.context_length
     if bound is None:
         return list(_CONTEXTS)

@@ -1,1 +1,1 @@
-"""Commands for tasks that have models of their own: speech to text, and translation."""
+"""Commands of tasks: speech to text, translation, vision-language, embeddings, reranking."""

@@ -1,4 +1,4 @@
-"""`npu-llm describe`: answers a question about images."""
+"""The command `npu-llm describe`: answers a question about images."""
 
 from __future__ import annotations
 
@@ -6,42 +6,51 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, give_answer
-from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
+from npu_llm.cli.arguments import (
+    add_max_new_tokens,
+    check_model,
+    check_text_argument,
+    given_text,
+    positive,
+)
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.terminal import Display, writer_beside_json
 from npu_llm.errors import OptionError
 
-__all__ = ["main", "read_image", "reads_images", "start_image_model"]
+if TYPE_CHECKING:
+    from npu_llm.chat.reply import Draft, Finish
+
+__all__ = ["finish_reason", "main", "read_image", "reads_images", "start_image_model"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and writes the answer; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm describe",
-        description="Answers a question about images. Only that goes to standard output.",
+        description="Answers a question about images with a vision-language model. Only the answer "
+        "goes to standard output.",
         check=_check,
     )
     add_task_model(parser)
-    parser.add_argument("--beams", metavar="N", type=positive, help="default: the model's")
-    parser.add_argument("--seed", metavar="N", type=int, help="make sampling repeatable")
     parser.add_argument(
-        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+        "--beams", metavar="N", type=positive, help="beams of the search (default: the model's)"
     )
+    parser.add_argument("--seed", metavar="N", type=int, help="make sampling repeatable")
+    add_max_new_tokens(parser, 256)
     add_json(parser)
     parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help="image files")
-    parser.add_argument(
-        "question", metavar="QUESTION", help='the question; "-" reads standard input'
-    )
+    parser.add_argument("question", metavar="QUESTION", help="the question; - for standard input")
     options = parser.parse_args(arguments)
     question = given_text("QUESTION", options.question)
     images = [read_image(path) for path in options.images]
     display = Display()
     model, processor = start_image_model(options, display)
     from npu_llm.chat.reply import Draft, generated
+    from npu_llm.cli.turns import finish_of
     from npu_llm.engine.sampler import Token
     from npu_llm.tokenizer.detokenizer import Detokenizer
     from npu_llm.vision_language.prompting import prompt_inputs
@@ -56,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     prompt_tokens = inputs["input_ids"].shape[1]
     has_beams = asked.get("num_beams", model.generation_config.num_beams or 1) > 1
     tokens: Iterable[int]
-    if has_beams:  # an answer is known at the end only
+    if has_beams:  # the answer is known only at the end
         tokens = model.generate(**inputs, **asked)[0, prompt_tokens:].tolist()
     else:
         tokens = generated(model.generate, **inputs, **asked)
@@ -64,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     for token in tokens:
         write(draft.add(Token(token)))
     write(draft.text.end())
+    draft.finish = finish_reason(model, draft, options.max_new_tokens)
     reply = draft.reply(prefilled=0, verification="")
     document = {
         "answer": reply.text,
@@ -71,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         "device": model.report.device,
         "prompt_tokens": prompt_tokens,
         "answer_tokens": reply.answer_tokens,
+        "finish_reason": reply.finish,
     }
     give_answer(options.json, document, lambda: print(flush=True))
     rows = {
@@ -79,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         "program": str(model.verification),
         "prompt": f"{prompt_tokens:,} tokens, images included",
         "answer": f"{reply.answer_tokens:,} tokens",
+        "finish reason": finish_of(reply),
     }
     if reply.time_to_first_token_s is not None:
         rows["first token after"] = f"{reply.time_to_first_token_s:.2f} s"
@@ -92,7 +104,7 @@ def _check(options: argparse.Namespace) -> None:
     check_text_argument("QUESTION", options.question)
     for path in options.images:
         if not path.exists():
-            read_image(path)  # the reason
+            read_image(path)  # raises
     check_model(options)
 
 
@@ -100,7 +112,7 @@ _TASK = "AutoModelForImageTextToText"
 
 
 def reads_images(name_or_path: str) -> bool:
-    """Whether a model reads images and text, and came with the processor for it.
+    """Whether a model reads images and text and has a processor for them.
 
     Args:
         name_or_path: a checkpoint folder, an exported folder, a GGUF file or a name on the hub.
@@ -108,7 +120,7 @@ def reads_images(name_or_path: str) -> bool:
     Raises:
         ModelError: if there is no such model.
     """
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.checkpoint.facts import read_config
     from npu_llm.checkpoint.source import find_source
     from npu_llm.models.entry import MANIFEST
@@ -124,22 +136,30 @@ def reads_images(name_or_path: str) -> bool:
     return has_processor and "vision_config" in read_config(source.folder)
 
 
+def finish_reason(model: Any, draft: Draft, max_new_tokens: int) -> Finish:
+    """Returns "length" if an answer of transformers' generate was cut, else "stop"."""
+    ends = model.generation_config.eos_token_id
+    last = draft.tokens[-1].id if draft.tokens else None
+    has_ended = last == ends or (isinstance(ends, list) and last in ends)
+    return "stop" if has_ended or len(draft.tokens) < max_new_tokens else "length"
+
+
 def read_image(path: Path, mode: str = "RGB") -> Any:
     """Reads an image file as a PIL image.
 
     Args:
         path: the file.
-        mode: Pillow's name of the colours, such as "L" for grey.
+        mode: Pillow's name of the color mode, such as "L" for grayscale.
 
     Raises:
-        OptionError: [image-unreadable] if the file does not hold an image, [missing-pillow].
+        OptionError: [image-unreadable] if the file is not an image, [missing-pillow].
     """
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as failure:
         raise OptionError(
-            f"`{path}` must be read by Pillow, got none installed. Run pip install "
-            '"npu-llm[images]".',
+            "Pillow must be installed to read images, got no such package. Run `pip install "
+            "'npu-llm[images]'`.",
             code="missing-pillow",
         ) from failure
     unreadable = (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError)
@@ -149,19 +169,19 @@ def read_image(path: Path, mode: str = "RGB") -> Any:
     except unreadable as failure:
         reason = getattr(failure, "strerror", None) or type(failure).__name__
         raise OptionError(
-            f"`{path}` must be an image file, such as PNG or JPEG, got: {reason}. Check the "
-            "path, or convert the file.",
+            f"`{path}` must be an image file, such as PNG or JPEG, got: {reason}. Check the path "
+            "or convert the file.",
             code="image-unreadable",
         ) from failure
 
 
 def start_image_model(options: argparse.Namespace, display: Display) -> tuple[Any, Any]:
-    """Starts the model that the options name; returns it and its processor.
+    """Starts the model in the options; returns it and its processor.
 
     Raises:
-        NpuError: if it cannot start, ModelError [missing-processor] among them.
+        NpuError: if it cannot start, such as ModelError [missing-processor].
     """
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.session import be_quiet
 
     be_quiet()

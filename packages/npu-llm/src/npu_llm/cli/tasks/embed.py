@@ -1,4 +1,4 @@
-"""`npu-llm embed`: writes the vectors of texts, one a line."""
+"""The command `npu-llm embed`: writes the embeddings of texts, one per line."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ __all__ = ["check_lines", "give_lines", "main", "read_lines"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and writes the vectors."""
+    """Parses the arguments and writes the embeddings; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm embed",
-        description="Writes the vector of each line of a text: numbers on a line, or JSON.",
+        description="Writes the embedding of each line of a text, as numbers on a line or as JSON.",
         check=_check,
     )
-    parser.add_argument("file", metavar="FILE", help="texts, one a line; - for standard input")
+    parser.add_argument("file", metavar="FILE", help="texts, one per line; - for standard input")
     add_task_model(parser, default="float32")
     parser.add_argument(
         "--pooling",
         metavar="HOW",
-        help=f"{', '.join(POOLINGS)} (default: what the checkpoint records, or mean)",
+        help=f"{', '.join(POOLINGS)} (default: the checkpoint's, or mean)",
     )
-    parser.add_argument("--batch-size", metavar="N", type=positive, default=64, help="default: 64")
+    parser.add_argument(
+        "--batch-size", metavar="N", type=positive, default=64, help="texts per batch (default: 64)"
+    )
     add_json(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="where to write; .npy for numpy's format"
+        "-o", "--output", metavar="FILE", type=Path, help="output file; .npy for numpy's format"
     )
     options = parser.parse_args(arguments)
     texts = read_lines(options.file)
@@ -48,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     vectors = model.encode(texts, pooling=options.pooling, batch_size=options.batch_size)
     seconds = time.perf_counter() - began
     display.line(
-        f"{len(texts):,} texts, {vectors.shape[1]} numbers each, {len(texts) / seconds:,.0f} a "
-        "second"
+        f"{len(texts):,} texts, {vectors.shape[1]} numbers each, {len(texts) / seconds:,.0f} "
+        "texts/s"
     )
     if options.output is not None and options.output.suffix == ".npy":
         import numpy as np
@@ -69,36 +71,36 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def read_lines(name: str) -> list[str]:
-    """Returns the lines of a file that are not empty.
+    """Returns the non-empty lines of a file.
 
     Args:
         name: the file, or "-" for standard input.
 
     Raises:
-        OptionError: [text-lines] for a file that cannot be read or has no text, [text-encoding]
-            for bytes that are not UTF-8.
+        OptionError: [text-lines] if the file cannot be read or has no text, [text-encoding] if it
+            is not UTF-8.
     """
     subject = "standard input" if name == "-" else name
     try:
         text = read_text(subject, sys.stdin.read if name == "-" else Path(name).read_text)
     except OSError as failure:
         raise OptionError(
-            f"`{subject}` must be a file of texts, one a line, got {failure.strerror}. Name "
+            f"`{subject}` must be a file of texts, one per line, got {failure.strerror}. Name "
             "another, or - for standard input.",
             code="text-lines",
         ) from failure
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise OptionError(
-            f"`{subject}` must have texts, one a line, got none. Write some.", code="text-lines"
+            f"`{subject}` must contain texts, one per line, got none. Add some.", code="text-lines"
         )
     return lines
 
 
 def check_lines(name: str) -> None:
-    """Raises what read_lines does for a file that is not there.
+    """Raises as read_lines does for a missing file.
 
-    What is there may be a pipe, which is read once.
+    An existing one may be a pipe, which can be read only once.
     """
     if name != "-" and not Path(name).exists():
         read_lines(name)
@@ -107,12 +109,12 @@ def check_lines(name: str) -> None:
 def give_lines(
     options: argparse.Namespace, lines: Sequence[str], records: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes what was found for each text: a line, or a line of JSON with --json.
+    """Writes the result of each text as a line, or as a line of JSON with --json.
 
     Args:
-        options: with json and output; `--json -o FILE` means `--json=FILE`.
-        lines: for people.
-        records: the same, for programs.
+        options: options with json and output; `--json -o FILE` means `--json=FILE`.
+        lines: the results as text.
+        records: the results for JSON.
 
     Raises:
         FileAccessError: [output-file] if the file of --json cannot be written.

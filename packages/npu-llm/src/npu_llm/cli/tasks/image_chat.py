@@ -1,4 +1,4 @@
-"""`npu-llm chat` with a model of images and text."""
+"""The command `npu-llm chat` with a vision-language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from npu_llm.chat.output_parser import Delta
 from npu_llm.chat.reply import Draft, Reply, ReplyStream, generated
-from npu_llm.cli.tasks.describe import read_image, start_image_model
+from npu_llm.cli.tasks.describe import finish_reason, read_image, start_image_model
 from npu_llm.cli.terminal import Display
 from npu_llm.cli.turns import status_of
 from npu_llm.engine.sampler import Token
@@ -21,36 +21,39 @@ from npu_llm.vision_language.prompting import prompt_inputs
 
 __all__ = ["ImageModels", "ImageSession", "start_image_chat"]
 
-# Options of chat that such models do not have.
+# Options of chat that vision-language models do not support.
 _ABSENT = ("pipeline", "max_context", "kv_cache", "sparse_attention", "session")
 
 
 def start_image_chat(
     options: argparse.Namespace, display: Display
 ) -> tuple[ImageSession, ImageModels]:
-    """Starts the model that the options name; returns a session with it, and what /model does.
+    """Starts the model in the options; returns a session with it, and its Models.
 
     Raises:
-        OptionError: [image-chat] for an option that only language models have.
+        OptionError: [image-chat] for an option that only language models support.
         NpuError: if the model cannot start.
     """
     for name in _ABSENT:
         if getattr(options, name, None) is not None:
             raise OptionError(
-                f"`--{name.replace('_', '-')}` must be omitted for a model of images and text, "
-                f"got {getattr(options, name)}. Omit it.",
+                f"`--{name.replace('_', '-')}` must be omitted for a vision-language model, got "
+                f"{getattr(options, name)}. Omit it.",
                 code="image-chat",
             )
     model, processor = start_image_model(options, display)
     return ImageSession(model, processor, options), ImageModels()
 
 
+_UNBOUNDED = 1024  # maximum length of an answer where the context has none
+
+
 class ImageSession:
-    """A conversation about images; each turn reads it from its beginning.
+    """A conversation about images; each turn reads it from the start.
 
     Attributes:
-        model: the name of the one that answers.
-        system: the system message; None for none.
+        model: name of the model.
+        system: the system message, or None.
     """
 
     def __init__(self, model: Any, processor: Any, options: argparse.Namespace) -> None:
@@ -73,20 +76,20 @@ class ImageSession:
         return [{"role": one["role"], "content": _text_of(one)} for one in self._whole()]
 
     def show(self, path: Path) -> None:
-        """Shows an image file with the next question; raises as read_image does."""
+        """Adds an image file to the next question; raises as read_image does."""
         self._images.append(read_image(path))
 
     def stream(self, text: str, **chosen: Any) -> ReplyStream:
-        """Answers a question piece by piece; one without any answer is forgotten.
+        """Streams the answer to a question; a question without an answer is dropped.
 
-        The images of such a question are shown with the next one.
+        The images of a dropped question belong to the next one.
 
         Args:
             text: the question.
-            chosen: arguments of generate that take the place of the chat's own.
+            chosen: arguments of generate that replace the chat's.
 
         Raises:
-            LlmError: if the model cannot take the conversation.
+            LlmError: if the conversation does not fit the model.
         """
         replies: list[Reply] = []
         return ReplyStream(self._answer(text, chosen, replies), replies, self._stop)
@@ -99,7 +102,11 @@ class ImageSession:
         question = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         inputs = prompt_inputs(self._processor, [*self._whole(), question])
         draft = Draft(Detokenizer(self._processor.tokenizer))
-        tokens = generated(self._model.generate, **inputs, **{**self._asked, **chosen})
+        asked = {**self._asked, **chosen}
+        if asked["max_new_tokens"] is None:
+            length = self._model.context_length or inputs["input_ids"].shape[1] + _UNBOUNDED
+            asked["max_new_tokens"] = max(length - inputs["input_ids"].shape[1], 1)
+        tokens = generated(self._model.generate, **inputs, **asked)
         interrupt: BaseException | None = None
         try:
             with closing(tokens):
@@ -109,7 +116,7 @@ class ImageSession:
                     if draft.ends(self._stop):
                         break
                 else:
-                    draft.finish = "stop"
+                    draft.finish = finish_reason(self._model, draft, asked["max_new_tokens"])
             if piece := draft.text.end():
                 yield Delta("content", piece)
         except (KeyboardInterrupt, GeneratorExit) as raised:
@@ -125,9 +132,9 @@ class ImageSession:
             raise interrupt
 
     def undo(self) -> str | None:
-        """Forgets the last question and its answer; returns the question, None if there is none.
+        """Drops the last question and its answer; returns the question, or None.
 
-        Its images are shown with the next one.
+        Its images belong to the next question.
         """
         if not self._turns:
             return None
@@ -138,7 +145,7 @@ class ImageSession:
         return _text_of(question)
 
     def reset(self) -> None:
-        """Forgets all messages except the system message, and all images."""
+        """Drops all messages except the system message, and all images."""
         self._turns.clear()
         self._images.clear()
 
@@ -159,13 +166,13 @@ class ImageModels:
     def switch(self, session: ImageSession, name: str) -> ImageSession:
         """Raises OptionError [chat-model]."""
         raise OptionError(
-            f"`/model` must be omitted in a chat about images, got {name}. Start npu-llm chat "
-            f"--model {name}.",
+            f"`/model` must be omitted in a chat about images, got {name}. Start `npu-llm chat "
+            f"{name}`.",
             code="chat-model",
         )
 
     def figures(self, session: ImageSession, reply: Reply) -> Mapping[str, str]:
-        """Returns the figures of an answer."""
+        """Returns the rows of /stats."""
         return {"model": session.model, "answer": status_of(reply)}
 
 

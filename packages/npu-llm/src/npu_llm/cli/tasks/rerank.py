@@ -1,4 +1,4 @@
-"""`npu-llm rerank`: documents by how well they answer a query."""
+"""The command `npu-llm rerank`: orders documents by their relevance to a query."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments and prints the documents, the best first."""
+    """Parses the arguments and prints the documents, best first; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm rerank",
-        description="Orders documents, one a line, by how well they answer a query.",
+        description="Orders documents, one per line, by their relevance to a query.",
         check=_check,
     )
-    parser.add_argument("query", metavar="QUERY", help="what is asked")
-    parser.add_argument("file", metavar="FILE", help="documents, one a line; - for standard input")
+    parser.add_argument("query", metavar="QUERY", help="the query")
+    parser.add_argument(
+        "file", metavar="FILE", help="documents, one per line; - for standard input"
+    )
     add_task_model(parser, default="float32")
-    parser.add_argument("--top-k", metavar="N", type=positive, help="how many to print")
+    parser.add_argument(
+        "--top-k", metavar="N", type=positive, help="number of documents to print (default: all)"
+    )
     add_json(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file")
     options = parser.parse_args(arguments)
     documents = read_lines(options.file)
     model = start_task("NPUModelForSequenceClassification", options, Display())

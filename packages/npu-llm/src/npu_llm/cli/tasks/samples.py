@@ -1,4 +1,4 @@
-"""Samples and example calls of a task, read from files with the sound and images they name."""
+"""Samples and example inputs of a task, read from files that name audio and images."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["read_calls", "read_samples"]
 def read_samples(
     path: Path, form: Form, model: str, *, trust_remote_code: bool
 ) -> list[dict[str, Any]]:
-    """Reads samples; sound and images are named relative to the file.
+    """Reads samples; paths of audio and images are relative to the file.
 
     Args:
         path: the file.
-        form: the fields that samples must have; others are passed over.
-        model: whose classes, sampling rate and channels count: a folder or name.
+        form: the fields of a sample; others are ignored.
+        model: folder or name of the model, which defines labels, sampling rate and channels.
         trust_remote_code: whether code that came with the model may run.
 
     Returns:
-        The samples, with sound as arrays (samples,) float32 and images as PIL images.
+        The samples, with audio as arrays (samples,) float32 and images as PIL images.
 
     Raises:
-        OptionError: [eval-data] for a file that cannot be read, or a line that is no such sample;
+        OptionError: [eval-data] if the file cannot be read or a line is not such a sample;
             [image-unreadable] and [missing-pillow] for images; [audio-unreadable], [audio-rate] and
-            others for sound, see npu_llm.speech.wave_file.
+            others for audio, see npu_llm.speech.wave_file.
         ModelError: [missing-processor] if the model has no config or feature extractor,
             [remote-code] if one needs code that is not trusted.
     """
@@ -69,14 +69,14 @@ def read_samples(
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the lines that are not blank, with their numbers from 1 on."""
+    """Returns the lines that are not blank, numbered from 1."""
     try:
         text = read_text(str(path), lambda: path.read_text("utf-8"))
     except OSError as failure:
-        raise _unreadable(path, f"a file that can be read, got {failure.strerror}") from failure
+        raise _unreadable(path, f"a readable file, got {failure.strerror}") from failure
     found = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not found:
-        raise _unreadable(path, "a file with samples, one JSON object a line, got none")
+        raise _unreadable(path, "a file with samples, one JSON object per line, got none")
     return found
 
 
@@ -87,20 +87,19 @@ def _unreadable(place: object, wanted: str) -> OptionError:
 def read_calls(
     path: Path, model: str, modalities: tuple[str, ...], *, trust_remote_code: bool
 ) -> list[dict[str, Any]]:
-    """Returns a call for each line of a file.
+    """Returns the arguments of a call for each line of a file.
 
     Args:
-        path: texts, one a line; or paths of images or WAV files, relative to it.
-        model: the checkpoint, whose tokenizer or processor prepares them.
-        modalities: what the model reads: text, image or audio.
+        path: texts, one per line; or paths of images or WAV files, relative to the file.
+        model: the checkpoint with the tokenizer or processor.
+        modalities: inputs of the model: text, image or audio.
         trust_remote_code: whether code that came with the model may run.
 
     Raises:
-        OptionError: [text-lines], [text-encoding], [quantize-text] for a model that reads
-            several kinds at once, [image-unreadable] for an image that cannot be read, [audio-rate]
-            and others for sound.
-        ModelError: [missing-processor] if the model came without what prepares its inputs,
-            [remote-code] if that needs code that is not trusted.
+        OptionError: [text-lines], [text-encoding], [quantize-text] for a multimodal model,
+            [image-unreadable] for an image that cannot be read, [audio-rate] and others for audio.
+        ModelError: [missing-processor] if the model has no processor, [remote-code] if the
+            processor needs code that is not trusted.
     """
     import transformers
 
@@ -120,12 +119,12 @@ def read_calls(
         sounds = (read_wave(path.parent / line, rate=rate) for line in lines)
         return [dict(extract(one, sampling_rate=rate, return_tensors="pt")) for one in sounds]
     raise OptionError(
-        f"--data: a line must be all that a call reads, got a model that reads "
-        f"{' and '.join(modalities)}. Omit it, or pass inputs= to the class's export.",
+        f"`--data` must be omitted for a model that reads {' and '.join(modalities)}, got a file. "
+        "Omit it, or pass inputs= to the class's export.",
         code="quantize-text",
     )
 
 
 def _read_image(path: Path, config: Any) -> Any:
-    """Returns an image in the colours that a model reads: grey for one of one channel."""
+    """Returns an image in the model's color mode: grayscale for one channel."""
     return read_image(path, "L" if getattr(config, "num_channels", 3) == 1 else "RGB")

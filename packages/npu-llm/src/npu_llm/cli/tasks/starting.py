@@ -1,16 +1,21 @@
-"""Starts a model of a task for a command, with the files that prepare its inputs."""
+"""Starts a model of a task for a command, with the processors of its inputs."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu_command.command_parser import offer
 from npu_command.output import import_notice
 from npu_llm.checkpoint.processors import load_beside
 from npu_llm.choices import DEFAULT_PRECISION, FLOATS_AND_INTEGERS
-from npu_llm.cli.arguments import add_files, add_verify, file_options
+from npu_llm.cli.arguments import (
+    add_cache_dir,
+    add_files,
+    add_model_option,
+    add_verify,
+    file_options,
+)
 from npu_llm.cli.terminal import Display
 
 if TYPE_CHECKING:
@@ -20,37 +25,31 @@ __all__ = ["add_task_model", "start_task", "start_transcriber"]
 
 
 def add_task_model(parser: argparse.ArgumentParser, *, default: str = DEFAULT_PRECISION) -> None:
-    """Adds --model, --dtype, whose `default` the class has, --verify, --cache-dir, add_files."""
-    parser.add_argument(
-        "--model",
-        metavar="PATH",
-        required=True,
-        help="checkpoint folder, exported folder, or name on the hub",
+    """Adds --model, --dtype with the class's `default`, --verify, --cache-dir and add_files."""
+    add_model_option(
+        parser, "checkpoint folder, exported folder, or name on the hub", is_required=True
     )
     chosen = parser.add_argument(
         "--dtype",
         metavar="DTYPE",
-        help=f"one of {', '.join(FLOATS_AND_INTEGERS)} (default: {default}, or that of an "
-        "exported folder)",
+        help=f"{', '.join(FLOATS_AND_INTEGERS)} (default: {default}, or the exported folder's)",
     )
     offer(chosen, FLOATS_AND_INTEGERS)
     add_verify(parser)
-    parser.add_argument(
-        "--cache-dir", metavar="DIR", type=Path, help="where compiled models are kept"
-    )
+    add_cache_dir(parser)
     add_files(parser)
 
 
 def start_task(kind: str, options: argparse.Namespace, display: Display) -> Any:
-    """Starts the model that the options name.
+    """Starts the model in the options.
 
     Args:
         kind: the name of its class, such as NPUModelForSpeechSeq2Seq.
-        options: of add_task_model.
-        display: where to show device and progress.
+        options: the options of add_task_model.
+        display: shows device and progress.
 
     Raises:
-        NpuError: if it cannot start.
+        NpuError: if the model cannot start.
     """
     with import_notice():  # late imports of torch and transformers: help needs neither
         import npu_llm
@@ -82,7 +81,7 @@ def start_task(kind: str, options: argparse.Namespace, display: Display) -> Any:
 
 
 def start_transcriber(options: argparse.Namespace, display: Display) -> Transcriber:
-    """Starts a model of speech, with what prepares its inputs; takes and raises as start_task."""
+    """Starts a speech model with its processors; arguments and errors as for start_task."""
     model = start_task("NPUModelForSpeechSeq2Seq", options, display)
     from transformers import AutoFeatureExtractor, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""`npu-llm transcribe`: writes the text spoken in a WAV file."""
+"""The command `npu-llm transcribe`: speech to text for a WAV file."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and writes the transcript; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm transcribe",
-        description="Writes down what is said in a WAV file. Only that goes to standard output.",
+        description="Transcribes speech in a WAV file (speech to text, ASR). Only the transcript "
+        "goes to standard output.",
         check=_check,
     )
     add_task_model(parser)
     parser.add_argument(
-        "--language", metavar="LANG", help="such as en or german (default: found out)"
+        "--language", metavar="LANG", help="language, such as en or german (default: detected)"
     )
-    parser.add_argument("--translate", action="store_true", help="into English")
-    parser.add_argument("--timestamps", choices=("word", "segment"), help="with times")
-    parser.add_argument("--format", choices=FORMATS, default="txt", help="default: txt")
+    parser.add_argument("--translate", action="store_true", help="translate into English")
+    parser.add_argument("--timestamps", choices=("word", "segment"), help="add times")
     parser.add_argument(
-        "--beams", metavar="N", type=positive, default=1, help="more search longer (default: 1)"
+        "--format", choices=FORMATS, default="txt", help="output format (default: txt)"
+    )
+    parser.add_argument(
+        "--beams", metavar="N", type=positive, default=1, help="beams of the search (default: 1)"
     )
     add_json(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the WAV file")
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     transcriber.check(wanted)
     started = time.perf_counter()
     monitors = transcriber.knows_times
-    is_live = wanted.beams == 1  # beams have no words until they end
+    is_live = wanted.beams == 1  # beam search has no words until its end
     tokenizer = transcriber.tokenizer
     with live_text(display, tokenizer, monitors=monitors, streams=is_live) as live:
         found = transcriber.run(sound, wanted, more=live)
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
             "program": str(transcriber.model.verification),
             "sound": f"{found.seconds:.1f} s",
             "transcribed in": f"{seconds:.2f} s",
-            "speed": f"{found.seconds / seconds:.1f} times as fast as it was said",
+            "speed": f"{found.seconds / seconds:.1f} times real time",
         }
     )
     return 0
@@ -84,9 +87,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if not options.file.is_file():
-        from npu_llm.speech.wave_file import read_wave  # numpy: help needs none
+        from npu_llm.speech.wave_file import read_wave  # late: imports numpy
 
-        read_wave(options.file, rate=_RATE)  # the reason
+        read_wave(options.file, rate=_RATE)  # raises
     check_model(options)
 
 
@@ -97,13 +100,13 @@ _WIDTH = 60  # characters of the latest words
 def live_text(
     display: Display, tokenizer: Any, *, monitors: bool, streams: bool
 ) -> Iterator[dict[str, Any]]:
-    """Shows a bar and the latest words on a terminal; nothing elsewhere.
+    """Shows a progress bar and the latest words on a terminal; otherwise nothing.
 
     Args:
-        display: where.
+        display: the display.
         tokenizer: decodes tokens.
-        monitors: whether the model's generate reports how many frames were read.
-        streams: whether it can report words.
+        monitors: whether the model's generate reports the number of frames read.
+        streams: whether it reports words.
 
     Yields:
         Arguments of the model's generate.
@@ -132,7 +135,7 @@ def live_text(
 
 
 class _Words:
-    """A streamer that keeps the tokens of the part that is being read."""
+    """A streamer that collects the tokens of the current segment."""
 
     def __init__(self, tokenizer: Any, show: Any) -> None:
         self._tokenizer = tokenizer
@@ -145,5 +148,5 @@ class _Words:
         self._show(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
 
     def end(self) -> None:
-        """Ends a part."""
+        """Ends a segment."""
         self._tokens = []

@@ -1,4 +1,4 @@
-"""`npu-llm translate`: translates text, line by line."""
+"""The command `npu-llm translate`: translates text, line by line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 from npu_command.command_parser import CommandParser
 from npu_command.output import OUTPUT, add_json, give_answer
 from npu_llm.checkpoint.processors import load_beside
-from npu_llm.cli.arguments import check_model, check_text_argument, given_text, positive
+from npu_llm.cli.arguments import (
+    add_max_new_tokens,
+    check_model,
+    check_text_argument,
+    given_text,
+    positive,
+)
 from npu_llm.cli.tasks.starting import add_task_model, start_task
 from npu_llm.cli.terminal import Display
 from npu_llm.errors import OptionError
@@ -21,23 +27,29 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments and writes each line's translation; returns the exit code."""
     parser = CommandParser(
         prog="npu-llm translate",
-        description="Translates text, line by line. Only that goes to standard output.",
+        description="Translates text, line by line. Only the translation goes to standard output.",
         check=_check,
     )
     add_task_model(parser)
     parser.add_argument(
-        "--from", dest="source", metavar="LANG", help="for models of many languages: eng_Latn, en"
+        "--from",
+        dest="source",
+        metavar="LANG",
+        help="source language of a multilingual model, such as eng_Latn or en",
     )
-    parser.add_argument("--to", metavar="LANG", help="likewise")
+    parser.add_argument("--to", metavar="LANG", help="target language of a multilingual model")
     parser.add_argument(
-        "--prefix", metavar="TEXT", default="", help='put before each line, as T5 needs ("... to ")'
+        "--prefix",
+        metavar="TEXT",
+        default="",
+        help='text before each line, for T5: "translate English to German: "',
     )
-    parser.add_argument("--beams", metavar="N", type=positive, help="default: the model's")
     parser.add_argument(
-        "--max-new-tokens", metavar="N", type=positive, default=256, help="default: 256"
+        "--beams", metavar="N", type=positive, help="beams of the search (default: the model's)"
     )
+    add_max_new_tokens(parser, 256)
     add_json(parser)
-    parser.add_argument("text", metavar="TEXT", help='the text; "-" reads standard input')
+    parser.add_argument("text", metavar="TEXT", help="the text; - for standard input")
     options = parser.parse_args(arguments)
     text = given_text("TEXT", options.text)
     model = start_task("NPUModelForSeq2SeqLM", options, Display())
@@ -63,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         pairs.append({"text": source, "translation": line})
         if options.json != OUTPUT:
             print(line, flush=True)
-    give_answer(options.json, pairs, lambda: None)  # each line was shown when it was known
+    give_answer(options.json, pairs, lambda: None)  # the lines were streamed
     return 0
 
 
@@ -73,17 +85,17 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Tells the tokenizer which languages; returns generate's argument for them.
+    """Sets the tokenizer's languages; returns generate's argument for them.
 
     Raises:
-        OptionError: [language-unknown] for one that the tokenizer does not know.
+        OptionError: [language-unknown] if the tokenizer does not have a language.
     """
     if options.source is None and options.to is None:
         return {}
     if not hasattr(tokenizer, "src_lang"):
         raise OptionError(
-            "--from, `--to` must be omitted for a model whose tokenizer knows no languages, got "
-            f"{options.source or options.to}. Omit them; T5 takes --prefix.",
+            "`--from` and `--to` must be omitted for a tokenizer without languages, got "
+            f"{options.source or options.to}. Omit them; for T5, pass --prefix.",
             code="language-unknown",
         )
     asked: dict[str, Any] = {}
@@ -93,8 +105,8 @@ def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, An
         number = _number(tokenizer, code)
         if number in (None, tokenizer.unk_token_id):
             raise OptionError(
-                f"`{option}` must be a language that the model's tokenizer knows, got {code}. See "
-                "its card for the codes.",
+                f"`{option}` must be a language of the model's tokenizer, got {code}. See the "
+                "model card for the codes.",
                 code="language-unknown",
             )
         if option == "--from":
@@ -105,7 +117,7 @@ def asked_languages(tokenizer: Any, options: argparse.Namespace) -> dict[str, An
 
 
 def _number(tokenizer: Any, code: str) -> int | None:
-    """Returns the token of a language; None or that of unknown words for no language."""
+    """Returns the token of a language; None or the unknown token if there is none."""
     if hasattr(tokenizer, "get_lang_id"):  # M2M100 writes en as __en__
         return int(tokenizer.get_lang_id(code)) if code in tokenizer.lang_code_to_token else None
     found: int | None = tokenizer.convert_tokens_to_ids(code)

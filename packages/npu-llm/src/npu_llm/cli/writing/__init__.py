@@ -1,1 +1,1 @@
-"""Commands that write a model to a folder."""
+"""Commands that write models: export, quantize, merge."""

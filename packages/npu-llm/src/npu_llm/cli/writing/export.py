@@ -1,4 +1,4 @@
-"""`npu-llm export`: writes a model to a folder that starts without building."""
+"""The command `npu-llm export`: writes a model to a folder that starts without building."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
     parser = CommandParser(
         prog="npu-llm export",
-        description="Writes a model in a precision, compiled for this device, to a folder for "
-        "--model: it starts without transformers' model code.",
+        description="Writes a model to a folder, in a precision and compiled for this device. "
+        "--model FOLDER starts it without transformers' model code.",
         check=check_export,
     )
     add_export(parser)
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Adds MODEL, -o, --pipeline and --verify: what is written, and where."""
+    """Adds MODEL, -o, --pipeline, --verify and the other options of exports."""
     add_checkpoint(parser)
     add_json(parser)
     parser.add_argument(
@@ -50,15 +50,15 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pipeline",
         metavar="NAME",
-        help="kernels, dynamic, or static for programs of fixed sizes (default: what suits device "
-        "and model)",
+        help="kernels, dynamic, or static for programs of fixed sizes (default: the one that suits "
+        "device and model)",
     )
     parser.add_argument(
         "--max-context",
         type=positive,
         metavar="N",
-        help="tokens of prompt and answer, for a model with other rotary factors beyond a length, "
-        "such as Phi-3's of 128k (default: as many as the short factors serve)",
+        help="maximum number of tokens of prompt and answer, for a model with other rotary factors "
+        "for long texts, such as Phi-3 with 128k (default: the range of the short factors)",
     )
     add_verify(parser)
     parser.add_argument(
@@ -66,26 +66,26 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NPU",
-        help="compile ahead of time for an NPU that need not be here: lunar-lake, 5010, ...; may "
-        "be repeated. `npu-compiler target list` shows all",
+        help="compile ahead of time for an NPU, such as lunar-lake or 5010; repeatable. No NPU is "
+        "needed; `npu-compiler target list` shows all",
     )
     parser.add_argument(
         "--blob-context",
         type=int,
         default=BLOB_CONTEXT,
         metavar="N",
-        help="with --target: tokens of prompt and answer up to which there are blobs (default: "
+        help="with --target: number of tokens of prompt and answer that the blobs cover (default: "
         f"{BLOB_CONTEXT})",
     )
     parser.add_argument(
         "--skip-refused",
         action="store_true",
-        help="with --target: go without the blob of a program that its compiler refuses",
+        help="with --target: skip the blob of a program that the compiler rejects",
     )
 
 
 def check_export(options: argparse.Namespace) -> None:
-    """Checks the model and the targets of an export before anything heavy is imported."""
+    """Checks the model and the targets of an export before slow imports."""
     check_model(options)
     if options.target:
         from npu_compiler.target_compiler.targets import find_target
@@ -95,19 +95,19 @@ def check_export(options: argparse.Namespace) -> None:
 
 
 def write_folder(options: argparse.Namespace, **how: Any) -> int:
-    """Exports as the options say, with progress on standard error.
+    """Exports the model in the options, with progress on standard error.
 
     Args:
-        options: model, output, dtype, pipeline, verify.
+        options: the parsed options, with model, output, dtype, pipeline and verify.
         how: further arguments of npu_llm.export: group_size, symmetric and data.
 
     Returns:
         The exit code.
 
     Raises:
-        OptionError: [quantize-text] for data with int8 weights of a model that continues text,
-            which does not need it, [export-option] for what does not go with the model's task.
-        NpuError: as npu_llm.export does, or the export of the class for the model's task.
+        OptionError: [quantize-text] for data with int8 weights of a language model, [export-option]
+            for an option that the model's task does not support.
+        NpuError: as npu_llm.export, or the export of the task's class.
     """
     from npu_llm.cli.session import be_quiet
     from npu_llm.cli.terminal import Display
@@ -117,8 +117,8 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
     kind = None if options.model is None else _class_of(options.model)
     if kind is None and how.get("data") is not None and options.dtype != "int4":
         raise OptionError(
-            f"`--data` must come with --dtype int4 for a model that continues text, got "
-            f"{options.dtype}, which is rounded to nearest. Omit it.",
+            f"`--data` must be given with --dtype int4 for a language model, got {options.dtype}. "
+            "Omit it, or pass --dtype int4.",
             code="quantize-text",
         )
     with display.progress(TARGET_STAGES if options.target else STAGES) as listener:
@@ -152,7 +152,7 @@ def write_folder(options: argparse.Namespace, **how: Any) -> int:
 
 
 def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None:
-    """Prints the path of a folder that was written; its size too, but not as the answer."""
+    """Prints the path of a written folder as the answer, and its size on standard error."""
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     blobs: tuple[AheadBlob, ...] = ()
     if getattr(options, "target", []):
@@ -172,19 +172,19 @@ def give_folder(folder: Path, options: argparse.Namespace, display: Any) -> None
 
 
 def _class_of(path: str) -> Any | None:
-    """Returns the class that serves a checkpoint; None for one that continues text."""
+    """Returns the class of a checkpoint's task; None for a language model."""
     import npu_llm
     from npu_llm.tasks.auto_model import class_name, find_task
 
     try:
         task = find_task(path)
     except ModelError:
-        return None  # what loads it as a language model says what is wrong
+        return None  # loading it as a language model reports the error
     return None if task == "AutoModelForCausalLM" else getattr(npu_llm, class_name(task))
 
 
 def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a class's export for the options of npu_llm.export."""
+    """Returns the arguments of a task class's export for the options of npu_llm.export."""
     from npu_llm.tasks.model import TaskModel
 
     is_one_step = issubclass(kind, TaskModel)
@@ -199,8 +199,8 @@ def _fitting(kind: Any, options: argparse.Namespace, how: dict[str, Any]) -> dic
     if refused:
         raise OptionError(
             f"`--{refused[0].replace('_', '-')}` must be omitted for "
-            f"{'a model of one step' if is_one_step else 'a model with an encoder and a decoder'}, "
-            f"got it for {options.model}. Omit it.",
+            f"{'a model of one step' if is_one_step else 'an encoder-decoder model'}, got it for "
+            f"{options.model}. Omit it.",
             code="export-option",
         )
     if not is_one_step:

@@ -1,4 +1,4 @@
-"""`npu-llm merge`: writes a model with LoRA adapters merged into its weights."""
+"""The command `npu-llm merge`: writes a model with LoRA adapters merged into its weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
     parser = CommandParser(
         prog="npu-llm merge",
-        description="Writes a checkpoint with LoRA adapters merged into its weights, for --model: "
-        "of any kind, DoRA and changed embeddings too.",
+        description="Writes a checkpoint with LoRA adapters merged into its weights; DoRA and "
+        "changed embeddings are supported.",
         check=check_model,
     )
     add_checkpoint(parser)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write"
     )
     options = parser.parse_args(arguments)
-    # Heavy: a mistyped command should not wait for these.
+    # Late imports: help and errors of usage need none of them.
     from npu_llm.cli.session import be_quiet
 
     be_quiet()

@@ -1,4 +1,4 @@
-"""`npu-llm quantize`: writes a model with weights of few bits to a folder like that of `export`."""
+"""The command `npu-llm quantize`: writes a quantized model to a folder like that of `export`."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ def main(arguments: Sequence[str]) -> int:
     """Parses the arguments, writes the folder and prints its path."""
     parser = CommandParser(
         prog="npu-llm quantize",
-        description="Writes a model with weights of 8 or 4 bits to a folder for --model.",
+        description="Quantizes a model's weights to 8 or 4 bits and writes it to a folder for "
+        "--model.",
         check=_check,
     )
     add_export(parser)
     parser.add_argument(
-        "--dtype", choices=("int8", "int4"), default="int4", help="default: %(default)s"
+        "--dtype",
+        choices=("int8", "int4"),
+        default="int4",
+        help="precision of the weights (default: int4)",
     )
     parser.add_argument(
         "--group-size",
         metavar="N",
         type=int,
-        help=f"int4: weights that share a scale, one of {', '.join(map(str, GROUP_SIZES))} "
-        "(default: 64; in the static pipeline a row, which is what NPUs compute fastest); smaller "
-        "groups are more exact, and take more room",
+        help=f"int4: number of weights that share a scale, one of "
+        f"{', '.join(map(str, GROUP_SIZES))} (default: 64; in the static pipeline a row, which is "
+        "fastest on NPUs); smaller groups are more exact and larger in memory",
     )
     parser.add_argument(
         "--symmetric",
         action="store_true",
-        help="without zero points: a little smaller, a little less exact",
+        help="quantize without zero points: slightly smaller, slightly less exact",
     )
     parser.add_argument(
         "--data",
         metavar="FILE",
         type=Path,
-        help="int4: a text like those that the model will read and write; weights are rounded so "
-        "that the results on it change least (GPTQ), which takes minutes. For an encoder or "
-        "classifier: texts, one a line, or paths of images or WAV files; with int8, activations "
-        "become int8 by them as well",
+        help="int4: calibration text, similar to what the model will read and write; GPTQ rounds "
+        "the weights so that results on it change least, which takes minutes. For an encoder or "
+        "classifier: texts, one per line, or paths of images or WAV files; with int8, they "
+        "calibrate int8 activations as well",
     )
     options = parser.parse_args(arguments)
     return write_folder(

@@ -3,6 +3,8 @@ import json
 import httpx
 import pytest
 
+from npu_llm.cli import main
+
 ASKED = [{"role": "user", "content": "the quick brown fox"}]
 GREEDY = {"model": "plain", "options": {"temperature": 0, "num_predict": 12}}
 TOOL = {
@@ -79,7 +81,7 @@ def test_earlier_calls_and_their_outputs_are_taken(post):
     assert json.loads(found.text.splitlines()[-1])["done"]
 
 
-def test_what_clients_look_for_first(server, post):
+def test_what_clients_look_for_first(server, post, capsys):
     assert httpx.get(server.url).text == "Ollama is running"
     assert httpx.get(f"{server.url}/api/version").json()["version"][0].isdigit()
     names = [one["model"] for one in httpx.get(f"{server.url}/api/tags").json()["models"]]
@@ -90,6 +92,10 @@ def test_what_clients_look_for_first(server, post):
     assert (found["done"], found["done_reason"]) == (True, "load")
     loaded = [one["name"] for one in httpx.get(f"{server.url}/api/ps").json()["models"]]
     assert "plain" in loaded
+    assert main(["ps", "--server", server.url]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["NAME", "CONTEXT"]
+    assert ["plain", "256", "tokens"] in lines
 
 
 def test_errors_are_texts(post):

@@ -33,15 +33,15 @@ def cache(tmp_path):
 
 
 def said(capsys, cache, *words):
-    assert main(["models", "--cache-dir", str(cache), *words]) == 0
+    assert main(["cache", "--cache-dir", str(cache), *words]) == 0
     return capsys.readouterr().out
 
 
 def test_a_file_is_no_cache(capsys, cache):
     with pytest.raises(SystemExit) as ended:
-        main(["models", "--cache-dir", str(cache / "chat-history")])
+        main(["cache", "--cache-dir", str(cache / "chat-history")])
     assert ended.value.code == 2
-    assert "a folder is needed, got the file" in capsys.readouterr().err
+    assert "must be a folder, got the file" in capsys.readouterr().err
 
 
 def test_models_are_listed_by_precision_size_and_last_use(capsys, cache):

@@ -1,4 +1,4 @@
-"""`npu-llm models`: the models in the compile cache, and their removal."""
+"""The command `npu-llm cache`: lists or removes entries of the compile cache."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from pathlib import Path
 
 from npu_command.caches import KeptEntry, act, add_actions
 from npu_command.command_parser import CommandParser
+from npu_llm.cli.arguments import add_cache_dir
 from npu_llm.config import read_settings
 
 __all__ = ["main"]
 
-_MANIFEST = "entry.json"  # npu_llm.models.entry writes it; importing that imports torch
+_MANIFEST = "entry.json"  # as in npu_llm.models.entry, which imports torch
 _COMPILED = "blob.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses the arguments, and lists or removes; returns the exit code."""
+    """Parses the arguments, and lists or removes entries; returns the exit code."""
     parser = CommandParser(
-        prog="npu-llm models",
-        description="List the models that are kept ready to start, by model, precision, size and "
-        "last use, or remove some. They are made again when they are needed.",
+        prog="npu-llm cache",
+        description="Lists the models in the compile cache by model, precision, size and last use, "
+        "or removes some. The next start of a removed model builds it again.",
     )
-    parser.add_argument(
-        "--cache-dir", metavar="DIR", type=Path, help="default: NPU_LLM_CACHE_DIR, or ~/.cache"
-    )
+    add_cache_dir(parser)
     add_actions(parser)
     options = parser.parse_args(arguments)
     root = options.cache_dir or read_settings().cache_dir
     if root.is_file():
-        parser.error(f"argument --cache-dir: a folder is needed, got the file {root}")
+        parser.error(f"argument --cache-dir: must be a folder, got the file {root}")
     return act(options, list(_entries(root)), root)
 
 
@@ -51,10 +50,10 @@ def _entries(root: Path) -> Iterator[KeptEntry]:
 
 
 def _about(folder: Path) -> dict[str, str] | None:
-    """What an entry says of itself; nothing for the compiled form of a model that lies elsewhere.
+    """Returns the facts of an entry, or of the compiled form of a model in another folder.
 
     Returns:
-        None for a folder that is not the cache's.
+        None for a folder that does not belong to the cache.
     """
     try:
         about = json.loads((folder / _MANIFEST).read_text())["about"]
