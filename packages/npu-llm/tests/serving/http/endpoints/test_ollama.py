@@ -95,7 +95,7 @@ def test_what_clients_look_for_first(server, post, capsys):
     assert main(["ps", "--server", server.url]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["NAME", "CONTEXT"]
-    assert ["plain", "256", "tokens"] in lines
+    assert ["plain", "512", "tokens"] in lines
 
 
 def test_errors_are_texts(post):
