@@ -114,7 +114,7 @@ def test_standard_input_that_is_no_utf_8(cache):
     done = piped(command, cache, input=b"Hello \xff\n", stdout=subprocess.PIPE)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert b"standard input must be text in UTF-8" in done.stderr
+    assert b"`standard input` must be text in UTF-8" in done.stderr
     assert done.stderr.endswith(b"[text-encoding]\n")
 
 

@@ -437,5 +437,5 @@ def test_input_that_is_no_utf_8_ends_the_chat_with_an_error(in_process, monkeypa
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(bytes_, encoding="utf-8"))
     code, out, err = in_process("chat")
     assert (code, out) == (2, "")
-    assert "standard input must be text in UTF-8" in err
+    assert "`standard input` must be text in UTF-8" in err
     assert err.endswith("[text-encoding]\n")
