@@ -27,7 +27,7 @@ def test_the_text_holds_torchs_own_collection_and_ours(capsys, monkeypatch):
 
 def test_a_machine_without_a_device_is_still_described(run_python):
     done = run_python(
-        "from npu_runtime.collect_env import collect, got = collect()\n"
+        "from npu_runtime.collect_env import collect; got = collect()\n"
         "print(got['devices'], got['driver_error'][-15:], got['doctor']['verdict'])",
         NPU_DEVICE="NPU",
     )

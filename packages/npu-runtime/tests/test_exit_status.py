@@ -32,7 +32,7 @@ def caused(error, cause):
 def test_memory_that_is_not_there_is_one_sentence(error, capsys):
     assert report_error("tool part", error) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("tool part: memory: ")
+    assert shown.startswith("tool part: memory must be available")
     assert shown.endswith("[memory-exhausted]\n")
     assert shown.count("\n") == 1
 

@@ -128,8 +128,8 @@ def _shortage(error: BaseException) -> str:
     reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
     advice = "End other programs" if limit is None else "Raise the limit with ulimit -v"
     return (
-        f"`memory` must suffice for what was asked; the system gave no more{bound}, got: {reason}. "
-        f"{advice}, or ask for something smaller. [memory-exhausted]"
+        f"memory must be available{bound}, got: {reason}. {advice}, or request something smaller. "
+        "[memory-exhausted]"
     )
 
 

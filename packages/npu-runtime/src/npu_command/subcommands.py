@@ -320,6 +320,6 @@ def _refuse_memory() -> str | None:
     if limit is None or limit >= _LEAST_BYTES:
         return None
     return (
-        f"memory: the libraries alone need {_LEAST_BYTES / 1e9:.0f} GB of addresses; ulimit -v "
-        f"allows {limit / 1e9:.2f} GB. Raise the limit. [memory-exhausted]"
+        f"the address space must be at least {_LEAST_BYTES / 1e9:.0f} GB for the libraries, got "
+        f"{limit / 1e9:.2f} GB from ulimit -v. Raise the limit. [memory-exhausted]"
     )

@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     curves = _curves(trace)
     if not curves:
         raise TraceError(
-            f"memory: {trace.path} must have curves of memory, got none, since no tensor was "
+            f"`{trace.path}` must have curves of memory, got none, since no tensor was "
             f"allocated on a device. Record the process's own memory with npu-profiler trace "
             "--memory.",
             code="trace-no-memory",
