@@ -68,7 +68,7 @@ def test_model_and_prompt_as_people_type_them(checkpoint, monkeypatch, words):
         ([], "PROMPT is required"),
         (["-p", "a", "m", "n"], "must be given once, got 'n' as well"),
         (["-m", "m", "n", "a"], "must be given once, got 'n' as well"),
-        (["-m", "m", "--model", "n", "a"], "argument `-m/--model` must be given once, got m and n"),
+        (["-m", "m", "--model", "n", "a"], "argument -m/--model: must be given once, got m and n"),
     ],
     ids=str,
 )

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     root = options.cache_dir or read_settings().cache_dir
     if root.is_file():
-        parser.error(f"argument `--cache-dir` must be a folder, got the file {root}")
+        parser.error(f"`--cache-dir` must be a folder, got the file {root}")
     return act(options, list(_entries(root)), root)
 
 
