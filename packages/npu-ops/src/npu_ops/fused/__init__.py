@@ -1,8 +1,8 @@
-"""Ops of our own: `torch.ops.npu.rms_norm` and others, one module each.
+"""Fused operators: `torch.ops.npu.rms_norm` and others, one module each.
 
-A module has the op's schema, its formula with the source, what it takes and raises, `reference`
-(the same in plain torch) and the gradient. Kernels and fakes are in csrc/fused, the converters for
-torch.compile in npu_compiler.lowering.converters.fused.
+A module has the op's schema, formula with source, arguments, errors, `reference` (the same in plain
+torch) and gradient. Kernels and fakes are in csrc/fused, the converters for torch.compile in
+npu_compiler.lowering.converters.fused.
 """
 
 from npu_ops.fused import (

@@ -4,7 +4,7 @@
 
 Source: aten.addmm, then aten.relu.
 
-mat1: (rows, inner); mat2: (inner, columns); input: anything that expands to (rows, columns);
+mat1: (rows, inner); mat2: (inner, columns); input: broadcasts to (rows, columns);
 y: (rows, columns). All of one dtype: float32, bfloat16, float16 or float64. Differentiable in all
 tensors.
 

@@ -1,4 +1,4 @@
-"""`torch.ops.npu.conv_bn_relu(...)`: a convolution, batch norm with gathered statistics, and ReLU.
+"""`torch.ops.npu.conv_bn_relu(...)`: convolution, batch norm with running statistics, and ReLU.
 
     y = max((conv(x, weight) + bias - running_mean) * f + bn_bias, 0)
     f = bn_weight / sqrt(running_var + eps)
@@ -15,7 +15,7 @@ format of x. stride, padding and dilation are one number, or one per spatial axi
 x, weight, bias, bn_weight and bn_bias; the statistics are constants.
 
 Raises ValueError: [op-shape] and [op-dtype] for arguments that do not fit together, [op-value] for
-a stride, padding, dilation or groups that no convolution has.
+an invalid stride, padding, dilation or groups.
 
 Kernel and fake: csrc/fused/conv_bn_relu.cpp.
 """
@@ -78,7 +78,7 @@ def _setup_context(
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The gradient of the folded convolution, led back to what was folded."""
+    """Returns the gradient of the folded convolution, propagated to its unfolded arguments."""
     x, weight, bias, mean, var, bn_weight, bn_bias, output = ctx.saved_tensors
     options = ctx.options
     work = torch.float64 if x.dtype is torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""`torch.ops.npu.dynamic_quantize(x, *, group_size=None)`: activations to int8, by their own range.
+"""`torch.ops.npu.dynamic_quantize(x, *, group_size=None)`: dynamic quantization to int8.
 
     scale = max(|x|) / 127        per row of the last axis, or per group of it
     values = round(x / scale), halves to even
@@ -6,10 +6,10 @@
 Source: Dettmers et al., LLM.int8(), 2022, section 2.1 (vector-wise, absolute maximum).
 
 x: (..., width) of float32, bfloat16, float16 or float64; values: int8 of the same shape, from -127
-to 127; scale: float32, (..., width / group_size), so that values * scale is x but for rounding.
-A group of zeros has scale 0. Where x is not finite the scale is not either, and the values are 0.
+to 127; scale: float32, (..., width / group_size), so that values * scale is x up to rounding. A
+group of zeros has scale 0. A group with a non-finite x has a non-finite scale and values of 0.
 
-It has no gradient: the results are steps. Backward through it raises.
+It is a step function without a gradient; backward raises.
 
 Raises ValueError: [op-shape] and [op-dtype] for an x that cannot be quantized, [op-value] for a
 group size that does not divide its last axis; RuntimeError: [op-gradient] from backward.

@@ -3,12 +3,12 @@
     y = softmax(scale * query @ key.T + mask) @ value        scale = 1 / sqrt(head size) by default
 
 Each head of key and value serves heads / key heads consecutive heads of query. With is_causal the
-queries are the last positions of the keys: query i stands at keys - queries + i and sees keys up to
-its own position; with a window w, only the w last of them, its own among these.
+queries are the last positions of the keys: query i has position keys - queries + i and attends to
+keys up to its own; with a window w, only to the last w of these.
 
-With a cache (`fused_attention(query, key, value, key_cache, value_cache, position, ...)`) key and
-value are those of the new tokens. They are written into the caches at `position` first, in place;
-then the queries see positions 0 up to their own, or their window.
+With a cache (`fused_attention(query, key, value, key_cache, value_cache, position, ...)`), key and
+value belong to the new tokens. They are first written into the caches at `position`, in place; then
+the queries attend to positions 0 up to their own, or to their window.
 
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1; Ainslie et al., GQA, 2023;
 Beltagy et al., Longformer, 2020 (window, counted as by Mistral). aten.scaled_dot_product_attention
@@ -17,11 +17,11 @@ differs in is_causal, where its queries are the first positions.
 query, y: (batch, heads, length, head size); key, value: (batch, key heads, keys, head size);
 key_cache, value_cache: (batch, key heads, capacity, head size), also a view of a larger tensor. All
 of one dtype: float32, bfloat16, float16 or float64. Without a cache differentiable in query, key
-and value; backward keeps no scores but computes them once more, in full.
+and value; backward recomputes the scores in full.
 
 Raises ValueError: [op-shape] and [op-dtype] for arguments that do not fit together, [op-value] for
-a window or a position that cannot be; RuntimeError: [op-gradient] when a gradient is asked for
-through a cache.
+an invalid window or position; RuntimeError: [op-gradient] if a gradient is requested through a
+cache.
 
 Kernel and fake: csrc/fused/fused_attention.cpp.
 """
@@ -129,7 +129,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _gathered(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """Sums what the heads that share a key or value give it."""
+    """Sums gradients over the heads that share a key or value."""
     batch, heads, *rest = grad.shape
     per_group = grad.reshape(batch, shared.shape[1], heads // shared.shape[1], *rest)
     return per_group.sum(2).to(shared.dtype)

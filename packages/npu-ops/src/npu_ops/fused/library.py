@@ -1,6 +1,6 @@
-"""Defines the schemas of `torch.ops.npu` and gives ops their gradients.
+"""Schemas and gradients of `torch.ops.npu`.
 
-The ops themselves are in the modules beside this one, one each.
+Each op is in a separate module of this package.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ def register_gradient(
     setup_context: Callable[..., None] | None,
     backward: Callable[..., Any],
 ) -> None:
-    """Makes an op differentiable, as torch.library.register_autograd does, but at its first use.
+    """Registers a gradient like torch.library.register_autograd, but builds it at first use.
 
-    The import of torch imports this package, and what torch builds for a gradient costs 0.5 ms.
+    The import of torch imports this package, and building a gradient costs 0.5 ms.
 
     Args:
-        name: of the op, without namespace.
+        name: name of the op, without namespace.
         setup_context: called as `setup_context(ctx, inputs, output)`, with keyword_only_inputs when
-            the schema has keyword-only arguments; None when backward needs nothing.
+            the schema has keyword-only arguments; None if backward needs nothing.
         backward: called as `backward(ctx, *grads)`; a gradient or None per positional argument.
     """
     built: list[Callable[..., Any]] = []
@@ -49,11 +49,11 @@ def register_gradient(
 
 
 def implement(name: str, key: str, kernel: Callable[..., Any]) -> None:
-    """Makes a Python function what the dispatcher calls for an op under a dispatch key.
+    """Registers a Python kernel of an op under a dispatch key.
 
-    Kernels in C++ are registered there; this is for ops that are composed of others, and for what
-    autograd needs of an op beyond register_gradient. A kernel for "Autograd" or "ADInplaceOrView"
-    is called with the set of keys first.
+    C++ kernels are registered in C++; this is for ops composed of others, and for autograd beyond
+    register_gradient. A kernel for "Autograd" or "ADInplaceOrView" has the dispatch key set as its
+    first argument.
     """
     with_keyset = key in ("Autograd", "ADInplaceOrView")
     _LIBRARY.impl(name, kernel, key, with_keyset=with_keyset)  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def implement(name: str, key: str, kernel: Callable[..., Any]) -> None:
 def needed_gradients(ctx: Any, count: int) -> tuple[bool, ...]:
     """Returns whether each of the first `count` arguments needs a gradient.
 
-    The dispatcher leaves out trailing arguments that have their defaults.
+    The dispatcher omits trailing arguments that have their defaults.
     """
     given = ctx.needs_input_grad
     return (*given, *[False] * count)[:count]

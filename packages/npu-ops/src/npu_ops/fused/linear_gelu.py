@@ -7,8 +7,7 @@
 Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016; aten.linear, then aten.gelu.
 
 x: (..., inputs); weight: (outputs, inputs); bias: (outputs,); y: (..., outputs). All of one dtype:
-float32, bfloat16, float16 or float64. Differentiable in all tensors; backward computes z once more
-rather than keep it.
+float32, bfloat16, float16 or float64. Differentiable in all tensors; backward recomputes z.
 
 Raises ValueError: [op-shape] and [op-dtype] for arguments that do not fit together, [op-value] for
 another approximation.

@@ -1,4 +1,4 @@
-"""`torch.ops.npu.linear_relu(x, weight, bias=None)`: a linear layer and ReLU, written once.
+"""`torch.ops.npu.linear_relu(x, weight, bias=None)`: a linear layer and ReLU in one pass.
 
     y = max(x @ weight.T + bias, 0)
 
@@ -33,7 +33,7 @@ def reference(
 def linear_gradients(
     ctx: Any, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of `x @ weight.T + bias` for those that are needed."""
+    """Returns the gradients of `x @ weight.T + bias` that are needed."""
     needs_x, needs_weight, needs_bias = needed_gradients(ctx, 3)
     rows = grad.reshape(-1, grad.shape[-1])
     return (

@@ -11,11 +11,10 @@ Only Inference, 2018, equation 1, per group as by Frantar et al., GPTQ, 2022.
 x: (..., inputs) of float32, bfloat16, float16 or float64; bias: (outputs,) of the same dtype;
 y: (..., outputs). Sums are float32 (float64 for float64).
 weight, bits=8: (outputs, inputs), int8 or uint8. bits=4: (outputs, inputs / 2), uint8 with the
-values 0 to 15 of two neighbours in a byte, the even one in the low nibble; see pack_int4.
+values 0 to 15 of two neighbours per byte, the even one in the low nibble; see pack_int4.
 scale: (outputs, groups) of a float dtype; a group is inputs / groups neighbours. zero_point: of the
-shape of scale and the dtype of weight, one per byte also for 4 bits; without it the middle stands
-for zero: 0 of int8, 128 of uint8, 8 of 4 bits. `npu_compiler.quantize.quantize_weight` makes all
-three.
+shape of scale and the dtype of weight, one per byte also for 4 bits; by default 0 for int8, 128 for
+uint8, 8 for 4 bits. `npu_compiler.quantize.quantize_weight` creates all three.
 
 Differentiable in x, scale and bias; integers have no gradient.
 
@@ -49,7 +48,7 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
         uint8 of shape (..., n / 2).
 
     Raises:
-        ValueError: [op-shape] for an odd n, [op-value] for a value that no nibble holds.
+        ValueError: [op-shape] for an odd n, [op-value] for a value outside 0 to 15.
     """
     if values.dim() == 0 or values.shape[-1] % 2:
         raise ValueError(
@@ -66,7 +65,7 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_int4(packed: torch.Tensor) -> torch.Tensor:
-    """Returns the uint8 values 0 to 15, shape (..., n), of what pack_int4 made of them."""
+    """Unpacks the result of pack_int4 to uint8 values 0 to 15, of shape (..., n)."""
     return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
 
 
@@ -77,7 +76,7 @@ def dequantize(
     *,
     bits: int = 8,
 ) -> torch.Tensor:
-    """Returns the matrix (outputs, inputs) that the integers stand for, in the dtype of scale."""
+    """Returns the dequantized matrix (outputs, inputs), in the dtype of scale."""
     return (_centered(weight, scale, zero_point, bits) * scale.unsqueeze(-1)).flatten(1)
 
 
@@ -100,7 +99,7 @@ def reference(
 def _centered(
     weight: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, bits: int
 ) -> torch.Tensor:
-    """The integers less their zero points, (outputs, groups, group size), in the dtype of scale."""
+    """Returns integers minus zero points, (outputs, groups, group size), in the dtype of scale."""
     values = unpack_int4(weight) if bits == 4 else weight
     outputs, groups = scale.shape
     grouped = values.reshape(outputs, groups, values.shape[1] // groups).to(scale.dtype)

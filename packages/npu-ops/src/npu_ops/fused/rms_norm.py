@@ -1,4 +1,4 @@
-"""`torch.ops.npu.rms_norm(x, weight, eps=1e-6)`: rows by the root of their mean square.
+"""`torch.ops.npu.rms_norm(x, weight, eps=1e-6)`: root mean square normalization.
 
     y = x / sqrt(mean(x**2) + eps) * weight        over the last axis
 

@@ -1,16 +1,16 @@
-"""`torch.ops.npu.rotary_embedding(x, cos, sin, *, interleaved=False)`: positions as rotations.
+"""`torch.ops.npu.rotary_embedding(x, cos, sin, *, interleaved=False)`: rotary position embedding.
 
     (x1, x2) -> (x1 * cos - x2 * sin, x2 * cos + x1 * sin)
 
-for the pairs (i, half + i), or (2 * i, 2 * i + 1) when interleaved; features from 2 * half on are
-passed through.
+for the pairs (i, half + i), or (2 * i, 2 * i + 1) if interleaved; features from 2 * half on are
+unchanged.
 
 Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021, equation 34;
-the pairs of halves are GPT-NeoX's and Llama's, neighbours GPT-J's.
+GPT-NeoX and Llama pair halves, GPT-J neighbours.
 
 x, y: (batch, heads, length, head size) of float32, bfloat16, float16 or float64; cos, sin:
 (length, half) or (batch or 1, length, half), one angle per pair, half at most half the head size.
-Tables that hold each angle twice, as those of transformers do, are passed as `cos[..., :half]`.
+Pass tables with each angle twice, such as transformers', as `cos[..., :half]`.
 Products are float32 (float64 for float64). Differentiable in all tensors.
 
 Raises ValueError: [op-shape] and [op-dtype] for arguments that do not fit together.
@@ -74,7 +74,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, cos, sin = ctx.saved_tensors
     needs_x, needs_cos, needs_sin = ctx.needs_input_grad
     grad_x = grad_cos = grad_sin = None
-    if needs_x:  # the way back is the same rotation by the negative angle
+    if needs_x:  # the inverse is a rotation by the negative angle
         grad_x = torch.ops.npu.rotary_embedding(grad, cos, -sin, interleaved=ctx.interleaved)
     if needs_cos or needs_sin:
         first, second, _ = _pairs(x, cos.shape[-1], ctx.interleaved)

@@ -5,7 +5,7 @@
 Source: Shazeer, GLU Variants Improve Transformer, 2020, equation 5, without its two products.
 
 gate, up, y: one shape and dtype, float32, bfloat16, float16 or float64. Halves of one product
-(`gate, up = both.chunk(2, -1)`) are read as they lie. Products are float32 (float64 for float64).
+(`gate, up = both.chunk(2, -1)`) are read in place. Products are float32 (float64 for float64).
 Differentiable in both.
 
 Raises ValueError: [op-shape] and [op-dtype] for arguments that do not fit together.

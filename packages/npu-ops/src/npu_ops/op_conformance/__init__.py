@@ -1,7 +1,7 @@
 """Conformance of the device's ops with the CPU's.
 
-Three suites have one command, ``npu-ops conformance``: the standard op interface (interface/, whose
-cases are in cases/), calls recorded from networks (models/), and torch's own databases (here).
+The command ``npu-ops conformance`` has three suites: the standard op interface (interface/, with
+its cases in cases/), calls recorded from networks (models/), and torch's own databases (here).
 `npu_runtime.driver_conformance` checks drivers.
 """
 

@@ -1,4 +1,4 @@
-"""``npu-ops conformance``: holds a device against the CPU or a baseline, and prints the verdict."""
+"""``npu-ops conformance``: compares a device with the CPU or a baseline, and prints the verdict."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from npu_ops.op_conformance.selection import parse, selection_of, tasks_of
 
 __all__ = ["main"]
 
-_SHOWN = 40  # failures printed; a report has all
+_SHOWN = 40  # printed failures; a report has all
 _CAPTURED = 200  # failures
 _MEGABYTE = 2**20
 _ENDINGS = {"csv": "csv", "html": "html", "junit": "xml"}
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_baseline(baseline: Baseline, place: str) -> None:
-    """Before the work: is it whole?"""
+    """Checks before the work that the baseline is intact."""
     baseline.check()
     if not baseline.has_checksums:
         print(
@@ -123,7 +123,7 @@ def _judge(tasks: list[dict[str, Any]], arguments: argparse.Namespace, given: li
 def _capture(
     tasks: list[dict[str, Any]], failed: list[Cell], arguments: argparse.Namespace
 ) -> dict[tuple[str, str], str]:
-    """Has the calls of failed cases captured; returns the folders by case and check."""
+    """Captures the calls of failed cases; returns the folders by case and check."""
     by_case = {task["case"]: task for task in tasks if "case" in task}
     wanted = [
         by_case[cell.case] | {"checks": [cell.check], "captures": str(arguments.captures)}

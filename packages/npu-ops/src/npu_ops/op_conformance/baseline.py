@@ -1,7 +1,7 @@
-"""Results of cases on one machine, kept for another: tensors in safetensors, the rest in JSON.
+"""Baselines: results of cases on one machine, stored for another as safetensors and JSON.
 
-A directory holds `baseline.json` and one file of tensors for each op. No pickle: a baseline comes
-from elsewhere, and reading it must run nothing.
+A directory has `baseline.json` and one file of tensors per op. It contains no pickle, because
+reading a baseline from another machine must not run code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Packed = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
 
 def checksum(case: Case) -> int:
-    """Of a case's inputs: two machines that make others must not be compared."""
+    """Returns the checksum of a case's inputs, to avoid comparing results of different inputs."""
     sums = 0
     for value in _tensors(case.make_arguments()):
         plain = value.detach().resolve_conj().contiguous().flatten()
@@ -39,18 +39,18 @@ def checksum(case: Case) -> int:
 
 
 def pack(evaluation: Evaluation, given: list[torch.Tensor]) -> Packed:
-    """An evaluation as plain data and tensors by name.
+    """Converts an evaluation to plain data and named tensors.
 
     Args:
-        evaluation: what is to be kept.
-        given: the tensors among its arguments before the call; one that stayed is not kept again.
+        evaluation: the evaluation to store.
+        given: the tensor arguments before the call; unchanged ones are not stored again.
     """
     tensors: dict[str, torch.Tensor] = {}
 
     def keep(name: str, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return {"value": value}
-        # A copy: the same memory under two names is refused by safetensors.
+        # A copy: safetensors refuses two names for the same memory.
         tensors[name] = value.detach().resolve_conj().resolve_neg().contiguous().clone()
         return {"tensor": name}
 
@@ -68,7 +68,7 @@ def pack(evaluation: Evaluation, given: list[torch.Tensor]) -> Packed:
 def unpack(
     record: dict[str, Any], tensors: dict[str, torch.Tensor], given: list[torch.Tensor]
 ) -> Evaluation:
-    """The evaluation that `pack` took apart."""
+    """Converts the result of `pack` back to an evaluation."""
 
     def found(entry: Any, index: int) -> Any:
         if entry is None:
@@ -96,9 +96,9 @@ class BaselineWriter:
     """Collects evaluations and writes the directory at the end.
 
     Attributes:
-        place: the directory.
-        budget_bytes: what all tensors together may have; a case past it is left out by its id.
-        facts: what is said of the machine.
+        place: path of the directory.
+        budget_bytes: maximum size of all tensors; cases beyond it are listed as left out.
+        facts: facts about the machine.
     """
 
     place: Path
@@ -110,13 +110,13 @@ class BaselineWriter:
     _tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def add(self, case: Case, check: str, inputs: int, packed: Packed) -> None:
-        """Takes one evaluation, or notes that there was no room for it.
+        """Adds an evaluation, or records that the budget is exceeded.
 
         Args:
-            case: whose it is.
-            check: for which check.
+            case: the case.
+            check: the check.
             inputs: the checksum of the case's inputs.
-            packed: what `pack` made.
+            packed: result of `pack`.
         """
         record, tensors = packed
         size = sum(tensor.nbytes for tensor in tensors.values())
@@ -130,7 +130,7 @@ class BaselineWriter:
         of_op.update({f"{case.id}/{check}/{name}": value for name, value in tensors.items()})
 
     def write(self) -> None:
-        """Writes the files; the index last, so that a half-written directory does not count."""
+        """Writes the files; the index last, so that an incomplete directory is not read."""
         from safetensors.torch import save
 
         self.place.mkdir(parents=True, exist_ok=True)
@@ -152,20 +152,19 @@ class BaselineWriter:
 
 
 class Baseline:
-    """A directory that `BaselineWriter` wrote.
+    """A directory written by `BaselineWriter`.
 
     Attributes:
-        facts: what is said of the machine.
-        has_checksums: whether it would show if its files were damaged; not in one of an earlier
-            version.
+        facts: facts about the machine.
+        has_checksums: whether damaged files are detected; False for earlier versions.
     """
 
     def __init__(self, place: Path) -> None:
-        """Reads the index; tensors are read when a case asks for them.
+        """Reads the index; tensors are read on demand.
 
         Raises:
-            ConformanceError: [conformance-baseline] when it is absent or of another format.
-            DamagedFileError: [file-damaged] when the index is not as it was written.
+            ConformanceError: [conformance-baseline] if it is missing or has another format.
+            DamagedFileError: [file-damaged] if the index does not match its checksum.
         """
         try:
             index, self.has_checksums = read_sealed(place / _INDEX)
@@ -183,7 +182,7 @@ class Baseline:
         self.facts: dict[str, str] = index["facts"]
 
     def check(self) -> None:
-        """Compares all files with their checksums, where there are any.
+        """Compares all files with their checksums, if any.
 
         Raises:
             DamagedFileError: [file-damaged].
@@ -193,11 +192,11 @@ class Baseline:
                 self._check_file(self._place / name)
 
     def expected(self, case: Case, check: str) -> Evaluation | None:
-        """Returns the other machine's evaluation; None when it was not kept.
+        """Returns the other machine's evaluation; None if it was not stored.
 
         Raises:
-            ConformanceError: [conformance-inputs] when this machine makes other inputs.
-            DamagedFileError: [file-damaged] when the file of the op is not as it was written.
+            ConformanceError: [conformance-inputs] if this machine generates other inputs.
+            DamagedFileError: [file-damaged] if the file of the op does not match its checksum.
         """
         entry = self._cases.get(case.id)
         record = entry["checks"].get(check) if entry is not None else None
@@ -232,7 +231,7 @@ class Baseline:
             raise damaged(file, f"{type(error).__name__}: {error}") from error
 
     def _check_file(self, file: Path) -> None:
-        """Once for each file: a process asks for the tensors of an op many times."""
+        """Once per file: a process reads the tensors of an op many times."""
         if file in self._checked:
             return
         try:
@@ -257,7 +256,7 @@ def _file(place: Path, op: str) -> Path:
 
 @functools.cache
 def load_baseline(place: str) -> Baseline:
-    """A baseline, read once in a process."""
+    """Returns a baseline, read once per process."""
     return Baseline(Path(place))
 
 

@@ -1,4 +1,4 @@
-"""The unit of the verdict: one subject, one dtype, one check, over all samples."""
+"""Cell: the verdict for one subject, dtype and check, over all samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from npu_ops.tolerances import tolerance_of
 
 __all__ = ["Cell", "Outcome", "Sample", "cell_of"]
 
-# Compares one sample on the device with the same on the CPU: None when equal, else what differs.
+# Compares one sample on the device and on the CPU: None if equal, else the difference.
 Sample = Callable[[], str | None]
-_DETAIL = 400  # characters
+_DETAIL = 400  # maximum length of a detail
 
 
 class Outcome(enum.StrEnum):
@@ -23,8 +23,8 @@ class Outcome(enum.StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    EMPTY = "empty"  # the database has no sample for it
-    SIGNAL = "signal"  # the process ended
+    EMPTY = "empty"  # the database has no sample
+    SIGNAL = "signal"  # the process crashed
     TIMEOUT = "timeout"
 
 
@@ -35,18 +35,18 @@ class Cell:
     Attributes:
         subject: name in torch's database or of the interface, for example ``"addmm_decomposed"``.
         dtype: for example ``"float32"``.
-        check: what was compared, for example ``"forward"``.
-        outcome: how it ended.
-        samples: how many samples were compared.
-        failures: how many of them differed.
+        check: name of the check, for example ``"forward"``.
+        outcome: the outcome.
+        samples: number of compared samples.
+        failures: number of differing samples.
         detail: the first difference.
-        programs: how many calls programs served.
-        tolerance: what the op may differ by where programs are forced and served, as a share of
-            the largest value of a result; nothing elsewhere.
+        programs: number of calls that ran as programs.
+        tolerance: allowed difference of forced programs, as a share of the largest value of a
+            result; empty otherwise.
         suite: `torch`, `interface` or `models`.
         case: id of the case, in the suites that have cases.
-        layout: of the case's tensors.
-        duration_s: seconds on both sides together, of a case.
+        layout: layout of the case's tensors.
+        duration_s: seconds of a case, on both sides together.
     """
 
     subject: str
@@ -65,7 +65,7 @@ class Cell:
 
 
 def cell_of(subject: str, dtype: str, check: str, samples: Iterable[Sample]) -> Cell:
-    """Runs the samples of one cell; one that differs, or cannot be compared, does not end it."""
+    """Runs the samples of a cell; continues after a differing or incomparable sample."""
     details = []
     count = 0
     served = _C.program_runs()

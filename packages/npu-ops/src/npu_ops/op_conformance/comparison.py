@@ -27,10 +27,9 @@ _SEED = 7
 
 
 def copy_to(value: Any, device: str) -> Any:
-    """A pytree's copy on ``device``, as leaves of autograd; "cpu" in it becomes ``device``.
+    """Copies a pytree to ``device``, as leaves of autograd; "cpu" in it becomes ``device``.
 
-    Whole storages are copied, each once, so that tensors share, overlap and are strided as the
-    originals are.
+    Whole storages are copied, each once, to preserve sharing, overlaps and strides.
     """
     storages: dict[int, torch.UntypedStorage] = {}
 
@@ -53,7 +52,7 @@ def copy_to(value: Any, device: str) -> Any:
 
     def copy(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_meta:
-            return leaf  # on no device, whichever the others are on
+            return leaf  # on no device, unlike the others
         if isinstance(leaf, torch.Tensor):
             return copy_tensor(leaf).requires_grad_(leaf.requires_grad)
         return device if leaf in ("cpu", torch.device("cpu")) else leaf
@@ -62,7 +61,7 @@ def copy_to(value: Any, device: str) -> Any:
 
 
 def on_cpu(value: Any) -> Any:
-    """A pytree with detached tensors, on the CPU; a meta tensor stays, a nested one is a list."""
+    """Detaches tensors and copies them to the CPU; meta tensors stay, nested ones become lists."""
 
     def bring(tensor: torch.Tensor) -> Any:
         if tensor.is_meta:
@@ -74,7 +73,7 @@ def on_cpu(value: Any) -> Any:
 
 
 def is_on_npu(leaf: Any) -> bool:
-    """Whether an argument asks for the device: a tensor on it, or its name."""
+    """Whether an argument is a tensor on the device, or the device's name."""
     return leaf == "npu" if isinstance(leaf, str) else bool(getattr(leaf, "is_npu", False))
 
 
@@ -92,7 +91,7 @@ def outcome(
 def seed_devices(seed: int, device: str = "npu") -> None:
     """Seeds the CPU's generator and a device's.
 
-    torch.manual_seed also formats a stack for each kind of device that is absent: 5 ms.
+    torch.manual_seed also formats a stack for each missing device type: 5 ms.
     """
     torch.default_generator.manual_seed(seed)
     if torch.device(device).type != "cpu":
@@ -100,7 +99,7 @@ def seed_devices(seed: int, device: str = "npu") -> None:
 
 
 def gradients(arguments: Any, results: Any) -> Any:
-    """Gradients of all strided results for ones, or the class of the error; None without any."""
+    """Returns gradients of all strided results for ones, or the error's class; None without any."""
     inputs = [leaf for leaf in tree_leaves(arguments) if getattr(leaf, "requires_grad", False)]
     outputs = [
         leaf
@@ -117,13 +116,13 @@ def gradients(arguments: Any, results: Any) -> Any:
 
 
 def difference(got: Any, expected: Any, subject: str = "") -> str | None:
-    """None when two outcomes are the same, up to the device and dtype's usual tolerance.
+    """Returns None if two outcomes are equal up to the usual tolerance of device and dtype.
 
-    Where programs are forced (`NPU_OPS_VARIANT=program`), up to the op's in tolerances.py.
+    With forced programs (`NPU_OPS_VARIANT=program`), uses the op's tolerance of tolerances.py.
 
     Args:
-        got: on the device.
-        expected: on the CPU.
+        got: the device's outcome.
+        expected: the CPU's outcome.
         subject: the op's name in torch's database.
     """
     if got is expected:
@@ -133,7 +132,7 @@ def difference(got: Any, expected: Any, subject: str = "") -> str | None:
     ours, theirs = on_cpu(got), on_cpu(expected)
     is_forced = bool(subject) and read_settings().variants == "program"
     allowed = tolerance_of(subject)
-    most = 0.0 if is_forced and allowed.is_exact else None  # None for torch's usual
+    most = 0.0 if is_forced and allowed.is_exact else None  # None for torch's default
     try:
         torch.testing.assert_close(ours, theirs, rtol=most, atol=most, equal_nan=True)
     except (AssertionError, TypeError) as error:
@@ -142,7 +141,7 @@ def difference(got: Any, expected: Any, subject: str = "") -> str | None:
 
 
 def is_rounding(got: Any, expected: Any, allowed: Tolerance) -> bool:
-    """Whether results of one structure differ by no more than an op's programs may."""
+    """Whether results of one structure differ by at most the tolerance of an op's programs."""
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     return len(ours) == len(theirs) and all(
         _is_near(left, right, allowed.of(right.dtype))
@@ -166,7 +165,7 @@ def _is_near(got: torch.Tensor, expected: torch.Tensor, share: float) -> bool:
 
 
 def placement(arguments: Any, results: Any) -> str | None:
-    """None when all results are on npu, or nothing asked for it."""
+    """Returns None if all results are on npu, or no argument is."""
     if not any(is_on_npu(leaf) for leaf in tree_leaves(arguments)):
         return None
     astray = {

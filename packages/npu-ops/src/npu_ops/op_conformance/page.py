@@ -1,6 +1,6 @@
 """``python -m npu_ops.op_conformance.page CSV``: writes the documentation's coverage page.
 
-The page is a function of the run's cells and of what is said about the run.
+The page depends only on the run's cells and facts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npu_ops.tolerances import EXPECTED
 
 __all__ = ["Facts", "coverage_page"]
 
-# Beginning of an op's name in torch's database -> its family; the first that fits.
+# Prefix of an op's name in torch's database -> family; the first match applies.
 _FAMILIES = {
     "nn_functional_": "`torch.nn.functional`",
     "linalg_": "`torch.linalg`",
@@ -46,13 +46,13 @@ _DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the run that a page is made from.
+    """Facts about a run, for its page.
 
     Attributes:
-        date: of the run, as in ``2026-11-20``.
-        command: as it was typed.
-        versions: one line.
-        driver: that of the runtime, and its device.
+        date: date of the run, as in ``2026-11-20``.
+        command: the command line.
+        versions: versions, on one line.
+        driver: driver of the runtime, and its device.
     """
 
     date: str
@@ -62,7 +62,7 @@ class Facts:
 
 
 def coverage_page(cells: Sequence[Cell], facts: Facts) -> str:
-    """The page as Markdown; the same for the same arguments."""
+    """Returns the page as Markdown; deterministic."""
     cells = sorted(cells, key=lambda cell: (cell.check, cell.dtype, cell.subject))
     counted = [cell for cell in cells if cell.outcome is not Outcome.EMPTY]
     forward = [cell for cell in counted if cell.check == "forward"]
@@ -116,7 +116,7 @@ def _matrix(
     row_of: Callable[[Cell], str],
     columns: Sequence[str],
 ) -> list[str]:
-    """A table of equal cells of all, by row and dtype, with a sum below."""
+    """Returns a table of passed and compared cells by row and dtype, with totals."""
     total: Counter[tuple[str, str]] = Counter()
     equal: Counter[tuple[str, str]] = Counter()
     for cell in cells:
@@ -135,7 +135,7 @@ def _matrix(
 
 
 def _exceptions(cells: Iterable[Cell]) -> list[str]:
-    """The cells that may differ and do, by reason."""
+    """Returns the cells with expected differences, by reason."""
     by_reason: dict[str, list[str]] = {}
     for cell in cells:
         reason = EXPECTED.get((cell.subject, cell.dtype, cell.check))

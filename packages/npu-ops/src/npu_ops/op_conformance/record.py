@@ -1,6 +1,6 @@
 """``python -m npu_ops.op_conformance.record``: records the calls of networks.
 
-It needs transformers, which the checks themselves do not.
+It needs transformers; the checks do not.
 """
 
 from __future__ import annotations

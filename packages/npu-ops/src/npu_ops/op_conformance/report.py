@@ -1,6 +1,6 @@
 """Reports of a run's cells: tables as text, CSV of all, HTML, JUnit XML for CI.
 
-Each failure comes with the command that runs it again.
+Each failure has a command that repeats it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Rate:
     """The success rate of an op.
 
     Attributes:
-        suite: where its cells come from.
+        suite: suite of its cells.
         subject: the op.
-        right: cells that passed.
-        total: cells that were compared.
+        right: number of cells that passed.
+        total: number of compared cells.
     """
 
     suite: str
@@ -51,7 +51,7 @@ class Rate:
 
 
 def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells that differ, or ended the process, and are not in the list of exceptions."""
+    """Returns the cells that differ or crashed, without the expected exceptions."""
     good = (Outcome.PASSED, Outcome.EMPTY)
     return [
         cell
@@ -61,7 +61,7 @@ def failed_cells(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """Cells right and in all, by check and dtype, as lines of text."""
+    """Returns passed and compared cells by check and dtype, as lines of text."""
     total: Counter[tuple[str, str]] = Counter()
     right: Counter[tuple[str, str]] = Counter()
     for cell in cells:
@@ -92,7 +92,7 @@ def summary(cells: Sequence[Cell]) -> str:
 
 
 def rates(cells: Iterable[Cell]) -> list[Rate]:
-    """The success rate of each op, the lowest first."""
+    """Returns the success rate of each op, the lowest first."""
     total: Counter[tuple[str, str]] = Counter()
     right: Counter[tuple[str, str]] = Counter()
     for cell in cells:
@@ -104,7 +104,7 @@ def rates(cells: Iterable[Cell]) -> list[Rate]:
 
 
 def rates_text(cells: Iterable[Cell]) -> str:
-    """The ops of which something is wrong, as lines of text, and how many there are."""
+    """Returns the ops with failures, as lines of text, and their number."""
     found = rates(cells)
     low = [rate for rate in found if rate.right < rate.total]
     rows = [
@@ -117,7 +117,7 @@ def rates_text(cells: Iterable[Cell]) -> str:
 
 
 def read_csv(path: Path) -> list[Cell]:
-    """The cells that `write_csv` wrote."""
+    """Reads the cells written by `write_csv`."""
     with path.open(newline="", encoding="utf-8") as file:
         return [_cell(row) for row in csv.DictReader(file)]
 
@@ -129,7 +129,7 @@ def _cell(row: dict[str, str]) -> Cell:
 
 
 def write_csv(cells: Iterable[Cell], path: Path) -> None:
-    """Writes one line for each cell, with a heading."""
+    """Writes a header, and a line per cell."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(field.name for field in dataclasses.fields(Cell))
@@ -144,12 +144,12 @@ class Run:
     """Facts about a run besides its cells.
 
     Attributes:
-        command: as it was typed, without the program's name.
-        device: name of the device that was judged.
+        command: the command line without the program's name.
+        device: name of the tested device.
         versions: one line.
         duration_s: seconds from the first task to the last.
-        options: what a single case needs to be run in the same way, such as `--device cpu`.
-        captures: case and check -> folder of the calls that show the failure.
+        options: options that a single case needs for the same run, such as `--device cpu`.
+        captures: case and check -> folder of captured failing calls.
     """
 
     command: str
@@ -161,7 +161,7 @@ class Run:
 
 
 def reproducer(cell: Cell, run: Run) -> str:
-    """The command that shows a failure again: its calls alone if they are captured, or the cell."""
+    """Returns the command that repeats a failure: its captured calls, or else the cell."""
     folder = run.captures.get((cell.case, cell.check))
     if folder is not None:
         place = () if run.device == "npu" else ("--device", run.device)
@@ -174,7 +174,7 @@ def reproducer(cell: Cell, run: Run) -> str:
 
 
 def write_html(cells: Sequence[Cell], run: Run, path: Path) -> None:
-    """Writes a page that stands alone: rates by op and network, failures with their commands."""
+    """Writes a self-contained page: rates by op and network, failures with their commands."""
     page = render_page(
         _TEMPLATE,
         run=run,
@@ -187,7 +187,7 @@ def write_html(cells: Sequence[Cell], run: Run, path: Path) -> None:
 
 
 def write_junit(cells: Sequence[Cell], run: Run, path: Path) -> None:
-    """Writes JUnit XML: a suite for each op, a test for each check of a case."""
+    """Writes JUnit XML: a suite per op, a test per check of a case."""
     root = ElementTree.Element("testsuites", name="npu-ops conformance")
     bad = {id(cell) for cell in failed_cells(cells)}
     by_op: dict[str, list[Cell]] = {}
@@ -223,7 +223,7 @@ def _write_csv(cells: Sequence[Cell], run: Run, path: Path) -> None:
     write_csv(cells, path)
 
 
-# What --report takes -> what writes it.
+# Value of --report -> writer.
 REPORTS: dict[str, Callable[[Sequence[Cell], Run, Path], None]] = {
     "csv": _write_csv,
     "html": write_html,
@@ -232,7 +232,7 @@ REPORTS: dict[str, Callable[[Sequence[Cell], Run, Path], None]] = {
 
 
 def _network_rates(cells: Iterable[Cell]) -> list[tuple[str, int, int]]:
-    """Networks, how many of their checks were right, and of how many."""
+    """Returns networks with their numbers of passed and compared checks."""
     right: dict[str, int] = {}
     total: dict[str, int] = {}
     for cell in cells:

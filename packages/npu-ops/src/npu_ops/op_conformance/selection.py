@@ -1,4 +1,4 @@
-"""The arguments of ``npu-ops conformance``, and the tasks of the suites that they select."""
+"""Arguments of ``npu-ops conformance``, and the tasks that they select."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIMEOUTS_S = {"torch": 300.0, "interface": 60.0, "models": 60.0}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the arguments; ends the process with 2 and a sentence when they cannot be meant."""
+    """Parses the arguments; exits with 2 and a message if they are invalid."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     arguments.suite = arguments.suite or _suites(arguments)
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """Returns the selection that the arguments describe."""
+    """Returns the selection of the arguments."""
     return Selection(
         suites=tuple(arguments.suite),
         ops=tuple(arguments.op),
@@ -146,18 +146,18 @@ _FLOATS = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Selection:
-    """Filters; an empty one lets everything through.
+    """Filters; an empty filter selects everything.
 
     Attributes:
-        suites: of `SUITES`.
-        ops: patterns of names.
-        dtypes: names such as `float32`.
-        layouts: of the cases.
-        models: patterns of networks.
-        case: id of the only case.
-        checks: of the suite.
-        databases: of torch's, `ops`, `modules`, `optimizers`.
-        samples: of each cell of torch's databases; None for all.
+        suites: some of `SUITES`.
+        ops: patterns of op names.
+        dtypes: dtype names such as `float32`.
+        layouts: layouts of cases.
+        models: patterns of network names.
+        case: id of a single case.
+        checks: checks of the suites.
+        databases: torch's databases, of `ops`, `modules`, `optimizers`.
+        samples: maximum samples per cell of torch's databases; None for all.
     """
 
     suites: tuple[str, ...] = ("interface", "models")
@@ -172,11 +172,11 @@ class Selection:
 
 
 def tasks_of(selection: Selection, **options: Any) -> list[dict[str, Any]]:
-    """The tasks of a selection, suite by suite.
+    """Returns the tasks of a selection, suite by suite.
 
     Args:
-        selection: what is asked for.
-        options: what every task of a case has beside it: `device`, `baseline`, `rules`.
+        selection: the selection.
+        options: further fields of every task: `device`, `baseline`, `rules`.
     """
     tasks = []
     for suite, cases in (("interface", interface_cases), ("models", model_cases)):
@@ -243,6 +243,6 @@ def _dtypes(name: str, entry: Any) -> list[str]:
 
 
 def _checks(selection: Selection, dtype: str) -> list[str]:
-    """The first dtype goes through all checks, the others forward."""
+    """Returns all checks for the first dtype, and forward for the others."""
     wanted = selection.checks or tuple(TORCH_CHECKS)
     return [check for check in wanted if check == "forward" or dtype == _FLOATS[0]]

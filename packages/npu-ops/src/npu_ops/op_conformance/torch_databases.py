@@ -1,4 +1,4 @@
-"""Checks of torch's OpInfo, ModuleInfo and optimizer databases, on npu against the CPU."""
+"""Checks npu against the CPU with torch's OpInfo, ModuleInfo and optimizer databases."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def operator_cells(
     checks: tuple[str, ...] | None = None,
     most_samples: int | None = None,
 ) -> list[Cell]:
-    """The cells of one op and dtype.
+    """Returns the cells of an op and dtype.
 
     Args:
         op: an entry of torch.testing's ``op_db``.
-        dtype: one that the op supports on the CPU.
-        checks: names from `CHECKS`; None for those that apply.
-        most_samples: samples of each check; None for all.
+        dtype: a dtype that the op supports on the CPU.
+        checks: names from `CHECKS`; None for all that apply.
+        most_samples: maximum samples of each check; None for all.
     """
     return [
         cell_of(
@@ -69,7 +69,7 @@ def _arguments(sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def _samples(op: Any, dtype: torch.dtype, *, requires_grad: bool = False) -> Iterator[Any]:
-    # Not op.sample_inputs, which reads the source of each caller for the name of torch's test.
+    # op.sample_inputs would read each caller's source to find the name of torch's test.
     seed_devices(0)
     yield from op.sample_inputs_func(op, "cpu", dtype, requires_grad)
 
@@ -79,14 +79,14 @@ def _tensors(sample: Any) -> list[torch.Tensor]:
 
 
 def _on_both(call: Callable[..., Any], sample: Any) -> tuple[Any, Any, Any, Any]:
-    """The sample's arguments on npu and on the CPU, and what the call gives for each."""
+    """Returns a sample's arguments on npu and on the CPU, and the results of both calls."""
     there, here = (_placed(call, sample, device) for device in ("npu", "cpu"))
     expected = outcome(call, here)
     return there, here, outcome(call, there), expected
 
 
 def _placed(call: Callable[..., Any], sample: Any, device: str) -> Any:
-    """The sample's arguments on a device, but for those that torch takes on the CPU alone."""
+    """Moves a sample's arguments to a device, except tensors that torch requires on the CPU."""
     values, arguments, keywords = copy_to(_arguments(sample), device)
     if stays_on_cpu(call):
         arguments, keywords = copy_to((sample.args, sample.kwargs), "cpu")
@@ -153,7 +153,7 @@ def _out_of(op: Any, sample: Any, *, resized: bool) -> str | None:
     result = outcome(op, here)
     results = result if isinstance(result, tuple) else (result,)
     if not all(isinstance(each, torch.Tensor) for each in results):
-        return None  # an error, or numbers: the forward check has compared them
+        return None  # an error, or numbers, which the forward check has compared
 
     def write(arguments: Any, device: str) -> Any:
         outs = tuple(
@@ -186,7 +186,7 @@ def _errors(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
         yield functools.partial(_forward_of, op, error.sample_input)
 
 
-# By name; each gives nothing where the op, or the dtype, has no such thing.
+# Check by name; each returns None if it does not apply to the op or dtype.
 CHECKS: dict[str, Callable[[Any, torch.dtype], Iterator[Sample]]] = {
     "forward": _forward,
     "backward": _backward,
@@ -198,7 +198,7 @@ CHECKS: dict[str, Callable[[Any, torch.dtype], Iterator[Sample]]] = {
 
 
 def module_cells(info: Any, dtype: torch.dtype, *, most_samples: int | None = None) -> list[Cell]:
-    """The cells of one module and dtype: in training and for inference, forward and backward."""
+    """Returns the cells of a module and dtype: training and inference, forward and backward."""
     return [
         cell_of(
             info.name,
@@ -248,7 +248,7 @@ _STEPS = 5
 def optimizer_cells(
     info: Any, dtype: torch.dtype, *, most_samples: int | None = None
 ) -> list[Cell]:
-    """The cells of one optimizer and dtype, one for each implementation (foreach, fused, ...)."""
+    """Returns the cells of an optimizer and dtype, one per implementation (foreach, fused, ...)."""
     implementations = [name for name in info.supported_impls if name != "capturable"]
     return [
         cell_of(
@@ -265,7 +265,7 @@ def _optimizer_samples(info: Any, dtype: torch.dtype, implementation: str) -> It
     for given in info.optim_inputs_func(device="cpu", dtype=dtype):
         options = dict(given.kwargs)
         if options.get("capturable"):
-            continue  # a capture of CUDA's
+            continue  # CUDA graph capture
         for name in ("foreach", "fused"):
             if name in info.supported_impls:
                 options[name] = name == implementation
@@ -277,7 +277,7 @@ def _compare_optimizers(info: Any, dtype: torch.dtype, options: dict[str, Any]) 
 
 
 def _trained(info: Any, dtype: torch.dtype, options: dict[str, Any], device: str) -> Any:
-    """Weights after some steps, or the class of the error."""
+    """Returns weights after some steps, or the class of the error."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""`npu-ops new`: writes a wheel with an op of one's own, for its author to fill in.
+"""`npu-ops new`: writes the project of a wheel with a custom op.
 
-The files are the templates beside this module; the decorator for converters is npu_compiler's.
+The templates are in this package; the decorator for converters is npu_compiler's.
 """
 
 from npu_ops.scaffold.project import write_project

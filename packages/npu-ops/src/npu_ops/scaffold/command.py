@@ -1,4 +1,4 @@
-"""``npu-ops new``: writes the project of a wheel with an op of its own."""
+"""``npu-ops new``: writes the project of a wheel with a custom op."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
         "--directory", type=Path, help="to write into; must be new or empty (default: ./NAME)"
     )
     options = parser.parse_args(arguments)
-    from npu_ops.scaffold.project import write_project  # torch: help needs none
+    from npu_ops.scaffold.project import write_project  # late: help does not need torch
 
     place, files = write_project(options.name, options.directory)
-    shown = place if place.is_absolute() else f"./{place}"  # pip takes a bare name for a package
+    shown = place if place.is_absolute() else f"./{place}"  # not a package's name
     print(_NEXT.format(count=len(files), place=shown, name=options.name), end="")
     return 0

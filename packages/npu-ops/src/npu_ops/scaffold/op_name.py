@@ -11,7 +11,7 @@ __all__ = ["check_name", "check_namespace"]
 
 
 def check_name(name: str) -> None:
-    """Refuses what cannot be the name of an op and of a package; needs no torch.
+    """Refuses invalid names of ops and packages, without torch.
 
     Raises:
         OperatorInputError: [op-name].
@@ -27,12 +27,12 @@ def check_name(name: str) -> None:
 
 
 def check_namespace(name: str) -> None:
-    """Refuses a name under which torch has ops.
+    """Refuses a namespace of torch's ops.
 
     Raises:
         OperatorInputError: [op-name].
     """
-    import torch  # late: most wrong names are refused without it
+    import torch  # late: most invalid names are refused without it
 
     if name in {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}:
         raise _refused(name, "must not be that of a namespace of torch.ops")

@@ -11,7 +11,7 @@ __all__ = ["write_project"]
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
-# File of the project -> template. `{name}` in a path is the op's name.
+# File of the project -> template. `{name}` in a path is the name of the op.
 _FILES = {
     "CMakeLists.txt": "CMakeLists.txt.template",
     "README.md": "README.md.template",
@@ -32,16 +32,16 @@ def write_project(
     """Writes the project of a new op.
 
     Args:
-        name: of the op, of its namespace in `torch.ops`, and of the Python package.
-        directory: where to write; it must be new or empty. By default a new one in the current
-            directory, called as the op.
+        name: name of the op, of its namespace in `torch.ops`, and of the Python package.
+        directory: new or empty directory of the project. By default a new one in the current
+            directory, named after the op.
 
     Returns:
         The directory, and the files in it.
 
     Raises:
-        OperatorInputError: the name cannot be one, or is another's (code ``op-name``); the
-            directory holds something (code ``directory-taken``).
+        OperatorInputError: the name is invalid or taken (code ``op-name``); the directory is not
+            empty (code ``directory-taken``).
         OpsError: the files cannot be written (code ``directory-unwritable``).
     """
     check_name(name)

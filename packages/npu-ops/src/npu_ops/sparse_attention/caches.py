@@ -1,7 +1,7 @@
-"""Paged caches of sparse attention: their addressing, their rows, and checks before writes.
+"""Paged caches of sparse attention: addressing, rows, and checks before writes.
 
-Nothing depends on a value in Python, so that this can be traced with symbolic sizes. The kernels
-check the arguments.
+Python code does not depend on tensor values, so that it can be traced with symbolic sizes. The
+kernels check the arguments.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Addressing:
-    """Query rows (all tokens, with padding) and the rows of keys that they may see.
+    """Query rows (all tokens, with padding) and the key rows that they attend to.
 
     Attributes:
         sequence: (rows,), the sequence of each query row; 0 for padding.
-        visible: (rows,), how many keys it sees; 0 for padding.
-        capacity: positions that a sequence can have at most.
-        starts: (batch,), the flat row of position 0 where a sequence's rows stand together.
-        block_table: (batch, pages), or None where nothing is paged.
-        page_size: positions of a page; 1 where nothing is paged.
+        visible: (rows,), number of visible keys; 0 for padding.
+        capacity: maximum positions of a sequence.
+        starts: (batch,), the flat row of position 0, if a sequence's rows are contiguous.
+        block_table: (batch, pages), or None without pages.
+        page_size: positions of a page; 1 without pages.
     """
 
     sequence: torch.Tensor
@@ -71,7 +71,7 @@ def address(
     layout_key: str,
     sparse_mode: int,
 ) -> Addressing:
-    """Reads the arguments that both ops have; see the package's docstring."""
+    """Reads the arguments shared by both ops; see the package's docstring."""
     device = query.device
     if layout_query == "TND":
         assert query_lengths is not None
@@ -113,7 +113,7 @@ def address(
 
 
 def _before(ends: torch.Tensor) -> torch.Tensor:
-    """Returns where each sequence begins, of the running sums of lengths."""
+    """Returns the start of each sequence from the cumulative lengths."""
     return torch.cat([ends.new_zeros(1), ends[:-1]])[: ends.shape[0]]
 
 
@@ -127,7 +127,7 @@ def _lengths(
 
 OP = "npu.sparse_attention"
 CACHES = ("kv_cache", "kr_cache", "idx_cache")
-# What the indexer's errors name, as the block's arguments.
+# Names of the block's arguments in errors of the indexer.
 OWN_NAMES = {
     "npu.lightning_indexer": OP,
     "lengths_key": "lengths_kv",
@@ -137,7 +137,7 @@ OWN_NAMES = {
 
 
 def write_rows(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Writes rows at slots, and nothing for slots of -1; returns the cache.
+    """Writes rows to slots, except for slots of -1; returns the cache.
 
     Args:
         cache: (pages, positions, 1, width), any strides.
@@ -152,10 +152,10 @@ def write_rows(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> 
 
 
 def rows_written(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Returns what `write_rows` makes of a cache, and leaves it; no size depends on values."""
+    """Returns the cache after `write_rows`, without changing it; no size depends on values."""
     width, count = cache.shape[-1], cache.shape[0] * cache.shape[1]
     flat = slots.reshape(-1).to(torch.int64)
-    # What is not kept goes to one row more, which is cut off.
+    # Unkept rows go to an extra row, which is cut off.
     at = torch.where(flat < 0, count, flat)
     longer = torch.cat([cache.reshape(count, width), cache.new_zeros(1, width)])
     whole = longer.index_put((at,), rows.reshape(-1, width))
@@ -163,11 +163,11 @@ def rows_written(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -
 
 
 def check_caches(layer: Layer) -> None:
-    """Refuses slots and caches that would lose what is written, before anything is.
+    """Refuses slots and caches that would lose writes, before writing.
 
     Raises:
-        ValueError: [op-index] for a slot that is not there or that two tokens have; [op-alias] for
-            caches that share elements.
+        ValueError: [op-index] for a slot out of range or used twice; [op-alias] for caches that
+            share elements.
     """
     slots = layer.cache_index.reshape(-1)
     count = layer.kv_cache.shape[0] * layer.kv_cache.shape[1]
@@ -206,7 +206,7 @@ def _check_own_elements(name: str, cache: torch.Tensor) -> None:
 
 
 def _share_elements(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two caches may share an element; views of columns beside each other do not."""
+    """Whether two caches may share an element; views of disjoint columns do not."""
     if not first.numel() or not second.numel():
         return False
     size = first.element_size()
@@ -228,12 +228,12 @@ def _share_elements(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def check_addressing(layer: Layer) -> None:
-    """Refuses lengths, block table and options as the ops do, but scores no key.
+    """Checks lengths, block table and options as the ops do, without computing scores.
 
-    Each call has either no queries or no keys; on meta tensors only shapes are looked at.
+    Each call has either no queries or no keys; meta tensors are checked only for shapes.
 
     Raises:
-        ValueError: with the codes of the ops, about the block's own arguments.
+        ValueError: with the codes of the ops, naming the block's arguments.
     """
     try:
         _check_addressing(layer)

@@ -1,4 +1,4 @@
-"""The arguments of `torch.ops.npu.sparse_attention` as one value, and what their shapes must be."""
+"""Arguments of `torch.ops.npu.sparse_attention` as one value, and checks of their shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ OP = "npu.sparse_attention"
 
 @dataclass(frozen=True)
 class Layer:
-    """Arguments in the schema's order; the op's docstring has their shapes."""
+    """The arguments in the schema's order; the op's docstring has their shapes."""
 
     x: torch.Tensor
     weight_dq: torch.Tensor
@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def plain(self) -> int:
-        """Features of a query head without position."""
+        """Features of a query head without rotary embedding."""
         return self.weight_uk.shape[1]
 
     @property
@@ -66,7 +66,7 @@ class Layer:
 
     @property
     def rope(self) -> int:
-        """Features of a query head that rotate."""
+        """Rotary features of a query head."""
         return self.kr_cache.shape[3]
 
 
@@ -87,7 +87,7 @@ RANKS = {
 
 
 def check_layer(layer: Layer) -> None:
-    """Refuses shapes and dtypes that do not fit together; what values tell is not looked at.
+    """Checks shapes and dtypes, but not values.
 
     Raises:
         ValueError: [op-shape] and [op-dtype].

@@ -1,4 +1,4 @@
-"""`torch.ops.npu.lightning_indexer(query, key, weights, ...)`: the positions worth attending to.
+"""`torch.ops.npu.lightning_indexer(query, key, weights, ...)`: selects positions for attention.
 
     score[s, j] = sum over heads h of weights[s, h] * relu(query[s, h] . key[j] * scales)
     indices[s] = positions j of the min(sparse_count, visible) largest scores, then -1
@@ -9,19 +9,17 @@ Attention, 2025, equation 1.
 query: (batch, length, heads, width) or (tokens, heads, width); key: one head of the same width, in
 a layout of `npu_ops.sparse_attention`; both float32, float16, bfloat16 or int8. weights: the
 query's shape without its last axis, float32, float16 or bfloat16. query_dequant_scale,
-key_dequant_scale: the shapes of query and key without their last axes, float32, for int8 and for
-nothing else: what one step of a row's integers is worth. Without them scales are 1; products of
-int8 are exact.
+key_dequant_scale: the shapes of query and key without their last axes, float32, only for int8: the
+scale of a row's integers, by default 1. Products of int8 are exact.
 
 indices: (batch, length, 1, sparse_count) or (tokens, 1, sparse_count), int32, logical positions;
-those that are valid stand first and rise. Scores are float32; of equal ones the earlier position is
-taken, and NaN counts as the largest. A query that sees no more than sparse_count keys takes all of
-them, whatever their scores are.
+valid ones come first, ascending. Scores are float32; ties go to the earlier position, and NaN is
+the largest. A query that sees at most sparse_count keys takes all of them, whatever their scores.
 
-Not differentiable: the result is integers, and no gradient flows through it.
+Not differentiable, because the result is integers.
 
 Raises ValueError: [op-shape], [op-dtype], [op-layout], [op-value], [op-lengths] and
-[op-block-table] for arguments that do not fit; nothing is read then.
+[op-block-table] for invalid arguments, before anything is read.
 
 Kernel and fake: csrc/sparse_attention/lightning_indexer.cpp.
 """
@@ -56,7 +54,7 @@ def scores(
     query_dequant_scale: torch.Tensor | None = None,
     key_dequant_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns (rows, capacity) scores in float32, or float64 of float64; -inf for what is unseen.
+    """Returns (rows, capacity) scores in float32, or float64 for float64; -inf for invisible keys.
 
     Differentiable, unlike the op.
     """
@@ -88,7 +86,7 @@ def _scored(
     position = torch.arange(addressing.capacity, device=query.device)
     is_visible = position < addressing.visible.unsqueeze(1)
     at = addressing.flat(torch.where(is_visible, position, 0))
-    at = torch.where(is_visible, at, 0)  # padding may be named by no page
+    at = torch.where(is_visible, at, 0)  # no page may have padding
     k = flat_rows(key).to(work)[at] if addressing.capacity else q.new_zeros(q.shape[0], 0, width)
     k = torch.where(is_visible.unsqueeze(-1), k, 0)
     found = (torch.einsum("thd,tjd->thj", q, k).relu() * w.unsqueeze(-1)).sum(1)
@@ -124,7 +122,7 @@ def reference(
     query, key = _real(query, query_dequant_scale), _real(key, key_dequant_scale)
     found = _scored(query, key, weights, addressing)
     rows, capacity = found.shape
-    # A visible score of -inf comes before what is unseen, whose position is made the last.
+    # A visible score of -inf comes before invisible keys, whose position is made the last.
     order = found.sort(dim=-1, descending=True, stable=True).indices[:, :sparse_count]
     picked = (
         torch.where(order < addressing.visible.unsqueeze(1), order, capacity).sort(dim=-1).values

@@ -1,4 +1,4 @@
-"""`torch.ops.npu.sparse_attention(x, ...)`: one layer's sparse attention, caches written in place.
+"""`torch.ops.npu.sparse_attention(x, ...)`: a sparse attention layer that updates its caches.
 
     c = rms_norm(x @ weight_dq) * gamma_cq
     q = c @ weight_uq_qr, per head [without position | rotary]; the first part @ weight_uk
@@ -18,19 +18,19 @@ weight_uq_qr (query rank, heads * (plain + rope)), weight_uk (heads, plain, late
 (hidden, index width), weight_idx_proj (hidden, index heads); gamma_cq (query rank,), gamma_ckv
 (latent,), gamma_idx_k and beta_idx_k (index width,). cos, sin: (batch, length, rope / 2). kv_cache:
 (pages, positions, 1, latent), kr_cache (..., rope), idx_cache (..., index width), also views of one
-tensor that share no element. All of one dtype, float32 or bfloat16. cache_index: (batch, length),
-int32 or int64: the slot `page * positions + position` of each token, or -1 for a token that is not
-kept. block_table and lengths as in `npu_ops.sparse_attention`; actual_seq_lengths_kv counts the new
-tokens too. y: (batch, length, heads, latent).
+tensor without shared elements. All of one dtype, float32 or bfloat16. cache_index: (batch, length),
+int32 or int64: the slot `page * positions + position` of each token, or -1 to skip a token.
+block_table and lengths as in `npu_ops.sparse_attention`; actual_seq_lengths_kv includes the new
+tokens. y: (batch, length, heads, latent).
 
 Implementations differ in the softmax scale (DeepSeek: (plain + rope)**-0.5 with a factor of YaRN's)
 and in which features rotate as a pair: neighbours if rope_interleaved, or idx_rope_interleaved for
 the indexer, else i and half + i. Of the indexer's features the first rope ones rotate.
 
-Without gradients, since the caches are written in place.
+Not differentiable, because the caches are written in place.
 
 Raises ValueError: [op-shape], [op-dtype], [op-index], [op-alias] and those of the two ops, before
-anything is written; RuntimeError: [op-gradient] when a gradient is asked for.
+anything is written; RuntimeError: [op-gradient] if a gradient is requested.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ define(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Ops that the block is composed of, or their references; `write` returns the cache."""
+    """Ops of the block, or their references; `write` returns the cache."""
 
     rms_norm: Callable[..., torch.Tensor]
     rotary: Callable[..., torch.Tensor]
@@ -154,10 +154,10 @@ def reference(*args: Any, **options: Any) -> torch.Tensor:
 
 
 def functional(*args: Any, **options: Any) -> tuple[torch.Tensor, _Caches]:
-    """Computes the op out of the ops it consists of, for a compiler that has them.
+    """Decomposes the op into the ops it consists of, for a compiler that has them.
 
-    The caches are not written, but returned as they are afterwards: (y, (kv_cache, kr_cache,
-    idx_cache)). No size depends on values.
+    The caches are not written; the new caches are returned: (y, (kv_cache, kr_cache, idx_cache)).
+    No size depends on values.
     """
     ops = torch.ops.npu
     parts = _Parts(
@@ -204,7 +204,7 @@ def _autograd(keys: Any, *args: Any, **options: Any) -> torch.Tensor:
 
 
 def _versions(keys: Any, *args: Any, **options: Any) -> torch.Tensor:
-    # Who watches a cache's version must see that it was written.
+    # Bump the caches' versions, because they were written.
     with torch._C._AutoDispatchBelowADInplaceOrView():
         op = torch.ops.npu.sparse_attention.default
         result: torch.Tensor = op.redispatch(

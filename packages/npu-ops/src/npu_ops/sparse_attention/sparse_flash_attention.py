@@ -1,25 +1,24 @@
-"""`torch.ops.npu.sparse_flash_attention(query, key, value, sparse_indices, ...)`: attend to a few.
+"""`torch.ops.npu.sparse_flash_attention(query, key, value, sparse_indices, ...)`: sparse attention.
 
     score = (query . key + query_rope . key_rope) * scale_value      over the selected positions
     y = softmax(score) @ value
 
 sparse_indices count blocks of sparse_block_size positions; index i selects the positions from `i *
-sparse_block_size` on, and -1 selects none. What is beyond what the query sees is masked. A position
-that is selected twice counts twice. A query without any valid key gives 0.
+sparse_block_size` on, and -1 selects none. Positions that the query does not see are masked. A
+position selected twice counts twice. A query without a valid key gives 0.
 
 Source: DeepSeek-AI, DeepSeek-V3.2-Exp: Boosting Long-Context Efficiency with DeepSeek Sparse
 Attention, 2025, equation 2; Dao et al., FlashAttention, 2022 (the softmax in pieces).
 
 query: (batch, length, heads, width) or (tokens, heads, width); key and value: the latent cache, one
 head each, in a layout of `npu_ops.sparse_attention`, also two views of one tensor; query_rope,
-key_rope: the same with a width of their own, both or neither. All of one dtype, float32 or
+key_rope: the same with another width, both or neither. All of one dtype, float32 or
 bfloat16. sparse_indices: (batch, length, 1, count) or (tokens, 1, count), int32. y: the query's
 shape with the width of value. Scores, softmax and sums are float32. Differentiable in query, key,
-value, query_rope and key_rope; backward keeps no scores but computes those of the selection once
-more.
+value, query_rope and key_rope; backward recomputes the scores of the selection.
 
 Raises ValueError: [op-shape], [op-dtype], [op-layout], [op-value], [op-lengths], [op-block-table]
-and [op-index] for arguments that do not fit; nothing is read then.
+and [op-index] for invalid arguments, before anything is read.
 
 Kernel and fake: csrc/sparse_attention/sparse_flash_attention.cpp.
 """
@@ -53,9 +52,9 @@ class _Selection:
 
     Attributes:
         query: (rows, heads, width with rope).
-        key: (rows, positions, width with rope), 0 where nothing is selected.
-        value: (rows, positions, value width), 0 likewise.
-        shares: (rows, heads, positions), the softmax; 0 where a row has no valid key.
+        key: (rows, positions, width with rope), 0 if not selected.
+        value: (rows, positions, value width), 0 if not selected.
+        shares: (rows, heads, positions), the softmax; 0 if a row has no valid key.
         at: (rows, positions), flat rows of the caches.
         is_valid: (rows, positions).
     """
@@ -161,12 +160,12 @@ def reference(
 
 
 def gradients(grad: torch.Tensor, arguments: dict[str, Any]) -> Gradients:
-    """Returns the gradients of query, key, value, query_rope and key_rope, the last two or None.
+    """Returns gradients of query, key, value, query_rope and key_rope; the last two may be None.
 
     Dao et al., FlashAttention, 2022, appendix B.2, over the selection.
 
     Args:
-        grad: of the result.
+        grad: gradient of the result.
         arguments: every argument of the op, by name.
     """
     selection = _select(**arguments)
@@ -181,7 +180,7 @@ def gradients(grad: torch.Tensor, arguments: dict[str, Any]) -> Gradients:
     key_rope, query_rope = arguments["key_rope"], arguments["query_rope"]
 
     def given_back(to: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Sums the rows of the selection where they were gathered from."""
+        """Scatters and adds the rows of the selection to their source rows."""
         total = rows.new_zeros(flat_rows(to).shape)
         if total.shape[0]:
             kept = torch.where(selection.is_valid.unsqueeze(-1), rows, 0)
@@ -199,7 +198,7 @@ def gradients(grad: torch.Tensor, arguments: dict[str, Any]) -> Gradients:
     )
 
 
-# Arguments in the schema's order; autograd has to see the keyword-only tensors among them too.
+# Arguments in the schema's order; autograd must also see the keyword-only tensors.
 _DEFAULTS: dict[str, Any] = {
     "block_table": None,
     "actual_seq_lengths_query": None,
@@ -247,7 +246,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _autograd(keys: Any, *values: Any, **options: Any) -> torch.Tensor:
-    # The dispatcher leaves out arguments that have their defaults.
+    # The dispatcher omits arguments that have their defaults.
     positional = dict(zip(_NAMES, values, strict=False))
     arguments = positional | _DEFAULTS | options
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments.values()):

@@ -1,4 +1,4 @@
-"""Autotuner: chooses a program or the host kernel for each signature, and lists its choices."""
+"""Autotuner: selects a program or the host kernel for each signature, and lists its choices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from npu_ops.variants.measurements import Measurement, Records
 __all__ = ["Choice", "Decision", "Facts", "choices", "decide", "host_kernels", "set_variant_policy"]
 
 
-# A program must be this much faster than the host kernel: less is within the noise of a
-# measurement, and the host kernel is what the user's CPU results are compared with.
+# A program must be this much faster than the host kernel: smaller gains are within the noise of a
+# measurement, and the host kernel gives the same results as the CPU.
 _LEAST_GAIN = 1.05
 
 
@@ -36,9 +36,9 @@ class Facts:
 
     Attributes:
         mode: `measured`, `program` or `host` (the setting NPU_OPS_VARIANT).
-        host_pattern: the pattern that sends the op to the host in any case, or None.
-        is_host_device: whether the device is the host's own processor.
-        measurement: both bodies' times for this call on this device, or None.
+        host_pattern: the pattern that always sends the op to the host, or None.
+        is_host_device: whether the device is the host's processor.
+        measurement: the times of both variants for this call on this device, or None.
     """
 
     mode: str
@@ -49,11 +49,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Decision:
-    """The body that serves a call.
+    """The selected variant of a call.
 
     Attributes:
         variant: `program` or `host`.
-        reason: one phrase, for people.
+        reason: one phrase for reports.
     """
 
     variant: str
@@ -61,7 +61,7 @@ class Decision:
 
 
 def decide(facts: Facts) -> Decision:
-    """Returns which body serves a call: settings first, then the record, then the device's rule."""
+    """Selects the variant of a call: settings first, then the record, then the device's rule."""
     if facts.host_pattern is not None:
         return Decision("host", f"NPU_FALLBACK_OPS has {facts.host_pattern!r}")
     if facts.mode != "measured":
@@ -85,12 +85,12 @@ _LISTED = 4096
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision that was made.
+    """A recorded decision.
 
     Attributes:
-        call: op, tensors and other arguments, as `npu-ops explain` takes them.
+        call: op, tensors and other arguments, as in `npu-ops explain`.
         variant: `program` or `host`.
-        reason: why, for people.
+        reason: reason for reports.
     """
 
     call: str
@@ -99,7 +99,7 @@ class Choice:
 
 
 class Autotuner:
-    """Decides for each signature once. One per process; tests make their own."""
+    """Decides once for each signature. One per process; tests create separate ones."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -108,7 +108,7 @@ class Autotuner:
         self._lock = threading.Lock()
 
     def resolve(self) -> None:
-        """Tells the native side which ops ask for choices: those that may run as programs."""
+        """Registers the ops that may run as programs with the native side."""
         ops = _C.variant_ops()
         asking: set[str] = set()
         if self.settings.variants == "program":
@@ -120,7 +120,7 @@ class Autotuner:
         _C.set_program_capacity(self.settings.programs)
 
     def _with_measurements(self, ops: Sequence[str]) -> set[str]:
-        """The ops of which measurements may speak for programs."""
+        """Returns the ops with measurements that may favour programs."""
         devices = range(torch.accelerator.device_count())
         if any(self._measures_itself(index) for index in devices):
             return set(ops)
@@ -160,7 +160,7 @@ class Autotuner:
         return program
 
     def decide(self, call: OpCall, device_index: int) -> Decision:
-        """Applies the policy to what is known about a call now."""
+        """Applies the policy to the current facts of a call."""
         return decide(
             Facts(
                 mode=self.settings.variants,
@@ -171,7 +171,7 @@ class Autotuner:
         )
 
     def _wants_measurement(self, call: OpCall, device_index: int) -> bool:
-        # A measurement waits for the device, which set_sync_debug_mode would blame on the call.
+        # set_sync_debug_mode would blame the call for the measurement's synchronization.
         return (
             self.settings.variants == "measured"
             and torch.npu.get_sync_debug_mode() == 0  # type: ignore[attr-defined]
@@ -183,13 +183,13 @@ class Autotuner:
     def tune(
         self, call: OpCall, *, device_index: int = 0, budget_s: float = 0.2
     ) -> tuple[Measurement, OpProgram]:
-        """Measures both bodies of a call, and records the result.
+        """Measures both variants of a call, and records the result.
 
         Returns:
-            The measurement, and the program that was measured.
+            The measurement, and the measured program.
 
         Raises:
-            npu_runtime.NpuError: no program can compute the call.
+            npu_runtime.NpuError: the call has no program.
         """
         from npu_ops.variants.measurements import measure
 
@@ -213,17 +213,17 @@ class Autotuner:
 
 
 def choices() -> tuple[Choice, ...]:
-    """Returns the decisions that calls of this process have asked for, oldest first."""
+    """Returns the decisions for calls of this process, oldest first."""
     return autotuner().made() if _autotuner is not None else ()
 
 
 def set_variant_policy(*, mode: str | None = None, tune: bool | None = None) -> None:
-    """Changes how ops with a program choose, from now on, for the whole process.
+    """Changes the selection of variants in this process from now on.
 
     Args:
-        mode: `measured`, `program` or `host` (`NPU_OPS_VARIANT`); None leaves it.
-        tune: whether signatures without a record are measured at their first call
-            (`NPU_OPS_TUNE`); None leaves it.
+        mode: `measured`, `program` or `host` (`NPU_OPS_VARIANT`); None keeps the current mode.
+        tune: whether signatures without a record are measured at their first call (`NPU_OPS_TUNE`);
+            None keeps the current value.
 
     Raises:
         OperatorInputError: [bad-setting] for another mode.
@@ -246,7 +246,7 @@ def set_variant_policy(*, mode: str | None = None, tune: bool | None = None) -> 
 
 @contextmanager
 def host_kernels() -> Iterator[None]:
-    """While it is open, this thread's ops run on the host kernels."""
+    """Runs this thread's ops on the host kernels within the block."""
     previous = _C.exchange_choosing(True)
     try:
         yield
@@ -258,8 +258,8 @@ def build(call: OpCall, *, device_index: int = 0) -> OpProgram:
     """Builds the program of a call.
 
     Raises:
-        OpsError: [no-builder] when no package that builds programs is installed.
-        npu_runtime.NpuError: from the builder: no program can compute the call.
+        OpsError: [no-builder] if no package that builds programs is installed.
+        npu_runtime.NpuError: from the builder, if the call has no program.
     """
     return _builder()(call, device_index=device_index)
 
@@ -271,13 +271,13 @@ def device_key(device_index: int) -> str:
 
 
 def is_host_device(device_index: int) -> bool:
-    """Whether the device computes on the host's own processor, as the simulated one does."""
+    """Whether the device computes on the host's processor, as the simulated one does."""
     info = npu_runtime.device_info(device_index)
     return info.device.startswith("CPU") or info.driver == "sim"
 
 
 def autotuner() -> Autotuner:
-    """The process's autotuner; reads the settings when it is made."""
+    """Returns the process's autotuner, created with the current settings."""
     global _autotuner
     with _making:
         if _autotuner is None:
@@ -287,9 +287,9 @@ def autotuner() -> Autotuner:
 
 @contextmanager
 def temporary_autotuner(settings: Settings) -> Iterator[Autotuner]:
-    """While it is open, the process decides by these settings and has decided nothing yet.
+    """Replaces the process's autotuner within the block by a new one with these settings.
 
-    What stood before comes back at the end; tests use it.
+    The previous one is restored at the end; for tests.
     """
     global _autotuner
     made = Autotuner(settings)
@@ -327,7 +327,7 @@ def _brief(error: Exception) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-# The native side's names of element types.
+# Names of element types on the native side.
 _DTYPES = {
     "Float": torch.float32,
     "Double": torch.float64,

@@ -1,4 +1,4 @@
-"""A call of an op by what a program for it depends on: dtypes, shapes, axis orders and numbers.
+"""A call as a program depends on it: op, dtypes, shapes, axis orders and numbers.
 
 The same facts are encoded for look-up in csrc/variants/signature.cpp.
 """
@@ -40,9 +40,9 @@ class TensorSpec:
     """A tensor without its values.
 
     Attributes:
-        dtype: of its elements.
-        shape: its sizes.
-        order: its axes from the slowest to the fastest in memory; empty for their own order.
+        dtype: dtype of the elements.
+        shape: shape of the tensor.
+        order: axes from the slowest to the fastest in memory; empty for the default order.
     """
 
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class TensorSpec:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one index to the next, per axis."""
+        """Strides in elements."""
         strides = [0] * len(self.shape)
         step = 1
         for axis in reversed(self.order or range(len(self.shape))):
@@ -61,7 +61,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its elements."""
+        """Size of the elements in bytes."""
         count = 1
         for size in self.shape:
             count *= size
@@ -78,7 +78,7 @@ class OpCall:
     """One call.
 
     Attributes:
-        op: with namespace and overload, in torch's spelling: `aten::mm`, `aten::add.Tensor`.
+        op: name with namespace and overload, in torch's spelling: `aten::mm`, `aten::add.Tensor`.
         arguments: one per argument of the schema; TensorSpec for tensors, plain values, and None.
         needs_grad: whether a gradient will be taken, for ops that compute a result only for it.
     """
@@ -88,7 +88,7 @@ class OpCall:
     needs_grad: bool = False
 
     def overload(self) -> Any:
-        """Returns torch's object for the op."""
+        """Returns torch's overload object of the op."""
         return find_overload(self.op)
 
     def split(self, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -110,7 +110,7 @@ class OpCall:
         """Returns the call's results as meta tensors.
 
         Raises:
-            OperatorInputError: [op-arguments] when torch refuses the arguments.
+            OperatorInputError: [op-arguments] if torch refuses the arguments.
         """
         arguments = [
             torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device="meta")
@@ -133,7 +133,7 @@ class OpCall:
         return tuple(value for value in self.arguments if isinstance(value, TensorSpec))
 
     def __str__(self) -> str:
-        """One line that is the same for equal calls; the key of records."""
+        """Returns one line, equal for equal calls; the key of records."""
         schema = self.overload()._schema
         parts = [dotted_name(self.op)]
         for argument, value in zip(schema.arguments, self.arguments, strict=True):
@@ -146,15 +146,14 @@ class OpCall:
 
 @dataclass(frozen=True)
 class OpProgram:
-    """A program for one call, and how its ports answer to the op's arguments and results.
+    """A program for a call, and the mapping of its ports to the op's arguments and results.
 
     Attributes:
-        program: as npu_runtime's native side has it.
-        inputs: positions of the arguments that the program's inputs take, in their order.
-        results: for each result of the op the program's output, or UNDEFINED, or EMPTY: a tensor
-            without elements.
-        output_orders: for each output the permutation that makes the op's result of it; empty for
-            none.
+        program: program of npu_runtime's native side.
+        inputs: argument index of each program input.
+        results: for each result of the op, the index of a program output, UNDEFINED, or EMPTY for a
+            tensor without elements.
+        output_orders: for each output, the permutation that gives the op's result; empty for none.
     """
 
     UNDEFINED: ClassVar[int] = -1
@@ -167,10 +166,10 @@ class OpProgram:
 
 
 def find_overload(name: str) -> Any:
-    """Returns torch's object for an op.
+    """Returns torch's overload object of an op.
 
     Raises:
-        OperatorInputError: [unknown-op] when there is no such op.
+        OperatorInputError: [unknown-op] if the op does not exist.
     """
     namespace, _, rest = dotted_name(name).partition(".")
     if not rest:
@@ -178,7 +177,7 @@ def find_overload(name: str) -> Any:
     base, _, overload = rest.partition(".")
     try:
         packet = getattr(getattr(torch.ops, namespace), base, None)
-    except (TypeError, RuntimeError):  # a text that is no name
+    except (TypeError, RuntimeError):  # not a valid name
         packet = None
     found = getattr(packet, overload or "default", None) if packet is not None else None
     if found is None:
@@ -191,15 +190,15 @@ def find_overload(name: str) -> Any:
 
 
 def parse_call(op: str, texts: Sequence[str]) -> OpCall:
-    """Reads a call as people type it: `aten.mm`, `512x512xf32`, `stride=[1,1]`.
+    """Parses a call from the command line: `aten.mm`, `512x512xf32`, `stride=[1,1]`.
 
     Args:
         op: the op's name.
         texts: tensors by size and dtype, in the order of the schema, and other arguments by name,
-            their values as JSON. One tensor stands for all when the op needs more.
+            with values as JSON. A single tensor is used for all tensor arguments.
 
     Raises:
-        OperatorInputError: [unknown-op], or [op-arguments] when a text cannot be read or an
+        OperatorInputError: [unknown-op], or [op-arguments] if a text cannot be parsed or an
             argument is missing.
     """
     overload = find_overload(op)
@@ -241,7 +240,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
 
 
 def _missing(values: Sequence[Any], required: Sequence[Any]) -> int:
-    """Returns the number of required tensors that are still to come."""
+    """Returns the number of missing required tensors."""
     return len(required) - sum(isinstance(value, TensorSpec) for value in values)
 
 

@@ -1,4 +1,4 @@
-"""Explains the kernel that serves a call on this machine."""
+"""Explanation of the kernel selected for a call on this machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Explanation", "describe", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel that serves a call, and the facts behind the choice.
+    """The kernel selected for a call, and the facts behind the choice.
 
     Attributes:
         call: op, tensors and other arguments.
         device: name, processor and driver of the device.
-        variant: `program`, `host`, or `native` for an op that has a kernel of its own alone.
-        reason: why.
-        program: `possible`, or why no program can compute the call.
-        size_bytes: of the tensor arguments.
-        flops: of the call, where torch counts them.
-        measurement: both bodies' times, or None.
+        variant: `program`, `host`, or `native` for an op that has only an npu kernel.
+        reason: reason for the choice.
+        program: `possible`, or the reason that the call has no program.
+        size_bytes: size of the tensor arguments.
+        flops: FLOPs of the call, if torch counts them.
+        measurement: times of both variants, or None.
     """
 
     call: str
@@ -65,7 +65,7 @@ _BODIES = {
 
 
 def describe(measured: Measurement) -> str:
-    """One phrase with both times, their ratio and the largest difference."""
+    """Returns a phrase with both times, their ratio and the largest difference."""
     return (
         f"program {measured.program_us:.1f} us, host kernel {measured.host_us:.1f} us "
         f"({measured.host_us / measured.program_us:.2f}x), "
@@ -75,15 +75,15 @@ def describe(measured: Measurement) -> str:
 
 
 def explain(call: OpCall, *, device_index: int = 0, using: Autotuner | None = None) -> Explanation:
-    """Says which kernel serves a call now, without running it.
+    """Explains which kernel a call would use now, without running it.
 
     Args:
-        call: from parse_call, or made by hand.
-        device_index: of the npu device.
-        using: whose settings and records count; the process's own by default.
+        call: result of parse_call, or another call.
+        device_index: index of the npu device.
+        using: autotuner whose settings and records to use; by default the process's.
 
     Raises:
-        OperatorInputError: [op-arguments] when torch refuses the arguments.
+        OperatorInputError: [op-arguments] if torch refuses the arguments.
     """
     deciding = using or autotuner()
     key = device_key(device_index)

@@ -1,4 +1,4 @@
-"""Measurements of a call's program and host kernel, and the file that keeps them per device."""
+"""Measurements of a call's program and host kernel, and the file that stores them per device."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Measurement:
-    """Both bodies of one call on one device.
+    """Times of both variants of a call on a device.
 
     Attributes:
-        program_us: time of the program's call, microseconds, median.
-        host_us: time of the host kernel's call, microseconds, median.
+        program_us: median time of the program's call, in microseconds.
+        host_us: median time of the host kernel's call, in microseconds.
         is_equal: whether the results agreed within the dtype's tolerance.
         largest_error: largest difference, relative to the largest value of the host's result.
     """
@@ -46,13 +46,13 @@ class Records:
     """Measurements by device and call. Threads and processes may share the file."""
 
     def __init__(self, path: Path) -> None:
-        """Names the file, which need not exist; it is read at the first question."""
+        """Sets the path of the file, which need not exist; it is read on first use."""
         self.path = path
         self._lock = threading.Lock()
         self._devices: dict[str, dict[str, Measurement]] | None = None
 
     def find(self, device: str, call: str) -> Measurement | None:
-        """Returns what was measured for a call on a device, or None."""
+        """Returns the measurement of a call on a device, or None."""
         with self._lock:
             return self._known().get(device, {}).get(call)
 
@@ -62,9 +62,9 @@ class Records:
             return dict(sorted(self._known().get(device, {}).items()))
 
     def add(self, device: str, call: str, measurement: Measurement) -> None:
-        """Stores a measurement, beside those that other processes stored meanwhile.
+        """Stores a measurement; keeps those that other processes stored meanwhile.
 
-        A file that cannot be written costs a warning; this process keeps the measurement.
+        If the file cannot be written, warns and keeps the measurement in this process.
         """
         with self._lock:
             self._known().setdefault(device, {})[call] = measurement
@@ -119,8 +119,8 @@ def _write(path: Path, devices: dict[str, dict[str, Measurement]]) -> None:
     write_json(path, content, indent=1)
 
 
-# Largest difference that is rounding, relative to the largest value; sums are taken in another
-# order, and low precisions round each partial result differently.
+# Maximum rounding difference, relative to the largest value: sums have another order, and low
+# precisions round each partial result.
 _TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 _ROUNDS = 15
@@ -129,14 +129,14 @@ _ROUNDS = 15
 def measure(
     call: OpCall, program: OpProgram, *, device_index: int = 0, budget_s: float = 0.2
 ) -> Measurement:
-    """Runs both bodies in turn and returns their median times and whether they agree.
+    """Runs both variants alternately; returns their median times and whether they agree.
 
     Args:
-        call: what is measured; its tensors are drawn from the standard normal distribution, whole
-            numbers are zeros and ones.
-        program: for the call.
+        call: the call; its tensors are drawn from the standard normal distribution, integers are 0
+            or 1.
+        program: program of the call.
         device_index: of the npu device.
-        budget_s: seconds after which no further round begins.
+        budget_s: time limit in seconds for starting another round.
 
     Precondition: this thread's ops run on the host kernels (choice.host_kernels).
     """
@@ -202,7 +202,7 @@ def _largest_error(
 def _time_in_turn(
     program: Callable[[], object], host: Callable[[], object], device_index: int, budget_s: float
 ) -> tuple[list[float], list[float]]:
-    """Microseconds per call of each, alternating, so that both meet the same noise."""
+    """Returns microseconds per call of each, alternating, so that both have the same noise."""
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + budget_s
     for _ in range(_ROUNDS):
@@ -219,5 +219,5 @@ def _time_in_turn(
 
 
 def _count_for(spent_us: Sequence[float]) -> int:
-    """Calls per timing, so that one timing takes about half a millisecond."""
+    """Returns the number of calls per timing, so that one takes about half a millisecond."""
     return max(1, min(50, int(500 / max(spent_us[-1], 1)))) if spent_us else 1

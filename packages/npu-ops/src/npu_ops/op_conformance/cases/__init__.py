@@ -1,4 +1,4 @@
-"""Cases as data: what is called with which tensors, and what may differ."""
+"""Cases as data: op, tensors, and allowed differences."""
 
 from npu_ops.op_conformance.cases.case import CHECKS, LAYOUTS, Case
 from npu_ops.op_conformance.cases.templates import interface_cases

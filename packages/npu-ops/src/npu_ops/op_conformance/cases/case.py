@@ -1,7 +1,7 @@
 """Cases as data: an op, its arguments as lines such as `[2,3] float32 0.5..2`, dtype and layout.
 
-Values are whole numbers from a seeded generator, scaled by powers of two and one multiplication in
-float64: the same on every machine, which the generators of normal numbers do not promise.
+Values are integers from a seeded generator, scaled by powers of two and one multiplication in
+float64. They are the same on every machine, which generators of normal numbers do not guarantee.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _expanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[:1].clone().expand(tensor.shape)
 
 
-# Layout -> (which shapes it changes, how).
+# Layout -> (shapes that it changes, function).
 LAYOUTS: dict[str, tuple[Callable[[tuple[int, ...]], bool], Callable[..., torch.Tensor]]] = {
     "contiguous": (lambda _: True, lambda tensor: tensor),
     "strided": (lambda shape: len(shape) > 0 and 0 not in shape, _strided),
@@ -72,24 +72,24 @@ LAYOUTS: dict[str, tuple[Callable[[tuple[int, ...]], bool], Callable[..., torch.
 
 
 def has_effect(layout: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of a shape lies otherwise in a layout than contiguous."""
+    """Whether a layout changes the strides of a tensor of a shape."""
     return LAYOUTS[layout][0](shape)
 
 
 def lay_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The tensor in a layout, or as it is where the layout means nothing for its shape."""
+    """Returns the tensor in a layout, or unchanged if the layout does not apply to its shape."""
     applies, arrange = LAYOUTS[layout]
     return arrange(tensor) if applies(tuple(tensor.shape)) else tensor
 
 
 def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The values in memory of given strides; those that overlap get what was written last."""
+    """Copies the values to memory with given strides; overlapping elements have the last value."""
     if tensor.numel() == 0:
         return tensor
     steps = zip(tensor.shape, strides, strict=True)
     last = sum((size - 1) * stride for size, stride in steps)
     there = torch.zeros(last + 1, dtype=tensor.dtype).as_strided(tensor.shape, strides)
-    if 0 in strides:  # expanded: copy_ refuses to write one element many times
+    if 0 in strides:  # expanded: copy_ refuses to write an element several times
         first = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
         there[first].copy_(tensor[first])
         return there
@@ -97,13 +97,13 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 KINDS = (
-    "distinct",  # no value twice
-    "few",  # many values twice
-    "lower",  # a triangular matrix that can be inverted
-    "permutation",  # of 0 to n - 1 along the last axis
-    "probability",  # positive, of sum 1 along the last axis
+    "distinct",  # distinct values
+    "few",  # repeated values
+    "lower",  # an invertible triangular matrix
+    "permutation",  # a permutation of 0 to n - 1 along the last axis
+    "probability",  # positive, with sum 1 along the last axis
     "sorted",  # ascending along the last axis
-    "special",  # among them NaN, infinities and zeros of both signs
+    "special",  # including NaN, infinities and zeros of both signs
     "spd",  # a symmetric positive definite matrix
 )
 _STEPS = 2**16
@@ -116,13 +116,13 @@ class TensorSpec:
     """Specification of a case's tensor.
 
     Attributes:
-        shape: its sizes.
-        dtype: its own dtype; empty for the case's.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor; empty for the case's.
         low: the smallest value.
         high: the largest value.
         kind: one of `KINDS`, or empty.
-        is_constant: whether no gradient is asked of it.
-        strides: as recorded from a network; None for what the case's layout says.
+        is_constant: whether it has no gradient.
+        strides: strides recorded from a network; None for the case's layout.
     """
 
     shape: tuple[int, ...]
@@ -136,10 +136,10 @@ class TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def parse_tensor(text: str) -> TensorSpec:
-    """Reads a line such as `[2,3] int64 0..9 distinct constant @3,1`.
+    """Parses a line such as `[2,3] int64 0..9 distinct constant @3,1`.
 
     Raises:
-        OperatorInputError: [case-tensor] for a word that says nothing about a tensor.
+        OperatorInputError: [case-tensor] for an unknown word.
     """
     shape, *words = text.split()
     match = _SHAPE.match(shape)
@@ -171,12 +171,12 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def make_tensor(spec: TensorSpec, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """The tensor on the CPU, contiguous.
+    """Creates the tensor on the CPU, contiguous.
 
     Args:
-        spec: what it is.
-        dtype: for a spec that names none.
-        generator: of the CPU; the only source of its values.
+        spec: the specification.
+        dtype: dtype for a spec without one.
+        generator: a CPU generator, the only source of the values.
     """
     dtype = dtype_named(spec.dtype) if spec.dtype else dtype
     if spec.kind == "permutation":
@@ -202,7 +202,8 @@ def _reals(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
     high = 1.0 if spec.high is None else spec.high
     if spec.kind == "distinct":
         steps = _permutations(spec.shape, generator, whole=True).double()
-        # Two to the power that holds them all, so that 16-bit floats tell small tensors apart.
+        # The next power of two of the range, so that 16-bit floats distinguish values of small
+        # tensors.
         share = steps / 2 ** max(1, (steps.numel() - 1).bit_length())
     elif spec.kind == "few":
         share = torch.randint(0, 4, spec.shape, generator=generator).double() / 4
@@ -225,7 +226,7 @@ def _reals(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 def _permutations(
     shape: tuple[int, ...], generator: torch.Generator, *, whole: bool = False
 ) -> torch.Tensor:
-    """Permutations along the last axis, or one over all elements."""
+    """Returns permutations along the last axis, or one over all elements."""
     size = torch.Size(shape).numel() if whole else (shape[-1] if shape else 1)
     if whole or len(shape) <= 1:
         return torch.randperm(size, generator=generator).view(shape)
@@ -235,7 +236,7 @@ def _permutations(
 
 
 def _matrix(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    # Eighths: their products and sums are exact in float64, in any order.
+    # Eighths: products and sums are exact in float64, in any order.
     values = torch.randint(-8, 9, spec.shape, generator=generator).double() / 8
     size = spec.shape[-1]
     identity = torch.eye(size, dtype=torch.float64)
@@ -261,7 +262,7 @@ def _unreadable(text: str, word: str) -> OperatorInputError:
 
 
 CHECKS = ("forward", "backward", "in-place")
-_OF_CASE = "torch.case"  # stands for the case's dtype
+_OF_CASE = "torch.case"  # placeholder of the case's dtype
 _DIGITS = 10
 
 
@@ -271,14 +272,14 @@ class Case:
 
     Attributes:
         suite: `interface` or `models`.
-        op: name of the interface, or of aten with its overload.
-        dtype: of the tensors that name no dtype of their own.
-        layout: of the tensors, one of LAYOUTS. `recorded` where each has its strides.
+        op: name in the interface, or aten name with its overload.
+        dtype: dtype of tensors without one.
+        layout: layout of the tensors, one of LAYOUTS; `recorded` if each has its strides.
         arguments: by the signature's names. Tensors are lines such as `[2,3] float32`; dtypes and
             memory formats are text such as `torch.float32`.
-        checks: of `CHECKS`; forward is always among them.
+        checks: some of `CHECKS`, always including forward.
         tolerance: name in tolerances.toml; empty for the op's.
-        models: networks that make this call.
+        models: networks with this call.
     """
 
     suite: str
@@ -292,7 +293,7 @@ class Case:
 
     @functools.cached_property
     def id(self) -> str:
-        """A name that stays as long as the call does, wherever the case stands in its file."""
+        """A stable name, independent of the case's position in its file."""
         content = json.dumps(
             [self.op, self.dtype, self.layout, self.arguments], sort_keys=True
         ).encode()
@@ -301,14 +302,14 @@ class Case:
 
     @property
     def operator(self) -> Operator:
-        """The op that is called."""
+        """The called op."""
         return operator_named(self.op)
 
     def make_arguments(self, *, requires_grad: bool = False) -> dict[str, Any]:
-        """The arguments on the CPU, the same at each call and on each machine.
+        """Creates the arguments on the CPU, equal at each call and on each machine.
 
         Args:
-            requires_grad: whether the tensors that may have a gradient ask for one.
+            requires_grad: whether differentiable tensors require a gradient.
         """
         seed = zlib.crc32(self.id.encode())
         generator = torch.Generator().manual_seed(seed)
@@ -330,7 +331,7 @@ class Case:
         }
 
     def _word(self, text: str) -> Any:
-        """A dtype, a memory format, or a text that means itself."""
+        """Parses a dtype, a memory format, or plain text."""
         if text == _OF_CASE:
             return dtype_named(self.dtype)
         if text.startswith("torch."):

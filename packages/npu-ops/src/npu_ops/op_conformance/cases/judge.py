@@ -1,8 +1,8 @@
 """Evaluates a case on a device, and compares two evaluations by the rule of the case's op.
 
-`close` is the rule of most: each element within the tolerance, integers and bool equal. The others
-are for results with several right answers: indices among ties, unordered lists, random numbers,
-factors whose signs are free. Each is as strict as its mathematics allows.
+Most ops have the rule `close`: each element within the tolerance, integers and bool equal. The
+others are for results with several right values: indices of ties, unordered lists, random numbers,
+factors with free signs. Each is as strict as its mathematics allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["RULES", "Evaluation", "evaluate", "judge", "tolerance_named"]
 
 
 _SEED = 7
-# Each call is in a program or refused, and results are handed out as they are.
+# Each call runs as a program or is refused, and results are returned unchanged.
 _COMPILED: dict[str, Any] = {"strict": True, "training": False, "verify": "off"}
 _REFUSALS = ("cannot-lower", "no-converter")
 Adapt = Callable[[Case, dict[str, Any]], dict[str, Any]]
@@ -38,9 +38,9 @@ class Evaluation:
     Attributes:
         results: leaves of the result, or the gradients of the inputs; tensors are on the CPU.
         arguments: the tensors among the arguments after the call.
-        error: class of the error that ended it; empty for none.
-        problem: what is wrong whatever the values are, such as a result on another device.
-        refusal: why no program computes it, of a call that was compiled.
+        error: class of the raised error; empty for none.
+        problem: a mismatch other than of values, such as a result on another device.
+        refusal: for a compiled call, the reason that it has no program.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -62,12 +62,12 @@ def evaluate(
     """Runs a case for one check.
 
     Args:
-        case: what to call.
-        check: of `CHECKS`.
-        device: where the tensors are to be.
-        adapt: what changes the arguments for the device before they are copied there.
-        is_host: whether this is the side that a device is held against.
-        is_compiled: whether torch.compile is to make programs of the whole call.
+        case: the case.
+        check: one of `CHECKS`.
+        device: device of the tensors.
+        adapt: function that adapts the arguments before they are copied to the device.
+        is_host: whether this is the reference side.
+        is_compiled: whether to compile the whole call with torch.compile.
     """
     operator = case.operator
     given = case.make_arguments(requires_grad=check == "backward")
@@ -96,9 +96,9 @@ def evaluate(
 
 
 def _gradients(arguments: Any, result: Any) -> list[torch.Tensor | None]:
-    """Gradients of all inputs for seeded gradients of all outputs.
+    """Returns the gradients of all inputs for seeded gradients of all outputs.
 
-    Ones would not do: what sums to a constant, such as a softmax, has no gradient for them.
+    With ones, a result with a constant sum, such as a softmax, would have a zero gradient.
     """
     inputs = [leaf for leaf in tree_leaves(arguments) if getattr(leaf, "requires_grad", False)]
     outputs = [leaf for leaf in tree_leaves(result) if getattr(leaf, "requires_grad", False)]
@@ -133,13 +133,13 @@ def judge(
     *,
     is_compiled: bool = False,
 ) -> str | None:
-    """None when the device did what the CPU did, else what differs.
+    """Returns None if the device agrees with the CPU, else the difference.
 
     Args:
-        case: what was run.
+        case: the case.
         check: for which check.
-        got: on the device.
-        expected: on the CPU; its dtypes are those that the device's results are to have.
+        got: the device's evaluation.
+        expected: the CPU's evaluation; the device's results must have its dtypes.
         is_compiled: whether a program computed the results, with the tolerance of programs.
     """
     if expected.error or got.error:
@@ -163,7 +163,7 @@ def judge(
 
 @functools.cache
 def tolerance_named(name: str) -> Tolerance:
-    """A tolerance of tolerances.toml."""
+    """Returns a tolerance of tolerances.toml."""
     text = Path(__file__).with_name("tolerances.toml").read_text(encoding="utf-8")
     return Tolerance(**tomllib.loads(text)[name])
 
@@ -179,7 +179,7 @@ def _close(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str
 
 
 def _unordered(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Rows in any order; of `unique` with counts, each row with its count."""
+    """Compares rows in any order; for `unique` with counts, each row with its count."""
 
     def ordered(values: Values) -> Values:
         rows = torch.stack([leaf.double() for leaf in values], -1).reshape(-1, len(values))
@@ -190,7 +190,7 @@ def _unordered(case: Case, got: Values, expected: Values, allowed: Tolerance) ->
 
 
 def _ties(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Values as expected; indices that lead to those values, whichever of the equal ones."""
+    """Compares values; indices may be any that lead to these values."""
     wrong = _shapes(got, expected) or _close(case, got[:-1], expected[:-1], allowed)
     if wrong is not None:
         return wrong
@@ -228,7 +228,7 @@ def _picked(given: torch.Tensor, dim: int | None, indices: torch.Tensor) -> torc
 
 
 def _statistics(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """The CPU's own numbers, or numbers whose first two moments are within 6 standard errors."""
+    """Requires the CPU's numbers, or the first two moments within 6 standard errors."""
     wrong = _shapes(got, expected)
     if wrong is not None:
         return wrong
@@ -248,7 +248,7 @@ def _statistics(case: Case, got: Values, expected: Values, allowed: Tolerance) -
 
 
 def _dropout(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Kept values are the input over the share kept; as many are kept as on the CPU."""
+    """Kept values must be the input divided by the keep probability, with the CPU's keep rate."""
     arguments = case.make_arguments()
     given = arguments["input"]
     share = arguments["p"] if arguments.get("training", True) else 0.0
@@ -262,13 +262,13 @@ def _dropout(case: Case, got: Values, expected: Values, allowed: Tolerance) -> s
 
 
 def _permutation(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Each number once, in any order."""
+    """Requires each number once, in any order."""
     wrong = _shapes(got, expected)
     return wrong or _close(case, [got[0].sort().values], [expected[0].sort().values], allowed)
 
 
 def _qr(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """The factors' product is the input, the first has orthonormal columns, the second no lower."""
+    """Requires the input as the product, orthonormal columns, and zeros below the diagonal."""
     wrong = _shapes(got, expected)
     if wrong is not None:
         return wrong
@@ -283,7 +283,7 @@ def _qr(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | 
 
 
 def _eigen(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Eigenvalues as expected; vectors, whose signs are free, that give the input back."""
+    """Compares eigenvalues; vectors, which have free signs, must reproduce the input."""
     wrong = _shapes(got, expected) or _close(case, got[:1], expected[:1], allowed)
     if wrong is not None:
         return wrong
@@ -294,7 +294,7 @@ def _eigen(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str
 
 
 def _singular(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str | None:
-    """Singular values as expected; vectors, whose signs are free, that give the input back."""
+    """Compares singular values; vectors, which have free signs, must reproduce the input."""
     wrong = _shapes(got, expected) or _close(case, got[1:2], expected[1:2], allowed)
     if wrong is not None:
         return wrong
@@ -317,7 +317,7 @@ def _of(evaluation: Evaluation) -> str:
 
 _RANDOM = ("dropout", "permutation", "statistics")
 
-# Rule -> function; what each asks is in its docstring.
+# Rule -> function, with the rule in its docstring.
 RULES: Mapping[str, Callable[[Case, Values, Values, Tolerance], str | None]] = {
     "close": _close,
     "dropout": _dropout,

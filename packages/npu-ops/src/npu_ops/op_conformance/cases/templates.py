@@ -1,7 +1,7 @@
-"""Cases of the interface, written out from the templates in data/*.toml.
+"""Cases of the interface, expanded from the templates in data/*.toml.
 
-A template names ops, dtypes, layouts, checks and argument lists; each combination that means
-something is a case. The grammar is told in docs/guides/conformance.md.
+A template has ops, dtypes, layouts, checks and argument lists; each valid combination is a case.
+docs/guides/conformance.md describes the grammar.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS = {"ops", "dtypes", "layouts", "checks", "each", "grid", "range", "toleran
 
 @functools.cache
 def interface_cases() -> dict[str, Case]:
-    """All cases of the interface by id, in the order of the files."""
+    """Returns all cases of the interface by id, in file order."""
     shared = tomllib.loads((_DATA / "shared.toml").read_text(encoding="utf-8"))
     cases: dict[str, Case] = {}
     for file in sorted(_DATA.glob("*.toml")):
@@ -42,16 +42,15 @@ def interface_cases() -> dict[str, Case]:
 
 
 def expand(template: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[Case]:
-    """The cases of one template.
+    """Returns the cases of a template.
 
     Args:
-        template: `ops`; `each`, a list of argument tables; and where wanted `grid`, lists of values
-            by argument, of which every combination is made; `dtypes`, `layouts`, `checks`,
-            `range`, `tolerance`.
-        sets: lists by name, for a text that stands where a list is expected.
+        template: `ops`; `each`, a list of argument tables; optionally `grid`, lists of values by
+            argument, to be combined; `dtypes`, `layouts`, `checks`, `range`, `tolerance`.
+        sets: named lists, which a template may refer to by name.
 
     Raises:
-        OperatorInputError: [case-template] for a key, an op, a layout or a check that is not known.
+        OperatorInputError: [case-template] for an unknown key, op, layout or check.
     """
     _check(template)
     ops, dtypes, layouts, each = (
@@ -104,14 +103,14 @@ def _of_layouts(
 
 def _applies(operator: Any, check: str, dtype: str, layout: str) -> bool:
     if check == "in-place":
-        # Into an expanded tensor nothing can be written.
+        # An expanded tensor cannot be written.
         return bool(operator.inplace) and layout != "expanded"
     kind = getattr(torch, dtype)
     return bool(kind.is_floating_point or kind.is_complex)
 
 
 def _ranged(value: Any, usual: str) -> Any:
-    """Lines of tensors of the case's dtype that have no range get the template's."""
+    """Adds the template's range to tensors of the case's dtype without a range."""
     if not isinstance(value, str):
         return [_ranged(text, usual) for text in value]
     spec = parse_tensor(value)

@@ -1,4 +1,4 @@
-"""``python -m npu_ops.op_conformance.fuzz``: calls aten ops at random and prints failures."""
+"""``python -m npu_ops.op_conformance.fuzz``: runs random calls of aten ops and prints failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from npu_ops.op_conformance.fuzz.call import is_excluded
 from npu_ops.op_conformance.fuzz.supervision import Finding, make_alone, make_child, run_tasks
 
-_LEAST = 5  # calls of an op: hypothesis makes the simplest one first
+_LEAST = 5  # calls per op: hypothesis draws the simplest one first
 _NAMESPACE = "aten::"
 
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def op_names(text: str = "") -> list[str]:
-    """The aten ops that have a CPU kernel and are not excluded, sorted."""
+    """Returns the aten ops that have a CPU kernel and are not excluded, sorted."""
     return sorted(
         name
         for name in torch._C._dispatch_get_all_op_names()
@@ -53,7 +53,7 @@ def op_names(text: str = "") -> list[str]:
 
 
 def _tasks(names: Sequence[str], calls: int, seed: int) -> list[dict[str, Any]]:
-    """As many calls of each op, or, where that would be too few of each, of as many ops."""
+    """Distributes calls equally over ops, or over a sample of ops if there are too few calls."""
     each = max(_LEAST, math.ceil(calls / len(names)))
     order = random.Random(seed).sample(names, len(names))
     return [

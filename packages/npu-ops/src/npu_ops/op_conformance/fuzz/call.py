@@ -1,4 +1,4 @@
-"""Calls of the fuzzer as plain data, their arguments on a device, and ops that are left out."""
+"""Calls of the fuzzer as plain data, their arguments on a device, and excluded ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-_CELLS = 250_000  # elements that a spec may ask memory for; views may show more
+_CELLS = 250_000  # maximum elements allocated per spec; views may have more
 _QUANTIZED = {"quint8": torch.quint8, "qint8": torch.qint8, "qint32": torch.qint32}
 _NEGATIVE = (torch.float32, torch.float64, torch.complex64, torch.int64)  # has a lazy negative
 _SPECIAL = (float("nan"), float("inf"), -float("inf"), -0.0, 3.4e38, 1e-45, 0.5, -1.0)
@@ -35,17 +35,17 @@ class TensorSpec:
     """A tensor as plain data.
 
     Attributes:
-        shape: its sizes.
-        strides: in elements; None for contiguous.
-        offset: in elements.
+        shape: shape of the tensor.
+        strides: strides in elements; None for contiguous.
+        offset: storage offset in elements.
         dtype: for example ``"float32"``.
         fill: ``"normal"``, ``"small"`` (integers from 0 to 3), ``"signed"`` (integers from -5 to
-            5), ``"special"`` (NaN, infinities and their like) or ``"zeros"``.
+            5), ``"special"`` (NaN, infinities and so on) or ``"zeros"``.
         layout: ``"strided"``, a name of a sparse layout, of a quantized dtype, or ``"nested"``.
         view: ``""``, ``"conj"`` or ``"neg"``.
         storage: tensors of one call with the same number share their memory.
         place: ``"device"``, or ``"cpu"`` and ``"meta"`` whatever the device.
-        requires_grad: where the dtype can.
+        requires_grad: whether it requires a gradient, if its dtype can.
     """
 
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Mark:
-    """A value that plain data has no name for: kind "dtype", "device", "generator", and so on."""
+    """A value without a plain-data form: kind "dtype", "device", "generator", and so on."""
 
     kind: str
     value: Any
@@ -70,44 +70,44 @@ class Mark:
 
 @dataclass(frozen=True)
 class Call:
-    """An op of aten with arguments: plain values, `TensorSpec` and `Mark`, in lists or alone."""
+    """An op of aten with arguments: plain values, `TensorSpec` and `Mark`, or lists of these."""
 
     op: str
     arguments: list[Any] = field(default_factory=list)
     keywords: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """One line, from which `from_json` makes the same call."""
+        """Returns one line; `from_json` is the inverse."""
         return json.dumps([self.op, _packed(self.arguments), _packed(self.keywords)])
 
     @classmethod
     def from_json(cls, text: str) -> Call:
-        """The call that `to_json` wrote down."""
+        """Parses a line of `to_json`."""
         op, arguments, keywords = json.loads(text)
         return cls(op, _unpacked(arguments), _unpacked(keywords))
 
     @property
     def function(self) -> Any:
-        """The op, to be called."""
+        """The op as a callable."""
         name, _, overload = self.op.removeprefix("aten::").partition(".")
         return getattr(getattr(torch.ops.aten, name), overload or "default")
 
     @property
     def is_mixed(self) -> bool:
-        """Whether arguments name several places, where the CPU's answer says nothing."""
+        """Whether arguments are on several devices, so that the CPU's result is no reference."""
         text = self.to_json()
         keys = ('["generator", ', '["device", ', '"place": ')
         return any(f'{key}"{name}"' in text for key in keys for name in ("cpu", "meta"))
 
     @property
     def names_device(self) -> bool:
-        """Whether an argument is on the device or names it; else no kernel of npu is asked."""
+        """Whether an argument is on the device or names it; otherwise no npu kernel is called."""
         text = self.to_json()
         keys = ('["generator", "device"', '["device", "device"', '["storage", ')
         return any(key in text for key in (*keys, '"place": "device"'))
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments on the CPU; the same each time."""
+        """Creates the arguments on the CPU, equal each time."""
         made: dict[TensorSpec, torch.Tensor] = {}
         storages: dict[int, torch.Tensor] = {}
 
@@ -176,7 +176,7 @@ def _tensor(spec: TensorSpec, storages: dict[int, torch.Tensor]) -> torch.Tensor
 
 
 def _other_layout(dense: torch.Tensor, layout: str) -> torch.Tensor:
-    """The tensor in another layout; as it is where that layout cannot hold it."""
+    """Returns the tensor in another layout, or unchanged if that layout does not support it."""
     try:
         if layout in _QUANTIZED:
             return torch.quantize_per_tensor(dense.float(), 0.1, 3, _QUANTIZED[layout])
@@ -261,7 +261,7 @@ def _unpacked(value: Any) -> Any:
     return {key: _unpacked(each) for key, each in content.items()}
 
 
-# Op, or the beginning of its name -> why it is not called.
+# Op, or prefix of its name -> reason to exclude it.
 EXCLUDED: dict[str, str] = {
     "aten::quantized_gru": "takes an object of torch.classes that no call can write down",
     "aten::quantized_lstm": "takes an object of torch.classes that no call can write down",
@@ -270,7 +270,8 @@ EXCLUDED: dict[str, str] = {
     "aten::fbgemm_": "its packed weights are the address of an object, on the CPU by design",
 }
 
-# Beginning of an op's name -> why its end on the CPU says nothing. No signal may come all the same.
+# Prefix of an op's name -> reason that its outcome on the CPU is no reference. It must still not
+# crash.
 INCOMPARABLE: dict[str, str] = {
     "aten::_thnn_fused_": "for devices only: the CPU has no such kernel, npu does",
     "aten::_copy_from": "for devices only: the CPU has no such kernel, npu does",
@@ -296,26 +297,26 @@ INCOMPARABLE: dict[str, str] = {
     "aten::_compute_linear_combination": "torch reads beyond the coefficients when they are fewer",
 }
 
-# Beginning of an op's name -> how many numbers of padding torch's kernel reads, however many there
-# are: what stands behind them tells the class of the error, and is quoted in its message.
+# Prefix of an op's name -> number of padding values that torch's kernel reads, however many are
+# given: the memory after them affects the error's class and message.
 _SIDES = {"aten::reflection_pad1d_backward": 2, "aten::reflection_pad2d_backward": 4}
 
-# Parts of names of ops whose result shows memory that nothing has written.
+# Parts of names of ops whose results contain uninitialized memory.
 _UNDEFINED = ("empty", "resize", "aten::set")
-# torch's kernels of these polynomials give a variable that nothing has set where x is NaN.
+# Torch's kernels of these polynomials return an uninitialized variable if x is NaN.
 _POLYNOMIAL = "_polynomial_"
 _NOT_A_NUMBER = ("NaN", '"special"')
-# A factory asked for one of these leaves its indices unwritten.
+# A factory called with one of these leaves its indices uninitialized.
 _COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 
 
 def is_excluded(op: str) -> bool:
-    """Whether an op is not called."""
+    """Whether an op is excluded."""
     return op.startswith(tuple(EXCLUDED))
 
 
 def is_comparable(call: Call) -> bool:
-    """Whether the CPU's end says what npu's must be."""
+    """Whether the CPU's outcome is a reference for npu's."""
     return not (
         call.is_mixed or call.op.startswith(tuple(INCOMPARABLE)) or _has_short_padding(call)
     )
@@ -329,7 +330,7 @@ def _has_short_padding(call: Call) -> bool:
 
 
 def is_undefined(call: Call) -> bool:
-    """Whether a result's values are whatever the memory held."""
+    """Whether a result's values are uninitialized memory."""
     layout = call.keywords.get("layout")
     if _POLYNOMIAL in call.op:
         return any(word in call.to_json() for word in _NOT_A_NUMBER)

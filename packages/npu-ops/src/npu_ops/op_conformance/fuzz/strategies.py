@@ -1,4 +1,4 @@
-"""Draws calls of an op from its schema: mostly near what the op takes, partly far from it.
+"""Strategies that draw calls of an op from its schema: mostly valid, some invalid.
 
 Only the fuzzer's children import this module, and with it hypothesis.
 """
@@ -28,7 +28,7 @@ _WORDS = (
     *("nearest", "left", "right", "U", "L", "tanh", "reflect", "ij", "nonsense", "0", ""),
 )
 _INDEX_NAMES = ("ind", "offset", "target", "length", "_size", "batch_sizes", "pivots", "ptr")
-# Arguments that are dtypes and the like by name, integers by type.
+# Dtype-like arguments by name; integer arguments by type.
 _MARKS = {
     "dtype": tuple(Mark("dtype", name) for name in _DTYPES),
     "layout": tuple(Mark("layout", name) for name in ("strided", "sparse_coo", "sparse_csr")),
@@ -46,7 +46,7 @@ _FLOATS = (0.0, 1.0, 0.5, -1.0, 2.5, 1e-5, 1e30, float("nan"), float("inf"), -fl
 
 @dataclass(frozen=True)
 class _Theme:
-    """Properties that the tensors of a call share."""
+    """Properties shared by the tensors of a call."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -55,7 +55,7 @@ class _Theme:
 
 
 def _weighted(*choices: tuple[int, Any]) -> st.SearchStrategy[Any]:
-    """One of the values, as often as the numbers say."""
+    """Draws one of the values with the given weights."""
     return st.sampled_from([value for count, value in choices for _ in range(count)])
 
 
@@ -77,18 +77,18 @@ _THEMES = st.builds(
 
 @st.composite
 def calls(draw: st.DrawFn, op: str, schema: Any) -> Call:
-    """Calls of one op.
+    """Draws calls of an op.
 
     Args:
         draw: Hypothesis's.
-        op: its full name, for example ``"aten::add.Tensor"``.
-        schema: its ``torch._C.FunctionSchema``.
+        op: full name of the op, for example ``"aten::add.Tensor"``.
+        schema: ``torch._C.FunctionSchema`` of the op.
     """
     theme = draw(_THEMES)
     arguments: list[Any] = []
     keywords: dict[str, Any] = {}
     for number, argument in enumerate(schema.arguments):
-        # Without a device aten means the CPU, wherever the tensors are; torch's functions give it.
+        # Without a device, aten uses the CPU, wherever the tensors are; torch's functions pass one.
         has_default = argument.has_default_value() and argument.name != "device"
         if has_default and draw(_weighted((2, True), (1, False))):
             if argument.kwarg_only:
@@ -109,7 +109,7 @@ def _argument(argument: Any, theme: _Theme, number: int) -> st.SearchStrategy[An
     kind = str(argument.type)
     name = argument.name
     if name == "pin_memory":
-        return st.sampled_from([None, False])  # for the CPU's memory alone
+        return st.sampled_from([None, False])  # only for CPU memory
     is_optional = kind.startswith("Optional[")
     inner = kind.removeprefix("Optional[").removesuffix("]") if is_optional else kind
     if inner.startswith("List["):
@@ -218,7 +218,7 @@ def _shape_like(shape: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
         (0,),
         shape[1:2],
     ]
-    # The type cannot tell mypy that a star in a tuple of choices is a tuple of pairs.
+    # mypy cannot infer that a star in a tuple of choices gives a tuple of pairs.
     near: Sequence[tuple[int, Any]] = [(1, each) for each in kin]
     return st.one_of(
         _weighted((3 * len(kin), shape), *near),
@@ -228,7 +228,7 @@ def _shape_like(shape: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def _geometry(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...] | None, int]:
-    """Strides and offset: transposed, expanded, overlapping, with gaps; bounded in memory."""
+    """Draws strides and offset: transposed, expanded, overlapping, with gaps; bounded in memory."""
     order = draw(st.permutations(range(len(shape))))
     kind = draw(st.sampled_from(["transposed", "gaps", "expanded", "overlapping"]))
     strides = [0] * len(shape)

@@ -1,7 +1,7 @@
-"""Runs the fuzzer's tasks in child processes, and makes a finding of a signal instead of an end.
+"""Runs the fuzzer's tasks in child processes, and reports a crash as a finding.
 
-A call that ended its child is made once more, alone, in each place: npu must answer or raise even
-where torch's CPU kernel ends the process.
+A call that crashed its child runs once more, alone, on each device: npu must return or raise even
+if torch's CPU kernel crashes.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from npu_ops.op_conformance.fuzz.call import Call
 __all__ = ["Finding", "Kind", "Tally", "make_alone", "make_child", "run_tasks"]
 
 _CHILD = "npu_ops.op_conformance.fuzz.worker"
-_START_S = 600  # the imports of a child, on a busy machine
+_START_S = 600  # for a child's imports on a busy machine
 
 
 class Kind(enum.StrEnum):
     """Kinds of findings."""
 
-    SIGNAL = "signal"  # npu ends the process, whatever the CPU does
-    SIGNAL_ON_CPU = "signal-on-cpu"  # npu raises or answers, or the call names no device
-    REFUSED = "refused"  # npu raises where torch's kernel takes arguments on trust
+    SIGNAL = "signal"  # npu crashes, whatever the CPU does
+    SIGNAL_ON_CPU = "signal-on-cpu"  # npu raises or returns, or the call does not use it
+    REFUSED = "refused"  # npu raises where torch's kernel does not validate arguments
     DIFFERENCE = "difference"
-    TIMEOUT = "timeout"  # npu takes longer than allowed, the CPU does not
-    UNREPEATED = "unrepeated"  # a signal that neither the call nor its op's calls bring again
+    TIMEOUT = "timeout"  # npu exceeds the time limit, the CPU does not
+    UNREPEATED = "unrepeated"  # a crash that neither the call nor its op's calls reproduce
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One call and what it showed; `call` goes back into ``--replay``."""
+    """A finding, with its call; pass `call` to ``--replay``."""
 
     kind: Kind
     op: str
@@ -44,13 +44,13 @@ class Finding:
 
     @property
     def is_ours(self) -> bool:
-        """Whether npu ends the process, or ends otherwise than the CPU."""
+        """Whether npu crashes, or its outcome differs from the CPU's."""
         return self.kind in (Kind.SIGNAL, Kind.DIFFERENCE, Kind.TIMEOUT)
 
 
 @dataclass
 class Tally:
-    """Counts over a run, by how the calls ended on the CPU."""
+    """Counts of calls by their outcome on the CPU."""
 
     calls: int = 0
     ends: Counter[str] = field(default_factory=Counter)
@@ -64,13 +64,13 @@ def run_tasks(
     timeout_s: float,
     on_finding: Callable[[Finding], object],
 ) -> Tally:
-    """Runs the tasks, each the calls of one op, on ``jobs`` children.
+    """Runs tasks, each the calls of one op, on ``jobs`` children.
 
     Args:
-        tasks: what `worker` takes: ``op``, ``calls``, ``seed`` and ``skip``.
-        jobs: children at a time.
-        timeout_s: seconds that one step of a call may take.
-        on_finding: called by one thread at a time.
+        tasks: tasks of `worker`: ``op``, ``calls``, ``seed`` and ``skip``.
+        jobs: number of concurrent children.
+        timeout_s: time limit of a step of a call, in seconds.
+        on_finding: callback, called by one thread at a time.
     """
     tally = Tally()
     lock = threading.Lock()
@@ -94,7 +94,7 @@ def _run_task(
     lock: threading.Lock,
     found: Callable[[Finding], None],
 ) -> None:
-    """One op's calls; after a call that ended the child, the rest of them in another child."""
+    """Runs the calls of an op; after a crash, the remaining ones in a new child."""
     skip, call = 0, ""
     while True:
         last: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def _run_task(
 
 
 def _judged(child: Child, call: str, end: str) -> Finding | None:
-    """Returns the finding of a call that ended its child; None if it is only slow on both."""
+    """Returns the finding of a call that crashed its child; None if it is only slow on both."""
     made = Call.from_json(call)
     op = made.op
     cpu = make_alone(child, call, "cpu")
@@ -150,9 +150,9 @@ def _judged(child: Child, call: str, end: str) -> Finding | None:
 
 
 def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
-    """All calls of the op on npu, in a fresh process: a signal there is the op's.
+    """Repeats all calls of the op on npu in a new process: a crash there is the op's.
 
-    Without one it was an earlier op's, or came from what the CPU's kernel wrote beyond its memory.
+    Otherwise an earlier op caused it, or the CPU's kernel wrote out of bounds.
     """
     child.stop()
     call = ""
@@ -164,7 +164,7 @@ def _repeated(child: Child, task: dict[str, Any], finding: Finding) -> Finding:
 
 
 def make_alone(child: Child, call: str, *places: str) -> str:
-    """Makes one call in a fresh process; how that went, in words."""
+    """Runs one call in a new process; returns the outcome as text."""
     child.stop()
     said = ""
     for step in _steps(child, {"call": call, "places": places}):
@@ -186,17 +186,17 @@ def _is_end(said: str) -> bool:
 
 
 def make_child(timeout_s: float) -> Child:
-    """Returns a child that draws calls and makes them.
+    """Returns a child that draws and runs calls.
 
     Args:
-        timeout_s: seconds that one step of a call may take.
+        timeout_s: time limit of a step of a call, in seconds.
     """
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
     return Child(_CHILD, timeout_s=timeout_s, start_s=_START_S, environment=environment)
 
 
 def _steps(child: Child, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the reported steps of a task; ends without "done" when the process ended."""
+    """Yields the reported steps of a task; ends without "done" if the process ended."""
     child.give(task)
     for step in child.answers():
         yield step
@@ -205,5 +205,5 @@ def _steps(child: Child, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(child: Child) -> str:
-    """Returns the end of the process, when the steps of a task end without "done"."""
+    """Returns how the process ended, if the steps of a task end without "done"."""
     return _LATE if child.is_late else child.end

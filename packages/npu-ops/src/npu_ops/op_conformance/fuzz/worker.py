@@ -1,6 +1,6 @@
-"""The child process: draws calls of one op, makes each on the CPU and on npu, and reports.
+"""Child process: draws calls of an op, runs each on the CPU and on npu, and reports.
 
-It names each step before it takes it, so that the parent knows which call ended the child.
+It reports each step before running it, so that the parent knows the call that crashed the child.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from npu_ops.op_conformance.fuzz.call import Call, is_comparable, is_undefined, 
 __all__ = ["main"]
 
 _REFUSAL = "[argument-contract]"
-_MEMORY = 3 << 30  # bytes for a call, on the CPU and on npu: what asks for more raises
+_MEMORY = 3 << 30  # memory limit of a call, on the CPU and on npu: larger allocations raise
 
 
 def main() -> None:
-    """Answers the tasks on standard input, one JSON object for each step on standard output."""
+    """Reads tasks from standard input, and writes a JSON object per step to standard output."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    torch.ones(1, device="npu").add(1)  # starts the device before memory is bounded
+    torch.ones(1, device="npu").add(1)  # starts the device before memory is limited
     all_memory = torch.npu.get_device_properties(0).total_memory  # type: ignore[attr-defined]
     torch.npu.set_per_process_memory_fraction(min(1.0, _MEMORY / all_memory))  # type: ignore[attr-defined]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -52,20 +52,20 @@ def _reply(task: dict[str, Any], write: Say) -> None:
 
 @functools.cache
 def _bound_memory() -> None:
-    """Once, after all libraries are loaded."""
+    """Limits memory; called once, after all libraries are loaded."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, most))
 
 
 def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
-    """Makes the calls of a task; the first ``skip`` of them are drawn again and not made."""
+    """Runs the calls of a task; draws the first ``skip`` calls without running them."""
     import hypothesis
     from hypothesis.configuration import set_hypothesis_home_dir
 
     from npu_ops.op_conformance.fuzz.strategies import calls
 
-    set_hypothesis_home_dir(tempfile.gettempdir())  # nothing is kept, and nothing is left here
+    set_hypothesis_home_dir(tempfile.gettempdir())  # no files are kept or left here
     _bound_memory()
     op: str = task["op"]
     places = task.get("places", ["cpu", "npu"])
@@ -90,7 +90,7 @@ def _draw(task: dict[str, Any], say: Callable[..., None]) -> None:
 
 
 def _make(call: Call, places: list[str], say: Callable[..., None]) -> None:
-    """One call in each place, and the comparison where both were asked for."""
+    """Runs a call on each device, and compares the results if both ran."""
     text = call.to_json()
     try:
         place(call.build(), "cpu")
@@ -119,7 +119,7 @@ def _line(text: str | None) -> str | None:
 
 
 def _end(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> tuple[Any, str]:
-    """The result, or the class of the error; with the error's text."""
+    """Returns the result, or the class of the error with its text."""
     function = call.function
     said = ""
 
@@ -136,7 +136,7 @@ def _end(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> tuple[An
 
 
 def _is_readable(value: Any) -> bool:
-    """Whether torch can compare it with itself; an op may give a tensor that nothing can read."""
+    """Whether torch can compare it with itself; some results cannot be read at all."""
     try:
         difference(on_cpu(value), value)
     except Exception:  # noqa: BLE001  # whatever the tensor brings
@@ -168,7 +168,7 @@ def _named(end: Any) -> str:
 
 
 def _is_refusal(call: Call, *ends: Any) -> bool:
-    """Whether both refuse a layout; the class tells which layer of torch asked first."""
+    """Whether both refuse a layout; the class depends on the layer of torch that checked first."""
     layouts = ("sparse", "nested", "qint", "quint")
     return all(
         any(end is each for each in (RuntimeError, NotImplementedError)) for end in ends
@@ -178,7 +178,7 @@ def _is_refusal(call: Call, *ends: Any) -> bool:
 def _difference(call: Call, got: Any, given: Any, cpu: tuple[Any, Any]) -> str | None:
     expected, cpu_given = cpu
     if expected is RuntimeError and got is torch.OutOfMemoryError:
-        return None  # as on CUDA: the CPU's allocator has no class of its own
+        return None  # as on CUDA: the CPU's allocator has no error class
     if isinstance(expected, type) or isinstance(got, type):
         return None if _is_refusal(call, got, expected) else difference(got, expected)
     wrong = placement(given, got)

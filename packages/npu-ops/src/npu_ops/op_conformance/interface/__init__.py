@@ -1,4 +1,4 @@
-"""The standard op interface: names, signatures, and what each is in torch; cases/ calls them."""
+"""The standard op interface: names, signatures, and torch functions; cases/ calls them."""
 
 from npu_ops.op_conformance.interface.operator import (
     Operator,

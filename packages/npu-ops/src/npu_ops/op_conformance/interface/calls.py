@@ -1,9 +1,9 @@
-"""Ops of the interface that torch lacks, or has with other arguments, as formulas over its ops.
+"""Ops of the interface that torch lacks, or has with other arguments, composed of torch ops.
 
-A file of many short functions, one for each name of the interface's table. A device that has a
-fused kernel for one of them is held to the same numbers. A step of an optimizer writes
-the parameter, which is returned, and its states in place. All its tensors have the parameter's
-shape; `step` counts from 1, this step included.
+A file of many short functions, one for each name of the interface's table. A device with a fused
+kernel for one of them must give the same numbers. An optimizer step updates the parameter, which it
+returns, and its states in place. All its tensors have the parameter's shape; `step` counts from 1,
+including this step.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ __all__ = [
 ]
 
 
-# Attention over packed sequences, pages and slots of a cache, and what belongs to it.
-#
-# Source: Vaswani et al., Attention Is All You Need, 2017; Kwon et al., PagedAttention, 2023
-# (blocks); Su et al., RoFormer, 2021 (rotary embedding).
+# Attention over packed sequences and paged caches. Source: Vaswani et al., Attention Is All You
+# Need, 2017; Kwon et al., PagedAttention, 2023 (blocks); Su et al., RoFormer, 2021 (rotary
+# embedding).
 
 
 def attention_of_lengths(
@@ -71,7 +70,7 @@ def attention_of_lengths(
     lengths: list[int],
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Attention within each of several sequences that lie one after another.
+    """Attention within each of several concatenated sequences.
 
     Args:
         query: (tokens, heads, head size).
@@ -93,7 +92,7 @@ def attention_of_lengths(
 def causal_attention_of_lengths(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int]
 ) -> torch.Tensor:
-    """`attention_of_lengths`, where a token sees those before it alone."""
+    """`attention_of_lengths` with causal masking."""
     return attention_of_lengths(query, key, value, lengths, is_causal=True)
 
 
@@ -123,13 +122,13 @@ def attention_with_logsumexp(
 def token_scores(
     query: torch.Tensor, keys: torch.Tensor, locations: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """Scores of one new token of each sequence against its keys, wherever these lie.
+    """Scores of one new token of each sequence against its cached keys.
 
     Args:
         query: (batch, heads, head size).
         keys: (slots, heads, head size), of all sequences.
         locations: (batch, longest), the slots of each sequence.
-        lengths: (batch,), how many of these are used.
+        lengths: (batch,), number of used slots.
 
     Returns:
         (batch, heads, longest); 0 past a sequence's length.
@@ -142,7 +141,7 @@ def token_scores(
 def token_values(
     scores: torch.Tensor, values: torch.Tensor, locations: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """The sums of values, weighted by the softmax of `token_scores`.
+    """Sums of values, weighted by the softmax of `token_scores`.
 
     Args:
         scores: (batch, heads, longest).
@@ -165,13 +164,13 @@ def paged_attention(
     blocks: torch.Tensor,
     lengths: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of one new token of each sequence over the blocks that hold its past.
+    """Attention of one new token of each sequence over its cache blocks.
 
     Args:
         query: (batch, heads, head size).
         key_cache: (blocks, block size, heads, head size).
         value_cache: as key_cache.
-        blocks: (batch, most blocks), which blocks a sequence has, in order.
+        blocks: (batch, most blocks), the blocks of each sequence, in order.
         lengths: (batch,), tokens of each.
 
     Returns:
@@ -186,7 +185,7 @@ def paged_attention(
 
 
 def copy_rows(key: torch.Tensor, destinations: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    """Writes the keys of new tokens into their slots of a cache, which is returned.
+    """Writes the keys of new tokens into their cache slots; returns the cache.
 
     Args:
         key: (tokens, heads, head size).
@@ -205,7 +204,7 @@ def scaled_masked_softmax(
 
     Args:
         input: (batch, heads, length, keys).
-        mask: (batch, 1, length, keys), bool; no row is true throughout.
+        mask: (batch, 1, length, keys), bool; each row has a false element.
         scale: of the scores.
     """
     return (input * scale).masked_fill(mask, -10000.0).softmax(-1)
@@ -218,14 +217,14 @@ def rotate(
     sin: torch.Tensor,
     conjugate: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turns the points (x1, x2) by an angle, or back.
+    """Rotates the points (x1, x2) by an angle, or back.
 
     Args:
         x1: (batch, length, heads, half a head).
         x2: as x1.
         cos: (length, 1, half a head).
         sin: as cos.
-        conjugate: whether to turn back.
+        conjugate: whether to rotate back.
     """
     sine = -sin if conjugate else sin
     return x1 * cos - x2 * sine, x1 * sine + x2 * cos
@@ -234,7 +233,7 @@ def rotate(
 def rotate_halves(
     query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rotary embedding of queries and keys, whose halves are the points' coordinates.
+    """Rotary embedding of queries and keys, with pairs from both halves.
 
     Args:
         query: (batch, heads, length, head size).
@@ -255,10 +254,8 @@ def _used(locations: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return positions < lengths.unsqueeze(1)
 
 
-# Penalties on the logits of tokens that an answer already has.
-#
-# Source: Keskar et al., CTRL, 2019 (repetition). Each sequence's tokens and their counts lie one
-# after another, `lengths` of them for each.
+# Penalties on the logits of tokens that occurred. Source: Keskar et al., CTRL, 2019 (repetition).
+# Tokens and counts of all sequences are concatenated, `lengths` for each.
 
 
 def penalize(
@@ -269,14 +266,14 @@ def penalize(
     counts: torch.Tensor,
     lengths: list[int],
 ) -> torch.Tensor:
-    """Takes `presence`, and `frequency` for each time, off the logits of tokens that occurred.
+    """Subtracts `presence`, and `frequency` per occurrence, from logits of tokens that occurred.
 
     Args:
         logits: (batch, vocabulary).
         presence: (batch,).
         frequency: (batch,).
         tokens: (all,), int64, no token twice in a sequence.
-        counts: (all,), how often each occurred.
+        counts: (all,), number of occurrences.
         lengths: tokens of each sequence.
     """
     rows = _rows(logits, lengths)
@@ -309,10 +306,9 @@ def _rows(logits: torch.Tensor, lengths: list[int]) -> torch.Tensor:
     return numbers.repeat_interleave(torch.tensor(lengths, device=logits.device))
 
 
-# The parts of a batch norm over several devices: each one's statistics, their sum, their use.
-#
-# Source: Ioffe and Szegedy, Batch Normalization, 2015; torch.nn.SyncBatchNorm calls these parts by
-# the same names, and has kernels for CUDA alone. input: (batch, channels, ...).
+# Parts of a batch norm over several devices: per-device statistics, their sum, and their use.
+# Source: Ioffe and Szegedy, Batch Normalization, 2015; torch.nn.SyncBatchNorm uses the same names,
+# with kernels only for CUDA. input: (batch, channels, ...).
 
 
 def batch_norm_stats(
@@ -327,13 +323,13 @@ def batch_norm_stats(
 def batch_norm_gather_stats(
     mean: torch.Tensor, invstd: torch.Tensor, counts: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The statistics of all devices from those of each.
+    """Combines the statistics of all devices.
 
     Args:
         mean: (devices, channels).
         invstd: (devices, channels).
         counts: (devices,), elements of a channel on each.
-        eps: that the inverse deviations hold.
+        eps: epsilon in the inverse deviations.
     """
     share = (counts / counts.sum()).unsqueeze(1)
     whole = (mean * share).sum(0)
@@ -348,7 +344,7 @@ def batch_norm_elementwise(
     mean: torch.Tensor,
     invstd: torch.Tensor,
 ) -> torch.Tensor:
-    """The normalized input, by channel."""
+    """Normalizes the input by channel."""
     scale, shift, middle = (_along(one, input) for one in (weight * invstd, bias, mean))
     return (input - middle) * scale + shift
 
@@ -379,7 +375,7 @@ def batch_norm_backward_elementwise(
     sum_dy: torch.Tensor,
     sum_dy_xmu: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of the input from `batch_norm_backward_reduce`'s sums."""
+    """Gradient of the input from the sums of `batch_norm_backward_reduce`."""
     count = input.numel() // input.shape[1]
     slope = _along(sum_dy_xmu * invstd.square() / count, input)
     scale = _along(weight * invstd, input)
@@ -388,23 +384,22 @@ def batch_norm_backward_elementwise(
 
 
 def _others(tensor: torch.Tensor) -> list[int]:
-    """All axes but that of the channels."""
+    """All axes except the channels."""
     return [0, *range(2, tensor.dim())]
 
 
 def _along(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A vector by channel, to be spread over the other axes."""
+    """Reshapes a vector over channels to broadcast over the other axes."""
     return values.view(1, -1, *[1] * (tensor.dim() - 2))
 
 
-# Detection's ops in plain torch: suppression of boxes, cut-outs of regions, the focal loss.
-#
-# Source: He et al., Mask R-CNN, 2017 (roi_align, with half a pixel taken off); Lin et al.,
-# Focal Loss for Dense Object Detection, 2017. boxes: (n, 4) as x1, y1, x2, y2.
+# Detection ops in plain torch: non-maximum suppression, region pooling, focal loss. Source: He et
+# al., Mask R-CNN, 2017 (roi_align, with a half-pixel offset); Lin et al., Focal Loss for Dense
+# Object Detection, 2017. boxes: (n, 4) as x1, y1, x2, y2.
 
 
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Indices of the boxes that overlap no better one by more than a share, the best first.
+    """Non-maximum suppression: indices of boxes that overlap no better box too much, best first.
 
     Args:
         boxes: (n, 4).
@@ -432,13 +427,13 @@ def roi_align(
     spatial_scale: float = 1.0,
     sampling_ratio: int = 2,
 ) -> torch.Tensor:
-    """Regions of the first image, each cut into cells that are means of interpolated points.
+    """Pools regions of the first image into cells, each the mean of interpolated points.
 
     Args:
         input: (batch, channels, height, width).
         boxes: (regions, 4), in pixels before the scale.
         output_size: rows and columns of cells.
-        spatial_scale: from the boxes' pixels to the input's.
+        spatial_scale: scale from box coordinates to the input's pixels.
         sampling_ratio: points of a cell along each axis.
 
     Returns:
@@ -470,13 +465,13 @@ def sigmoid_focal_loss(
     gamma: float = 2.0,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """The cross entropy of each logit, less where it is already right.
+    """Cross entropy of each logit, reduced where it is already right.
 
     Args:
         input: logits of any shape.
         target: 0 or 1, as input.
-        alpha: weight of the ones; that of the zeros is 1 - alpha.
-        gamma: how much less.
+        alpha: weight of the ones; zeros have 1 - alpha.
+        gamma: exponent of the reduction.
         reduction: `none`, `mean` or `sum`.
     """
     chance = torch.sigmoid(input)
@@ -498,10 +493,10 @@ def _optimizer(
     """Returns a step `(param, grad, *states, *options) -> param` around torch's functional one.
 
     Args:
-        step_of: torch's, which takes lists of tensors, one for each parameter.
-        states: names of the tensors after the gradient. `step` is a number, from which the tensor
-            that torch adds to is made.
-        options: names with defaults; None for an option that must be given.
+        step_of: torch's function, on lists of tensors, one for each parameter.
+        states: names of the tensors after the gradient. `step` is a number, which is converted to
+            the tensor that torch increments.
+        options: names with defaults; None for a required option.
         fixed: further arguments of torch's function.
     """
     names = [*states, *options]
@@ -512,7 +507,7 @@ def _optimizer(
         values = options | dict(zip(names, given, strict=False)) | named
         lists = [[values.pop(state)] for state in states]
         if "step" in states:
-            # The step before this one; a fused kernel wants it on the parameter's device.
+            # The previous step; a fused kernel requires it on the parameter's device.
             device = param.device if fixed.get("fused") else "cpu"
             (step,) = lists[states.index("step")]
             lists[states.index("step")] = [torch.tensor(float(step - 1), device=device)]
@@ -533,7 +528,7 @@ sgd = _optimizer(
     fused=False,
 )
 adam = _optimizer(_adam.adam, _ADAM_STATES, _ADAM_OPTIONS, fused=False)
-# AdamW takes the weight's decay out of the gradient.
+# AdamW decouples weight decay from the gradient.
 adamw = _optimizer(
     _adam.adam, _ADAM_STATES, _ADAM_OPTIONS, fused=False, decoupled_weight_decay=True
 )
@@ -564,10 +559,10 @@ rmsprop = _optimizer(
 def clip_grad_norm(
     grads: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """`torch.nn.utils.clip_grad_norm_` on gradients, which are scaled in place.
+    """`torch.nn.utils.clip_grad_norm_` on gradients, scaled in place.
 
     Returns:
-        The norm before, of no dimensions.
+        The norm before clipping, a scalar.
     """
     parameters = [torch.empty_like(grad).requires_grad_() for grad in grads]
     for parameter, grad in zip(parameters, grads, strict=True):
@@ -581,7 +576,7 @@ def einsum(equation: str, operands: list[torch.Tensor]) -> torch.Tensor:
 
 
 def meshgrid(tensors: list[torch.Tensor], *, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
-    """`torch.meshgrid` with a list of tensors of one dimension."""
+    """`torch.meshgrid` with a list of 1-d tensors."""
     return torch.meshgrid(*tensors, indexing=indexing)
 
 
@@ -591,7 +586,7 @@ def norm(
     dim: list[int] | None = None,
     keepdim: bool = False,
 ) -> torch.Tensor:
-    """`torch.norm`, whose number p may be no float."""
+    """`torch.norm` with an int or float p."""
     found: torch.Tensor = torch.norm(input, p, dim, keepdim)
     return found
 
@@ -607,12 +602,12 @@ def spmm(
 
 def triangular_solve(
     b: torch.Tensor,
-    A: torch.Tensor,  # the interface's name
+    A: torch.Tensor,  # the name in the interface
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The solution x of `A @ x = b`, or of `A.mT @ x = b`, and a copy of A's triangle."""
+    """Returns the solution x of `A @ x = b`, or of `A.mT @ x = b`, and a copy of A's triangle."""
     matrix = A.triu() if upper else A.tril()
     left = matrix.mT if transpose else matrix
     solution = torch.linalg.solve_triangular(

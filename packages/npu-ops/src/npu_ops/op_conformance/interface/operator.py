@@ -1,7 +1,7 @@
-"""One op of the interface: its signature, what it calls in torch, and how results are judged.
+"""Ops of the interface: signature, torch function, and comparison rule.
 
-The list is operators.toml beside this file; formulas that torch has no name for are in the package
-calls. What is called with which arguments is data too, in cases/.
+operators.toml in this directory lists them; `calls` has formulas that torch lacks, and cases/ the
+arguments.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Operator:
     """An op as the suites call it.
 
     Attributes:
-        name: in the interface, such as `softmax`, or of aten, such as `aten.addmm.default`.
-        signature: in torch's schema language; what stands after `*` is passed by keyword.
-        call: dotted name of what is called; `calls.` begins one of ours.
-        inplace: dotted name of the variant that writes into its first argument; empty for none.
-        compare: how results are judged; the names are in cases/judge.py.
+        name: name in the interface, such as `softmax`, or in aten, such as `aten.addmm.default`.
+        signature: signature in torch's schema language; arguments after `*` are keyword-only.
+        call: dotted name of the function; the prefix `calls.` means the module calls.
+        inplace: dotted name of the in-place variant; empty for none.
+        compare: name of the comparison rule in cases/judge.py.
         tolerance: name in cases/tolerances.toml.
-        reference: dotted name of what the CPU computes with, where `call` has no kernel there.
+        reference: dotted name of the CPU's function, if `call` has no CPU kernel.
     """
 
     name: str
@@ -70,17 +70,16 @@ class Operator:
 
     @public_call
     def bind(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Puts values into the places that the signature gives them.
+        """Binds values to the arguments of the signature.
 
         Args:
-            values: by the signature's names; an argument that is left out gets its default.
+            values: values by argument name; missing ones get their defaults.
 
         Returns:
             Positional arguments and keywords.
 
         Raises:
-            OperatorInputError: [case-argument] for a name that the signature does not have, or one
-                that it requires and that is missing.
+            OperatorInputError: [case-argument] for an unknown or a missing required argument.
         """
         known = {one.name: one for one in self.schema.arguments}
         astray = sorted(values.keys() - known.keys())
@@ -107,27 +106,27 @@ class Operator:
 
 @functools.cache
 def load_operators() -> dict[str, Operator]:
-    """The ops of the interface by name, sorted."""
+    """Returns the ops of the interface by name, sorted."""
     table = _read()["ops"]
     return {name: Operator(name, **table[name]) for name in sorted(table)}
 
 
 @functools.cache
 def left_out() -> dict[str, str]:
-    """Names that other interfaces have and this one has not, each with the reason."""
+    """Returns names of other interfaces that this one lacks, with reasons."""
     return dict(sorted(_read()["left_out"].items()))
 
 
 @functools.cache
 @public_call
 def aten_operator(name: str) -> Operator:
-    """An op of aten, or of npu, as a recorded network calls it.
+    """Returns an op of aten or npu as a recorded network calls it.
 
     Args:
-        name: with its overload, such as `aten.addmm.default`.
+        name: name with overload, such as `aten.addmm.default`.
 
     Raises:
-        OperatorInputError: [unknown-op] torch has no overload of that name.
+        OperatorInputError: [unknown-op] if torch has no overload of that name.
     """
     try:
         op: Any = _resolve(f"torch.ops.{name}")
@@ -144,10 +143,10 @@ def aten_operator(name: str) -> Operator:
 
 @public_call
 def operator_named(name: str) -> Operator:
-    """The op of a case: of aten where the name says so, else of the interface.
+    """Returns the op of a case: from aten if the name is qualified, else from the interface.
 
     Raises:
-        OperatorInputError: [unknown-op] there is no op of that name.
+        OperatorInputError: [unknown-op] if there is no op of that name.
     """
     if name.startswith("aten."):
         return aten_operator(name)

@@ -1,4 +1,4 @@
-"""Calls that real networks make, as cases."""
+"""Calls recorded from real networks, as cases."""
 
 from npu_ops.op_conformance.models.recording import RECORDED, model_cases, model_names
 

@@ -1,8 +1,8 @@
 """Records the ops of networks' training steps on the CPU as data, and reads them as cases.
 
-A call is kept once, whatever number of networks make it, as shapes, dtypes, strides, numbers, and
-the range of its integers, without which an index would point nowhere. `recorded.json` in this
-folder holds them; ``python -m npu_ops.op_conformance.record`` writes it.
+A call is stored once for all networks, as shapes, dtypes, strides, numbers, and the range of its
+integers, so that indices are valid. ``python -m npu_ops.op_conformance.record`` writes them to
+`recorded.json` in this folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORDED = Path(__file__).with_name("recorded.json")
 
 @functools.cache
 def model_cases() -> dict[str, Case]:
-    """All recorded calls by id, in the order of the file."""
+    """Returns all recorded calls by id, in file order."""
     cases = {}
     for op, calls in _read()["calls"].items():
         for dtype, arguments, numbers in calls:
@@ -51,7 +51,7 @@ def model_cases() -> dict[str, Case]:
 
 @functools.cache
 def model_names() -> tuple[str, ...]:
-    """The networks, in the order in which the file counts them."""
+    """Returns the networks, in the order of their numbers in the file."""
     return tuple(_read()["networks"])
 
 
@@ -62,10 +62,10 @@ def _read() -> dict[str, Any]:
 
 
 NETWORKS = Path(__file__).with_name("networks.toml")
-_MOST_ELEMENTS = 3_000_000  # of a call's tensors together: cases are to be small
-_DTYPE = "float32"  # of a case whose tensors name none
+_MOST_ELEMENTS = 3_000_000  # maximum elements of a call's tensors together, to keep cases small
+_DTYPE = "float32"  # dtype of a case whose tensors have none
 
-# Calls that say nothing of a device's arithmetic, each with the reason.
+# Calls that do not test a device's arithmetic, with reasons.
 _LEFT_OUT = {
     "aten._grouped_mm": "its offsets ascend to the number of rows, which a range does not say",
     "aten._local_scalar_dense": "a number for Python, not a tensor",
@@ -87,9 +87,9 @@ class Recording:
     """Calls of several networks.
 
     Attributes:
-        networks: their names, in the order in which calls count them.
-        calls: op -> call as JSON -> numbers of the networks that make it.
-        left_out: why calls were not kept -> how many.
+        networks: names of the networks, in the order of their numbers.
+        calls: op -> call as JSON -> numbers of the networks with it.
+        left_out: reason for leaving out calls -> number of calls.
     """
 
     networks: list[str] = field(default_factory=list)
@@ -97,14 +97,14 @@ class Recording:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, op: str, arguments: dict[str, Any]) -> None:
-        """Takes a call of the last network."""
+        """Adds a call of the last network."""
         callers = self.calls.setdefault(op, {}).setdefault(json.dumps(arguments), [])
         number = len(self.networks) - 1
         if number not in callers:
             callers.append(number)
 
     def text(self) -> str:
-        """The file: one line for each call, so that a change of one is a change of one line."""
+        """Returns the text of the file: one line per call, for readable diffs."""
         ops = []
         for op, calls in sorted(self.calls.items()):
             rows = ",\n".join(
@@ -125,10 +125,10 @@ def known_networks() -> dict[str, dict[str, Any]]:
 
 
 def record_network(recording: Recording, name: str, row: dict[str, Any]) -> None:
-    """Runs one forward and backward step of a network and adds its calls.
+    """Runs a forward and backward step of a network and adds its calls.
 
     Raises:
-        ConformanceError: [network-unknown] when this transformers does not have the class.
+        ConformanceError: [network-unknown] if this release of transformers lacks the class.
     """
     import transformers
 
@@ -184,7 +184,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _reason(func: Any, leaves: Iterable[Any]) -> str:
-    """Why a call is not kept; empty for one that is."""
+    """Returns the reason to leave out a call; empty if it is kept."""
     name = str(func)
     for pattern, reason in _LEFT_OUT.items():
         beginning = pattern.removesuffix("*")
@@ -203,7 +203,7 @@ def _reason(func: Any, leaves: Iterable[Any]) -> str:
 
 
 def _word(leaf: Any) -> Any:
-    """A leaf of a call's arguments, as a case has it."""
+    """Returns a leaf of a call's arguments in a case's form."""
     if isinstance(leaf, torch.Tensor):
         return _line(leaf)
     if isinstance(leaf, torch.dtype | torch.memory_format):
@@ -221,7 +221,7 @@ def _line(tensor: torch.Tensor) -> str:
         low = values.min()
         if not tensor.is_floating_point():
             words.append(f"{int(low)}..{int(values.max())}")
-        elif float(low) >= 0:  # a variance, a probability: a root or a logarithm may follow
+        elif float(low) >= 0:  # non-negative, as for a variance: a root or a logarithm may follow
             words.append("0.0625..1")
     if not tensor.is_contiguous():
         words.append(f"@{','.join(map(str, tensor.stride()))}")

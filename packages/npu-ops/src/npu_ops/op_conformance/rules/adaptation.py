@@ -26,14 +26,14 @@ _FORMATS = {"channels_last": 4, "channels_last_3d": 5}
 
 @dataclass(frozen=True)
 class TypeRule:
-    """One dtype in place of another.
+    """A rule that replaces a dtype.
 
     Attributes:
-        source: of the case.
-        target: what the device gets.
-        ops: patterns of the ops it is for.
-        excluded: patterns of ops that it is not for.
-        reason: why the device wants it, or why ops are excluded.
+        source: dtype of the case.
+        target: dtype on the device.
+        ops: patterns of the ops that it applies to.
+        excluded: patterns of excluded ops.
+        reason: reason for the rule, or for excluding ops.
     """
 
     source: torch.dtype
@@ -45,13 +45,13 @@ class TypeRule:
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """A memory format for contiguous tensors of 4 or of 5 dimensions.
+    """A memory format for contiguous tensors of 4 or 5 dimensions.
 
     Attributes:
         target: `channels_last` (4) or `channels_last_3d` (5).
-        ops: patterns of the ops it is for.
-        excluded: patterns of ops that it is not for.
-        reason: why.
+        ops: patterns of the ops that it applies to.
+        excluded: patterns of excluded ops.
+        reason: reason for the rule.
     """
 
     target: str
@@ -62,14 +62,14 @@ class LayoutRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """A device's demands on every case."""
+    """The rules of a device."""
 
     types: tuple[TypeRule, ...] = ()
     layouts: tuple[LayoutRule, ...] = ()
 
     @public_call
     def dtype_for(self, op: str, dtype: torch.dtype) -> torch.dtype:
-        """The dtype that the device gets for a dtype of a case."""
+        """Returns the device's dtype for a dtype of a case."""
         for rule in self.types:
             if rule.source is dtype and _is_for(rule, op):
                 return rule.target
@@ -77,7 +77,7 @@ class Rules:
 
     @public_call
     def adapt(self, case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the device gets them, still on the CPU."""
+        """Converts the arguments for the device, still on the CPU."""
 
         def change(leaf: Any) -> Any:
             if isinstance(leaf, torch.dtype):
@@ -98,7 +98,7 @@ class Rules:
     def meet(
         self, case: Case, got: Evaluation, expected: Evaluation
     ) -> tuple[Evaluation, Evaluation]:
-        """Both sides in the dtypes that the device has, so that its precision is the measure."""
+        """Converts both sides to the device's dtypes, so that its precision is the measure."""
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(self.dtype_for(case.op, tensor.dtype))
@@ -129,10 +129,10 @@ def load_rules(name: str) -> Rules:
     """Reads a rules file.
 
     Args:
-        name: of a file, or of one that this package ships, such as `no_int64`.
+        name: path of a file, or name of a rules file of this package, such as `no_int64`.
 
     Raises:
-        OperatorInputError: [conformance-rules] for a file that cannot be read as rules.
+        OperatorInputError: [conformance-rules] for an invalid file.
     """
     shipped = _SHIPPED / f"{name}.toml"
     try:

@@ -1,1 +1,1 @@
-"""Running what was selected: the side that asks, its child processes, and the cases in them."""
+"""Runs the selected cases: supervisor, child processes, and checks."""

@@ -32,15 +32,15 @@ def case_cells(
     checks: tuple[str, ...] | None = None,
     is_compiled: bool = False,
 ) -> list[Cell]:
-    """One cell for each check of a case.
+    """Returns one cell per check of a case.
 
     Args:
-        case: what to run.
-        device: the device that is judged.
-        baseline: results of another machine; None for this one's CPU.
-        rules: what the device wants of every case; None where it takes them as they are.
-        checks: those to run; None for all of the case's.
-        is_compiled: whether the device computes programs of torch.compile.
+        case: the case.
+        device: the tested device.
+        baseline: results of another machine; None for this machine's CPU.
+        rules: the device's rules; None for no changes.
+        checks: checks to run; None for all checks of the case.
+        is_compiled: whether to use torch.compile on the device.
     """
     return [
         _cell(case, check, device, baseline, rules or Rules(), is_compiled=is_compiled)
@@ -50,7 +50,7 @@ def case_cells(
 
 
 def case_records(case: Case, device: str) -> list[dict[str, Any]]:
-    """The results of a case as plain data, for a baseline: one record for each check."""
+    """Returns the results of a case as plain data for a baseline: one record per check."""
     from safetensors.torch import save
 
     given = [leaf for leaf in tree_leaves(case.make_arguments()) if isinstance(leaf, torch.Tensor)]
@@ -116,18 +116,18 @@ def capture_case(
     device: str = "npu",
     rules: Rules | None = None,
 ) -> Path | None:
-    """Runs a check of a case once more, and keeps those of its calls that are wrong on the device.
+    """Repeats a check of a case, and captures its calls that are wrong on the device.
 
     Args:
-        case: what failed.
-        check: of its checks the one that failed.
-        directory: where captures go: into a folder of the case's own, which is replaced.
-        device: that was judged.
-        rules: what the device wants of every case.
+        case: the failed case.
+        check: the failed check.
+        directory: directory of captures, in which the case's folder is replaced.
+        device: the tested device.
+        rules: the device's rules.
 
     Returns:
-        The folder; None where no call shows the failure when it is made again alone, such as one
-        that raises, or whose result is right but lies otherwise in memory.
+        The folder; None if no single call reproduces the failure, for example if a call raises, or
+        only the result's strides differ.
     """
     folder = Path(directory) / re.sub(r"[^\w.-]+", "_", f"{case.id}-{check}")
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Runs tasks in child processes; one that ends by a signal, or hangs, becomes a cell."""
+"""Runs tasks in child processes; a crash or a timeout becomes a cell."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def run_tasks(
     environment: dict[str, str],
     on_cells: Callable[[list[Cell]], object],
 ) -> None:
-    """Runs every task once, on ``jobs`` children; ``on_cells`` gets the cells as they come.
+    """Runs every task once, on ``jobs`` children; passes cells to ``on_cells`` as they arrive.
 
     Args:
-        tasks: what `worker.run_task` takes, with the ``subject`` for the report.
-        jobs: children at a time.
-        timeout_s: seconds that one task may take.
-        environment: variables that the children have beside this process's own.
-        on_cells: called by one thread at a time.
+        tasks: tasks of `worker.run_task`, with the ``subject`` for the report.
+        jobs: number of concurrent children.
+        timeout_s: time limit of a task in seconds.
+        environment: additional environment variables of the children.
+        on_cells: callback, called by one thread at a time.
     """
 
     def collect(task: dict[str, Any], rows: list[Any] | None, ended: Cell | None) -> None:
@@ -51,19 +51,19 @@ def run_each(
     environment: dict[str, str],
     on_answer: Callable[[dict[str, Any], list[Any] | None, Cell | None], object],
 ) -> None:
-    """Runs every task once; for tasks whose answers are something else than cells.
+    """Runs every task once; for tasks with results other than cells.
 
     Args:
-        tasks: as for `run_tasks`.
-        jobs: children at a time.
-        timeout_s: seconds that one task may take.
-        environment: variables that the children have beside this process's own.
-        on_answer: called by one thread at a time with the task and its answer, or with the cell
-            that says how the child ended instead.
+        tasks: as in `run_tasks`.
+        jobs: number of concurrent children.
+        timeout_s: time limit of a task in seconds.
+        environment: additional environment variables of the children.
+        on_answer: callback, called by one thread at a time with a task and its result, or with a
+            cell for a crashed child.
 
     Raises:
-        ConformanceError: a task cannot be done as asked, with the code that the child gave;
-            tasks that wait are not begun.
+        ConformanceError: a task cannot run as requested, with the child's error code; waiting tasks
+            are not started.
     """
     lock = threading.Lock()
 
@@ -87,7 +87,7 @@ def _ended(child: Child, task: dict[str, Any], timeout_s: float) -> Cell:
     return Cell(
         task["subject"],
         task["dtype"],
-        "any",  # which check was running is not known
+        "any",  # the running check is unknown
         outcome,
         detail=detail,
         suite=task["suite"],

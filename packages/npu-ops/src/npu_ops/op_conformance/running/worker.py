@@ -1,6 +1,6 @@
-"""The child process: reads tasks from its standard input, answers each with a line of JSON.
+"""Child process: reads tasks from standard input, and writes a line of JSON for each.
 
-An op that ends the process costs one task, not the run. A task names its suite.
+A crash ends one task, not the run. A task names its suite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["databases", "run_task"]
 
 @functools.cache
 def databases() -> dict[str, list[Any]]:
-    """The databases of torch.testing by the names that the command takes; takes seconds."""
+    """Returns the databases of torch.testing by the command's names; takes seconds."""
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import optim_db
@@ -49,7 +49,7 @@ _CASES: dict[str, Callable[[], dict[str, Case]]] = {
 
 
 def run_task(task: dict[str, Any]) -> list[Any]:
-    """The rows of a task: its cells, or what a task of `captures` or of a baseline asks for."""
+    """Returns the rows of a task: cells, captures, or records of a baseline."""
     if task["suite"] == "torch":
         return [dataclasses.asdict(cell) for cell in _torch_cells(task)]
     case = _CASES[task["suite"]]()[task["case"]]
@@ -72,7 +72,7 @@ def run_task(task: dict[str, Any]) -> list[Any]:
 
 
 def _answer(task: dict[str, Any]) -> list[Any] | dict[str, str]:
-    """The rows of a task; where it cannot be done as asked, why, which is no row of a device's."""
+    """Returns the rows of a task, or the error if it cannot run as requested."""
     try:
         return run_task(task)
     except OpsError as error:
@@ -80,7 +80,7 @@ def _answer(task: dict[str, Any]) -> list[Any] | dict[str, str]:
 
 
 def _torch_cells(task: dict[str, Any]) -> list[Cell]:
-    """The cells of one entry of a database and dtype."""
+    """Returns the cells of a database entry and dtype."""
     entry = databases()[task["database"]][task["index"]]
     dtype = getattr(torch, task["dtype"])
     options = {"most_samples": task["most_samples"]}
@@ -90,7 +90,7 @@ def _torch_cells(task: dict[str, Any]) -> list[Cell]:
 
 
 def main() -> None:
-    """Answers tasks until there are no more."""
+    """Runs tasks until the input ends."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     serve(lambda task, say: say(_answer(task)))

@@ -1,1 +1,1 @@
-"""The subcommands of npu-ops that ask about one call, or measure it."""
+"""Subcommands of npu-ops that explain or measure a call."""

@@ -1,4 +1,4 @@
-"""The command line that `npu-ops explain` and `npu-ops tune` share: one call, written as words."""
+"""Arguments shared by `npu-ops explain` and `npu-ops tune`: the description of a call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["read_arguments"]
 def read_arguments(
     description: str, prog: str, arguments: Sequence[str], *, may_list: bool = False
 ) -> argparse.Namespace:
-    """Reads an op, its arguments, and how to answer.
+    """Parses an op, its arguments, and output options.
 
     Args:
-        description: what the command does.
-        prog: its name.
-        arguments: those of the command line.
-        may_list: the op may be left out, or `--list` given in its place.
+        description: description of the command.
+        prog: name of the command.
+        arguments: the command line.
+        may_list: whether the op may be omitted, or replaced by `--list`.
     """
     parser = CommandParser(prog=prog, description=description)
     parser.add_argument("op", nargs="?" if may_list else None, help="for example aten.mm")

@@ -1,4 +1,4 @@
-"""``npu-ops explain OP TENSOR ...``: which kernel serves a call on this machine, and why."""
+"""``npu-ops explain OP TENSOR ...``: shows the kernel of a call on this machine, and the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_arguments(
         "Which kernel serves a call on this machine, and why.", "npu-ops explain", arguments
     )
-    from npu_ops.variants.call import parse_call  # torch: help needs none
+    from npu_ops.variants.call import parse_call  # late: help does not need torch
     from npu_ops.variants.explain import explain
 
     call = parse_call(options.op, options.arguments)

@@ -1,8 +1,8 @@
-"""``npu-ops tune OP TENSOR ...``: measures both kernels of a call, and records which is faster.
+"""``npu-ops tune OP TENSOR ...``: measures both kernels of a call, and records the faster one.
 
-``npu-ops tune --list`` lists what is recorded.
+``npu-ops tune --list`` lists the records.
 
-The record counts from the next process on.
+New processes use the record.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code. Without an op it lists what is recorded.
+    """Runs the command; returns its exit code. Without an op, lists the records.
 
     Raises:
-        npu_runtime.NpuError: no program can compute the call.
+        npu_runtime.NpuError: the call has no program.
         OperatorInputError: [no-program] for an op that never runs as a program.
     """
     options = read_arguments(
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.op is None:
         _give_records(options.json)
         return 0
-    from npu_ops import _C  # torch: help needs none
+    from npu_ops import _C  # late: help does not need torch
     from npu_ops.variants.autotune import autotuner, device_key
     from npu_ops.variants.call import parse_call
     from npu_ops.variants.explain import describe
