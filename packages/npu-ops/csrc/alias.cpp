@@ -1,5 +1,5 @@
-// Making aliases and adopting what kernels return. The alias storage of a block is made once and
-// lives in the block's header; memory from elsewhere gets a fresh one each time.
+// Creates aliases, and adopts results of kernels. The alias storage of a block is created once and
+// kept in the block's header; other memory gets a new one each time.
 
 #include "alias.h"
 
@@ -26,7 +26,7 @@ using c10::DispatchKeySet;
 
 const c10::Device kHost{c10::DeviceType::CPU};
 
-// What a strided tensor carries outside inference mode.
+// Metadata of a strided tensor outside inference mode.
 constexpr DispatchKeySet tracked_keys(BackendComponent backend, DispatchKey autocast) {
   return DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality,
                          DispatchKey::ADInplaceOrView, autocast}) |
@@ -40,8 +40,7 @@ constexpr DispatchKeySet kNpuKeys =
 constexpr DispatchKeySet kViewBits({DispatchKey::Conjugate, DispatchKey::Negative});
 constexpr DispatchKeySet kLayoutBits({DispatchKey::Dense, DispatchKey::Quantized});
 
-// Fields of TensorImpl that have no setter, reached the way the language allows: through the name
-// of a derived class.
+// Fields of TensorImpl without a setter, accessed through a derived class.
 struct ImplFields : c10::TensorImpl {
   static constexpr auto device = &ImplFields::device_opt_;
   static constexpr auto keys = &ImplFields::key_set_;
@@ -54,7 +53,7 @@ bool is_block(const c10::DataPtr& memory) noexcept {
   return memory.get_deleter() == deleter;
 }
 
-// The time in which host code may use a block: begins by waiting for the device's work on it.
+// The period in which host code may use a block: begins with a wait for the device's work on it.
 class Window {
  public:
   explicit Window(const c10::StorageImpl& storage) : opened_(open(storage)) {}
@@ -62,7 +61,7 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // For memory that has moved.
+  // For memory that was moved.
   void reopen(const c10::StorageImpl& storage) {
     close();
     opened_ = nullptr;
@@ -82,7 +81,7 @@ class Window {
   void* opened_;
 };
 
-// Both kinds of alias live as long as host code uses the bytes, and so does their window.
+// Both kinds of alias, and their windows, live as long as host code uses the bytes.
 class AliasImpl final : public c10::TensorImpl {
  public:
   AliasImpl(c10::Storage&& alias, DispatchKeySet keys, const c10::TensorImpl& source)
@@ -121,8 +120,7 @@ struct AliasSlot final : BlockAttachment {
     if (C10_UNLIKELY(storage.use_count() > 1)) outlive_block();
   }
 
-  // A kernel kept an alias (one written in Python can). It gets a copy: never the block's next
-  // owner.
+  // A kernel (for example in Python) kept an alias. It gets a copy: never the block's next owner.
   void outlive_block() noexcept {
     const void* block_data = storage->data_ptr().get();
     if (block_data == nullptr) return;  // moved to its npu storage by a resize
@@ -141,8 +139,7 @@ struct AliasSlot final : BlockAttachment {
   c10::intrusive_ptr<c10::StorageImpl> storage;
 };
 
-// The context stays null, so that nothing takes the alias for memory of its own (lazy clones,
-// adoption).
+// The context stays null, so that the alias is not taken for owned memory (lazy clones, adoption).
 c10::intrusive_ptr<c10::StorageImpl> new_alias_storage(const c10::StorageImpl& storage,
                                                        c10::DataPtr&& memory) {
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
@@ -154,8 +151,8 @@ void release_storage(void* owner) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
 }
 
-// For memory without a block: the alias keeps the npu storage, since nothing tells when the memory
-// goes.
+// For memory without a block: the alias keeps the npu storage, because the end of the memory is not
+// reported.
 c10::Storage owning_alias(c10::StorageImpl& storage) {
   c10::raw::intrusive_ptr::incref(&storage);
   c10::DataPtr memory(const_cast<void*>(storage.data_ptr().get()), &storage, &release_storage,
@@ -203,7 +200,7 @@ void check_memory(const c10::TensorImpl& source) {
 }
 
 at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
-  // torch's view as another dtype keeps the key of a quantized tensor, and drops its quantizer.
+  // A view with another dtype keeps the key of a quantized tensor, and drops its quantizer.
   auto* source = dynamic_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
   TORCH_CHECK(source != nullptr, "npu: a quantized tensor seen as ", tensor.scalar_type(),
               " has no scale. Take int_repr() first. [alias-layout]");
@@ -234,7 +231,7 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
 
   const bool shows_grad = grad == GradFlag::kVisible && source.requires_grad();
   if (C10_UNLIKELY(shows_grad)) {
-    // Without this key torch takes the alias for an inference tensor, which cannot require grad.
+    // Without this key, torch treats the alias as an inference tensor, which cannot require grad.
     keys = keys.add(DispatchKey::ADInplaceOrView);
   }
   at::Tensor alias;
@@ -260,7 +257,7 @@ const c10::StorageImpl* prepare_for_write(const at::Tensor& alias, const at::Ten
     c10::Storage writable = alias_storage(storage, Access::kWrite);
     if (auto* plain = dynamic_cast<AliasImpl*>(&impl)) {
       plain->move_to(std::move(writable), storage);
-    } else {  // quantized memory is never copy-on-write, and so has not moved
+    } else {  // quantized memory is never copy-on-write, so it was not moved
       impl.set_storage_keep_dtype(std::move(writable));
     }
   }

@@ -1,10 +1,10 @@
-// torch.autocast("npu"): the lists of ops are torch's own, the same as for other accelerators.
+// torch.autocast("npu"): torch's lists of ops, the same as for other accelerators.
 
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-namespace at {  // the lists spell out signatures in this namespace's names
+namespace at {  // the lists use the names of this namespace in signatures
 namespace {
 
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,

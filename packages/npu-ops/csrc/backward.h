@@ -1,14 +1,14 @@
-// Runs backward in the thread that calls it, as on the CPU.
+// Runs backward on the calling thread, as on the CPU.
 #pragma once
 
 #include <c10/core/AutogradState.h>
 
 namespace npu::ops {
 
-// torch gives each device of its own kind a thread for backward. For kernels on the host that is a
-// second pool of OpenMP threads, which fights the caller's for the cores: steps of a small model
-// took twice the time. Switches torch.autograd.set_multithreading_enabled off at a thread's first
-// op on npu; whoever switches it on again later keeps it on.
+// Torch creates a backward thread for each accelerator. For host kernels that is a second pool of
+// OpenMP threads, which competes with the caller's: steps of a small model took twice the time.
+// Switches torch.autograd.set_multithreading_enabled off at a thread's first op on npu; a user may
+// switch it on again.
 inline void keep_backward_here() {
   static thread_local bool is_done = false;
   if (C10_LIKELY(is_done)) return;

@@ -1,5 +1,5 @@
-// Convolutions of backends that torch does not know by name. `aten::convolution` itself goes to the
-// CPU kernel whole (registrations.cpp); these two serve callers of the overrideable pair.
+// Convolutions of backends unknown to torch. `aten::convolution` itself goes to the CPU kernel
+// (registrations.cpp); these two serve callers of the overrideable pair.
 
 #include "kernels.h"
 

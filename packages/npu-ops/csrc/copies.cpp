@@ -1,5 +1,5 @@
-// Bytes from and to npu: tensor to tensor across devices, dtypes and strides, and one element as a
-// number. All of it runs on aliases, so a copy between npu and cpu touches each byte once.
+// Copies from and to npu: tensors across devices, dtypes and strides, and one element as a number.
+// They run on aliases, so a copy between npu and cpu touches each byte once.
 
 #include "kernels.h"
 
@@ -19,7 +19,7 @@
 namespace npu::ops {
 namespace {
 
-// The tensor itself when it lives on the CPU.
+// The tensor itself if it is on the CPU.
 at::Tensor host_view(const at::Tensor& tensor, Access access) {
   if (is_npu(tensor)) return alias_of(tensor, access);
   TORCH_CHECK(tensor.is_cpu(), "npu: copies go between npu and cpu, got a tensor on ",
@@ -43,7 +43,7 @@ void copy_bytes(const at::Tensor& source, const at::Tensor& destination, bool no
     } else {
       to.copy_(from);
     }
-    // Among quantized tensors the scale goes over with the values.
+    // Copies between quantized tensors include the scale.
     if (C10_UNLIKELY(to.is_quantized() && is_npu(destination))) {
       at::get_qtensorimpl(destination)->set_quantizer_(at::get_qtensorimpl(to)->quantizer());
     }

@@ -1,5 +1,4 @@
-// Dropout that draws its mask from the npu generator. torch's own body for the CPU draws from the
-// CPU's.
+// Dropout with a mask from the npu generator. Torch's CPU implementation draws from the CPU's.
 
 #include "kernels.h"
 
@@ -17,7 +16,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
   mask.bernoulli_(keep);
   if (keep == 0) return {input.mul(mask), mask};
-  // Divides the mask, not the product: the same roundings as the CPU's unfused dropout.
+  // Divides the mask, not the product, for the same rounding as the CPU's unfused dropout.
   return {mask.to(input.scalar_type()).div_(keep).mul_(input), mask};
 }
 

@@ -1,5 +1,5 @@
-// Making npu tensors out of nothing. Everything else that creates one (zeros, arange, clone, ...)
-// is composed by torch from these two and a fallback.
+// Creates empty npu tensors. Torch composes all other factories (zeros, arange, clone, ...) of
+// these two and a fallback.
 
 #include "kernels.h"
 
@@ -26,7 +26,7 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
               "npu: only dense CPU tensors can be pinned. Omit pin_memory. [pin-memory]");
 }
 
-// The device to make current for the allocation; none when it is current already.
+// The device to make current for the allocation; none if it is current already.
 std::optional<at::Device> to_switch_to(std::optional<at::Device> device) {
   if (device && device->has_index() && device->index() != current_device()) return device;
   return std::nullopt;

@@ -1,5 +1,5 @@
-// One call of the fallback, in order: replace arguments, run the CPU kernel, bring written
-// arguments up to date, turn results into npu tensors.
+// One call of the fallback: replaces arguments, runs the CPU kernel, updates written arguments, and
+// converts results to npu tensors.
 
 #include "fallback.h"
 
@@ -24,7 +24,7 @@ using c10::BackendComponent;
 using c10::DispatchKeySet;
 using c10::IValue;
 
-// Backend keys of the kernels that a fallback can reach; autograd and the like are left out.
+// Backend keys of kernels that a fallback can reach, without autograd and similar keys.
 constexpr DispatchKeySet kKernelBits({c10::DispatchKey::Dense, c10::DispatchKey::Sparse,
                                       c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized});
 
@@ -45,16 +45,16 @@ class HostCall {
   }
 
  private:
-  // An npu argument and the alias that stands for it during the call. Both are held until the end,
-  // so that no address is used twice while results are matched against them.
+  // An npu argument and its alias during the call. Both are held until the end, so that no address
+  // is reused while results are matched.
   struct Alias {
     at::Tensor original;
     at::Tensor alias;
     const c10::StorageImpl*
-        storage;  // null for sparse layouts, whose members have entries of their own
+        storage;  // null for sparse layouts, whose members have separate entries
     bool is_written;
   };
-  // A defined tensor argument that lives elsewhere.
+  // A defined tensor argument on another device.
   struct Foreign {
     at::Tensor tensor;
     const ArgumentPlan* argument;
@@ -141,8 +141,8 @@ class HostCall {
     return tensor.defined() && is_npu(tensor);
   }
 
-  // One tensor has one alias in a call, since kernels ask whether `out` is an input. Ops whose
-  // kernels do so take few tensors, so the search ends early and long lists cost nothing.
+  // A tensor has one alias per call, because kernels check whether `out` is an input. Ops whose
+  // kernels do so have few tensors, so the search is short.
   Alias* find_alias(const at::Tensor& original) {
     const std::size_t searched = std::min<std::size_t>(aliases_.size(), 8);
     for (std::size_t i = 0; i < searched; ++i) {
@@ -198,7 +198,7 @@ class HostCall {
     device_index_ = index;
   }
 
-  // Zero-dim CPU tensors are numbers, as on CUDA; any other tensor from elsewhere is a mistake.
+  // Zero-dim CPU tensors are numbers, as on CUDA; other tensors on other devices are errors.
   void check_foreign() const {
     if (aliases_.empty()) return;
     for (const Foreign& foreign : foreign_) {
@@ -219,7 +219,7 @@ class HostCall {
     const DispatchKeySet backend_keys =
         (keys_ & kKernelBits) | DispatchKeySet(BackendComponent::CPUBit);
     const HostScope scope(device_index_ < 0 ? current_index() : device_index_);
-    // torch itself refuses a layout that the op has no kernel for, with its own exception class.
+    // Torch rejects a layout without a kernel itself, with its own exception class.
     if (C10_UNLIKELY(plan_.check != nullptr) &&
         plan_.op.hasComputedKernelForDispatchKey(backend_keys.highestPriorityTypeId())) {
       plan_.check({plan_.name, torch::jit::last(stack_, plan_.argument_count)});
@@ -229,7 +229,7 @@ class HostCall {
     try {
       plan_.op.redispatchBoxed(backend_keys, &stack_);
     } catch (...) {
-      // A kernel may resize its output and then fail; the alias of the block must not stay behind.
+      // A kernel may resize its output and then fail; the alias of the block must not remain.
       if (has_written_) update_written();
       throw;
     }
@@ -257,15 +257,14 @@ class HostCall {
     c10::StorageImpl* storage = original.unsafe_storage().unsafeGetStorageImpl();
     c10::StorageImpl* used =
         entry.alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    if (C10_UNLIKELY(used != entry.storage)) {  // the kernel gave the alias another storage
+    if (C10_UNLIKELY(used != entry.storage)) {  // the kernel replaced the alias's storage
       adopt_storage(*used, device_index_);
       original.set_storage_keep_dtype(entry.alias.unsafeGetTensorImpl()->unsafe_storage());
       return;
     }
     c10::DataPtr& memory = used->_mutable_data_ptr_no_checks();
     if (C10_UNLIKELY(memory.get() != storage->data_ptr().get() && memory.get() != nullptr)) {
-      // Resized: the memory moves over, and with the old block goes the alias that was cached in
-      // it.
+      // Resized: the memory is moved, and the old block is freed with its cached alias.
       const std::size_t size_bytes = used->nbytes();
       c10::DataPtr moved = std::move(memory);
       used->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)));
@@ -304,17 +303,17 @@ class HostCall {
     return adopt_fresh(result, own_references) ? result : match(result);
   }
 
-  // The usual case: memory that the kernel took from the pool, which nobody else holds. False when
-  // the result has to be matched against the arguments.
+  // The usual case: memory from the pool with no other holder. False if the result must be matched
+  // with the arguments.
   bool adopt_fresh(const at::Tensor& result, std::size_t own_references) {
     if (C10_UNLIKELY(is_npu(result))) return true;
-    // An op that was told to answer on another device does so, save for what lives in npu memory.
+    // An op with an explicit other device returns on that device, except for results in npu memory.
     if (C10_UNLIKELY(has_other_device_)) return !is_alias(result);
     c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
     c10::StorageImpl* storage = impl.unsafe_storage().unsafeGetStorageImpl();
     if (C10_UNLIKELY(has_foreign_)) {
       for (const Foreign& foreign : foreign_) {
-        // `out` on the CPU, where the op allows one, stays there.
+        // `out` on the CPU stays there, if the op allows it.
         if (foreign.tensor.is_same(result) && foreign.argument->is_written) return true;
       }
       if (is_foreign(impl, storage)) return false;
@@ -327,7 +326,7 @@ class HostCall {
       adopt_tensor(result, device_index_);
       return true;
     }
-    // Results may share memory; the first of them has taken it over for all.
+    // Results may share memory; the first of them has taken it over.
     const bool is_adopted = storage->device_type() == c10::DeviceType::PrivateUse1;
     if (!is_adopted && (!is_adoptable(storage->data_ptr()) || result.use_count() > own_references ||
                         is_held_elsewhere(impl.unsafe_storage()))) {
@@ -337,7 +336,7 @@ class HostCall {
     return true;
   }
 
-  // True when someone other than the results has the memory, as a kernel written in Python may.
+  // True if the memory has other holders than the results, for example a kernel in Python.
   bool is_held_elsewhere(const c10::Storage& storage) const {
     if (C10_LIKELY(storage.use_count() == 1)) return false;
     std::size_t held_by_results = 0;
@@ -420,7 +419,7 @@ void HostKernel::operator()(const c10::OperatorHandle&, DispatchKeySet keys,
 void CheckedComposition::operator()(const c10::OperatorHandle& op, DispatchKeySet,
                                     torch::jit::Stack* stack) {
   plan_.check({plan_.name, torch::jit::last(*stack, plan_.argument_count)});
-  // The composition is one for all devices; what it calls finds the tensors' own.
+  // The composition is the same for all devices and calls ops on the tensors' devices.
   op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 

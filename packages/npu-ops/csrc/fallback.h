@@ -1,6 +1,6 @@
 // The zero-copy fallback: runs an op's CPU kernel on aliases of its npu arguments.
 //
-// Aliases themselves are in alias.h, what is known about an op in op_plan.h.
+// Aliases are in alias.h, facts about ops in op_plan.h.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -10,7 +10,7 @@
 
 namespace npu::ops {
 
-// The kernel of one op: knows its plan without looking it up.
+// The kernel of one op, with its plan.
 class HostKernel final : public c10::OperatorKernel {
  public:
   explicit HostKernel(OpPlan& plan) : plan_(plan) {}
@@ -21,8 +21,8 @@ class HostKernel final : public c10::OperatorKernel {
   OpPlan& plan_;
 };
 
-// The check of an op that torch composes of others, in front of the composition: it runs on the
-// npu tensors, under autograd as well as below it.
+// The check of a composite op, before the composition: runs on the npu tensors, under and below
+// autograd.
 class CheckedComposition final : public c10::OperatorKernel {
  public:
   explicit CheckedComposition(OpPlan& plan) : plan_(plan) {}
@@ -33,8 +33,7 @@ class CheckedComposition final : public c10::OperatorKernel {
   OpPlan& plan_;
 };
 
-// The same as HostKernel for ops that come later than this library (other wheels' ops with a CPU
-// kernel).
+// Like HostKernel, for ops registered after this library (other wheels' ops with a CPU kernel).
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 }  // namespace npu::ops

@@ -1,5 +1,5 @@
-// Histograms of integers: accelerators count them, the CPU's kernel does not, and models that count
-// tokens per expert ask by device (transformers' mixture-of-experts layers).
+// Histograms of integers, which accelerators support and the CPU's kernel does not; transformers'
+// mixture-of-experts layers count tokens per expert by device.
 
 #include <ATen/ops/histc.h>
 

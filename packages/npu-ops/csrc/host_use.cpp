@@ -1,4 +1,4 @@
-// Asks the rule, and remembers a final yes.
+// Calls the rule, and caches a final approval.
 #include "host_use.h"
 
 #include <c10/util/Exception.h>

@@ -11,15 +11,15 @@
 namespace npu::ops {
 
 struct HostUseAnswer {
-  bool is_final;                       // holds for later calls, too
-  std::optional<std::string> refusal;  // why not
+  bool is_final;                       // valid for later calls, too
+  std::optional<std::string> refusal;  // reason for a refusal
 };
 
-// Called without any lock held.
+// Called without locks.
 using HostUseRule = HostUseAnswer (*)(const OpPlan& plan);
 void set_host_use_rule(HostUseRule rule);
 
-// Throws c10::NotImplementedError when the rule refuses the op. Without a rule every op may.
+// Throws c10::NotImplementedError if the rule refuses the op. Without a rule, every op may run.
 void check_host_use(OpPlan& plan);
 
 }  // namespace npu::ops

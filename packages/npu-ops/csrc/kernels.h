@@ -1,5 +1,4 @@
-// Kernels of our own, by the file that holds them. Which op each one serves stands in
-// registrations.cpp.
+// Our own kernels, by file. registrations.cpp maps ops to them.
 #pragma once
 
 #include <optional>

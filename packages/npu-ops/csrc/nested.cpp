@@ -1,7 +1,7 @@
 // Nested tensors of the strided layout on npu: their CPU kernels run on aliases of the buffers.
 //
-// Jagged nested tensors are written in Python and need nothing here, save attention, which
-// turns them into strided ones. Shapes of a nested tensor are CPU tensors on every device.
+// Jagged nested tensors are implemented in Python and need only attention here, which converts them
+// to strided ones. Shapes of a nested tensor are CPU tensors on every device.
 
 #include <string>
 
@@ -36,7 +36,7 @@ const NestedTensorImpl& nested_impl(const at::Tensor& tensor) {
 at::Tensor nested_over(c10::Storage storage, const at::Tensor& shapes, BackendComponent backend) {
   const NestedTensorImpl& from = nested_impl(shapes);
   DispatchKeySet keys = DispatchKeySet(DispatchKey::NestedTensor) | DispatchKeySet(backend);
-  // The constructor knows the backend's autograd key, and not that of nested tensors.
+  // The constructor sets the backend's autograd key, but not that of nested tensors.
   if (!c10::InferenceMode::is_enabled()) keys = keys.add(DispatchKey::AutogradNestedTensor);
   return at::detail::make_tensor<NestedTensorImpl>(
       std::move(storage), keys, from.dtype(), from.get_nested_sizes(), from.get_nested_strides(),
@@ -66,7 +66,7 @@ class NestedCall {
   struct Pair {
     at::Tensor original;
     at::Tensor alias;
-    at::Tensor bytes;  // of a nested tensor: the alias of its buffer, whose life is the window's
+    at::Tensor bytes;  // of a nested tensor: the alias of its buffer, with the window's lifetime
   };
 
   void replace(const ArgumentPlan& argument, IValue& value) {
@@ -137,7 +137,7 @@ class NestedCall {
     return is_nested(original) ? nested_impl(original).get_unsafe_storage_as_tensor() : original;
   }
 
-  // Sizes, strides and offsets of an argument, which some ops give out.
+  // Sizes, strides and offsets of an argument, which some ops return.
   bool is_shape(const at::Tensor& result) const {
     for (const Pair& pair : pairs_) {
       if (!is_nested(pair.alias)) continue;
@@ -163,8 +163,8 @@ void run_nested_on_host(const c10::OperatorHandle& op, DispatchKeySet, torch::ji
   NestedCall(plan, *stack).run();
 }
 
-// Named one by one, because torch would compose some of them for other devices than its own, from
-// parts that know no nested tensors.
+// Listed one by one, because torch would compose some of them for other devices, of parts without
+// support for nested tensors.
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   const std::string prefix = "aten::";
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();

@@ -1,4 +1,4 @@
-// Schema analysis, and the table of plans that the counts are read from.
+// Schema analysis, and the table of plans with their counts.
 
 #include "op_plan.h"
 
@@ -93,7 +93,7 @@ struct PlanTable {
   std::shared_mutex mutex;
   std::deque<OpPlan> plans;  // a deque, because kernels keep references
   std::unordered_map<c10::OperatorName, OpPlan*, NameHash> by_name;
-  // Calls of ops that a library took back.
+  // Calls of ops that a library unregistered.
   std::unordered_map<c10::OperatorName, std::uint64_t, NameHash> calls_of_gone;
 };
 
@@ -103,8 +103,8 @@ PlanTable& bare_table() {
   return *instance;
 }
 
-// A library that goes takes its ops' handles with it, and another may define ops of the same
-// names: their plans are made anew.
+// An unloaded library takes its ops' handles with it, and another may define ops with the same
+// names: their plans are created again.
 class GoneOps final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}

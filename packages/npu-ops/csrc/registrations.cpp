@@ -1,8 +1,7 @@
 // Registrations of all kernels for aten ops on npu.
 //
-// In order: bodies of our own, torch's device-independent bodies, ops that may run as programs, CPU
-// kernels on aliases for every other op that has one, and the catch-all for ops that other wheels
-// bring.
+// In order: our own kernels, torch's device-independent kernels, ops that may run as programs, CPU
+// kernels on aliases for every other op that has one, and the catch-all for ops of other wheels.
 
 #include <algorithm>
 #include <string>
@@ -48,7 +47,7 @@ torch::CppFunction host_kernel(const c10::OperatorHandle& op) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(plan_of(op)));
 }
 
-// Registers bodies of our own, and remembers which ops have one.
+// Registers our own kernels, and records their ops.
 class OwnKernels {
  public:
   explicit OwnKernels(torch::Library& library) : library_(library) {}
@@ -59,7 +58,7 @@ class OwnKernels {
     library_.impl(name, std::forward<Kernel>(kernel));
   }
 
-  // Kernels that need no aliases, for ops that have no kernel so far.
+  // Kernels that need no aliases, for ops without a kernel so far.
   void hot(const std::vector<hot::HotKernel>& kernels) {
     for (const hot::HotKernel& kernel : kernels) {
       if (!names_.insert(kernel.name).second) continue;
@@ -82,7 +81,7 @@ class OwnKernels {
     }
   }
 
-  // The composition of an op that has no kernel of its own on any device, behind a check.
+  // The composition of an op that has no kernel on any device, after a check.
   void checked_compositions() {
     for (const char* name : checks::checked_compositions()) {
       OpPlan& plan =
@@ -96,14 +95,14 @@ class OwnKernels {
     on_host(c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload));
   }
 
-  // A program of its own where that is faster, else the CPU kernel on aliases.
+  // A program if it is faster, else the CPU kernel on aliases.
   void with_program(const char* name, const char* overload = "") {
     const c10::OperatorHandle op =
         c10::Dispatcher::singleton().findSchemaOrThrow((kNamespace + name).c_str(), overload);
     OpPlan& plan = plan_of(op);
     const std::string short_name = plan.name.substr(kNamespace.size());
     plan.has_host_kernel = true;
-    if (!names_.insert(short_name).second) {  // a hot kernel, whose boxed path finds the program
+    if (!names_.insert(short_name).second) {  // a hot kernel; its boxed path finds the program
       variants::declare(plan);
       return;
     }
@@ -125,8 +124,8 @@ class OwnKernels {
   std::unordered_set<std::string> names_;
 };
 
-// Ops that do enough work to deserve a program of their own: products, convolutions, attention,
-// norms, softmax, activations, lookups, pooling and interpolation, with their gradients.
+// Ops with enough work for a program: products, convolutions, attention, norms, softmax,
+// activations, lookups, pooling and interpolation, with their gradients.
 constexpr const char* kProgramOps[] = {
     "mm",
     "bmm",
@@ -174,7 +173,7 @@ constexpr const char* kProgramOps[] = {
     "upsample_bilinear2d",
 };
 
-// The choice between flash and plain attention is the CPU's, made on the aliases.
+// The CPU chooses between flash and plain attention, on the aliases.
 std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const std::optional<at::Tensor>& mask,
                               double dropout_p, bool is_causal, std::optional<double> scale,
@@ -182,7 +181,7 @@ std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
   return at::_fused_sdp_choice(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-// torch's own body makes the copy of a quantized tensor with gaps on the device it comes from.
+// Torch's own kernel copies a quantized tensor with gaps on its source device.
 at::Tensor to_copy_quantized(const at::Tensor& self, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout, std::optional<at::Device> device,
                              std::optional<bool> pin_memory, bool non_blocking,
@@ -227,18 +226,18 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
        static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
 
-  // torch composes these per backend, and for npu the composition would end in "overrideable".
+  // Torch composes these per backend, and on npu the composition would end in "overrideable".
   impl.on_host("_convolution");
-  // Composed as well, of a kernel that torch looks up by device and has only for its own devices.
+  // Also composed, with a kernel that torch looks up by device and has only for its own devices.
   for (const char* overload : {"", "periodic", "beta"})
     impl.on_host("kaiser_window", overload);
   impl.on_host("conj_physical_");
   impl.on_host("_batch_norm_no_update");
-  impl.on_host("range", "out_");   // calls the CPU's body by name
+  impl.on_host("range", "out_");   // calls the CPU's kernel by name
   impl.on_host("mode", "values");  // checks a list of devices by name
   impl.on_host("addr_");           // its kernel compares C++ references, which boxing would lose
 
-  // Composed of what looks at the CPU's memory.
+  // Composed of ops that read CPU memory.
   impl.on_host("_nnpack_spatial_convolution");
   impl.on_host("_saturate_weight_to_fp16");
   impl.on_host("_foreach_copy");
@@ -283,7 +282,7 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
   impl("values", TORCH_FN(at::native::values_sparse_csr));
 
-  impl.on_host("copy");  // composed of ops that ask for the storage, and these tensors have none
+  impl.on_host("copy");  // composed of ops that need a storage, which these tensors lack
   impl.checked_compositions();
   impl.rest_on_host(c10::DispatchKey::SparseCsrCPU);
 }

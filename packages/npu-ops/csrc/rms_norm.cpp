@@ -1,5 +1,5 @@
-// The backward of rms_norm on the host. torch's own body for the CPU is a composition that autograd
-// differentiates, so the fused op, which npu has because of its programs, lacks a CPU kernel.
+// The backward of rms_norm on the host. On the CPU, torch composes rms_norm of differentiable ops,
+// so the fused op, which npu uses for programs, lacks a CPU kernel.
 
 #include "rms_norm.h"
 

@@ -1,8 +1,8 @@
-// Fused LSTM and GRU cells: torch asks every device but the CPU for them. Written in plain
-// tensor ops that run on aliases, so the whole cell passes the dispatcher once.
+// Fused LSTM and GRU cells, which torch calls on every device except the CPU. They are plain tensor
+// ops on aliases, so the whole cell passes the dispatcher once.
 //
-// Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold what backward needs, in our
-// own order, since only the functions below read them.
+// Formulas: torch.nn.LSTMCell and torch.nn.GRUCell. The workspaces hold the inputs of backward, in
+// our own order, since only the functions below read them.
 
 #include "kernels.h"
 
@@ -24,13 +24,13 @@ at::Tensor read(const at::Tensor& tensor) {
   return is_npu(tensor) ? alias_of(tensor, Access::kRead) : tensor;
 }
 
-// Chunks of an alias are views of its storage alone, and the host may use the memory only while the
-// alias itself lives: whoever chunks one must keep it.
+// Chunks of an alias are views of its storage, and the host may use the memory only while the alias
+// lives: callers must keep it.
 at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& bias) {
   return bias && bias->defined() ? gates + read(*bias) : gates;
 }
 
-// The gates of a cell, side by side in a matrix; with too few, a kernel would read beyond them.
+// The gates of a cell, concatenated in a matrix; with too few, a kernel would read out of bounds.
 std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
   TORCH_CHECK(matrix.dim() == 2 && matrix.size(1) % count == 0,
               "npu: the gates of a fused cell must be a matrix (batch, ", count,
@@ -42,7 +42,7 @@ std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
   return gates;
 }
 
-// Where the cell runs. Gates on the CPU come with another tensor on npu.
+// The device of the cell. Gates on the CPU come with another tensor on npu.
 c10::DeviceIndex cell_device(const at::Tensor& gates) {
   TORCH_CHECK(is_npu(gates),
               "Expected all tensors to be on the same device, but found the gates of a fused cell "

@@ -1,4 +1,4 @@
-// COO and the four compressed layouts, as members and shape.
+// Members and shape of COO and the four compressed layouts.
 
 #include "sparse.h"
 

@@ -1,6 +1,5 @@
-// Sparse tensors have no storage but members: indices and values. These functions take one apart
-// and put one together; aliasing and adopting of the members themselves is the caller's (alias.h,
-// fallback.cpp).
+// Sparse tensors consist of members, indices and values, instead of a storage. These functions
+// decompose and rebuild them; the caller aliases and adopts the members (alias.h, fallback.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,5 @@
-// Ops that change a tensor's storage, size or identity without computing anything. Views proper
-// (view, as_strided, unfold) are torch's own device-independent bodies, registered in
-// registrations.cpp.
+// Ops that change a tensor's storage, size or identity without computing. Views (view, as_strided,
+// unfold) are torch's device-independent kernels, registered in registrations.cpp.
 
 #include "kernels.h"
 
@@ -27,8 +26,8 @@ bool is_strided_on_cpu_or_npu(c10::DispatchKeySet keys) {
           keys.has_backend(c10::BackendComponent::PrivateUse1Bit));
 }
 
-// torch's own growing copies bytes as if nothing were pending on them, and on the current device.
-// Done here, it waits, and torch's body finds the storage long enough.
+// Torch's own resize copies bytes without waiting for pending work, and on the current device. Done
+// here first, torch finds the storage large enough.
 void grow(c10::StorageImpl& storage, std::size_t bytes) {
   if (bytes <= storage.nbytes()) return;
   const c10::Storage held(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
@@ -39,8 +38,8 @@ bool is_shape(at::IntArrayRef size) {
   return std::none_of(size.begin(), size.end(), [](std::int64_t dim) { return dim < 0; });
 }
 
-// Elements from the first to the last of a view, that included; bounded, so that products of
-// large strides do not wrap around.
+// Number of elements from the first to the last of a view; bounded, so that products of large
+// strides do not overflow.
 std::int64_t reaches(at::IntArrayRef size, at::IntArrayRef stride) {
   __int128 last = 0;
   for (std::size_t i = 0; i < size.size(); ++i) {
@@ -108,7 +107,7 @@ void record_stream(at::Tensor& self, at::Stream stream) {
   device_allocator()->recordStream(self.storage().data_ptr(), stream);
 }
 
-// torch answers for its own backends only; without this, Module.to("npu") makes new Parameters.
+// Torch supports only its own backends here; without this, Module.to("npu") creates new Parameters.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   if (is_strided_on_cpu_or_npu(self.key_set()) && is_strided_on_cpu_or_npu(from.key_set()))
     return true;

@@ -1,4 +1,4 @@
-// Reading the arguments of a call, and the rules that several checks share.
+// Reads the arguments of a call; rules shared by several checks.
 
 #include "checks/check.h"
 

@@ -1,6 +1,6 @@
-// The language of argument checks: the arguments of one call, and the report of a broken rule.
+// Argument checks: the arguments of a call, and the report of a violated rule.
 //
-// Which op has which check stands in table.cpp.
+// table.cpp maps ops to checks.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +32,17 @@ class Given {
   at::ArrayRef<c10::IValue> values_;
 };
 
-// Whether the memory from a tensor's first element on holds all of them side by side, as kernels
-// that read a plain pointer trust.
+// Whether the memory from a tensor's first element is contiguous, as kernels with a plain pointer
+// require.
 bool has_room(const at::Tensor& tensor);
 
-// Whether kernels compute in the dtype and layout of a tensor: in half, bfloat16, float and double.
-// torch itself refuses others, with its own exception class.
+// Whether kernels support the dtype and layout of a tensor: half, bfloat16, float and double. Torch
+// rejects others itself, with its own exception class.
 bool is_computed(const at::Tensor& tensor);
 // The same for kernels of float and double, or of these and their complex numbers.
 bool is_single_or_double(const at::Tensor& tensor);
 bool is_linear_algebra(const at::Tensor& tensor);
-// Whether kernels take its numbers for indices.
+// Whether kernels use its numbers as indices.
 bool is_index(const at::Tensor& tensor);
 
 void require_length(const Given& given, std::size_t index, const char* name, std::size_t length);
@@ -53,7 +53,7 @@ void require_length(const Given& given, std::size_t index, const char* name, std
 #define NPU_REQUIRE_INDEX(given, condition, ...) \
   TORCH_CHECK_INDEX(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")
 
-// The op, what must hold, what was received and what to do instead. A RuntimeError, as torch's own
-// checks of the same rules on other paths.
+// Reports the op, the rule, the received value and the fix. A RuntimeError, like torch's checks of
+// the same rules on other paths.
 #define NPU_REQUIRE(given, condition, ...) \
   TORCH_CHECK(condition, (given).op(), ": ", __VA_ARGS__, " [argument-contract]")

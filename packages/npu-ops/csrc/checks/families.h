@@ -1,5 +1,5 @@
-// The argument checks by the file that holds them. Each is for ops whose CPU kernels read or write
-// beyond their arguments when these do not fit; table.cpp says which.
+// Argument checks, by file. Each is for ops whose CPU kernels read or write out of bounds if their
+// arguments do not fit; table.cpp maps them.
 #pragma once
 
 #include "checks/check.h"

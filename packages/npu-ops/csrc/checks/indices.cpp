@@ -1,5 +1,4 @@
-// Indices that a kernel follows into memory, axes that it counts along, results that it fills, and
-// gradients of lookups in tables.
+// Checks of indices into memory, axes, preallocated results, and gradients of table lookups.
 
 #include <ATen/ops/aminmax.h>
 
@@ -91,7 +90,7 @@ void require_range(const Given& given, const at::Tensor& indices, const char* na
               low, " to ", high, ". Pass those of the forward.");
 }
 
-// Bags that torch itself refuses, or of which there are none to read.
+// Bags that torch rejects itself, or that are empty.
 bool has_own_refusal(const Given& given, const at::Tensor& bags, std::int64_t count) {
   const at::Tensor weights = given.tensor(8);
   const auto is_short = [&](const at::Tensor& tensor) {
@@ -106,7 +105,7 @@ bool has_own_refusal(const Given& given, const at::Tensor& bags, std::int64_t co
 // per_sample_weights
 void embedding_bag_backward(const Given& given) {
   constexpr std::int64_t kSum = 0;
-  constexpr std::int64_t kMean = 1;  // the mode of maxima finds its rows by ops that check
+  constexpr std::int64_t kMean = 1;  // max mode finds its rows by ops with checks
   const std::int64_t mode = given.integer(7);
   const at::Tensor gradient = given.tensor(0);
   const at::Tensor indices = given.tensor(1);

@@ -1,5 +1,5 @@
-// Layers: statistics and weights of normalization, columns of recurrent cells and of attention's
-// projection, groups of weights in fewer bits.
+// Checks of layers: statistics and weights of normalization, columns of recurrent cells and
+// attention projections, groups of quantized weights.
 
 #include <ATen/ExpandUtils.h>
 
@@ -17,7 +17,7 @@ void require_per_channel(const Given& given, std::size_t index, const char* name
               tensor.sizes(), ". Pass a vector of length ", channels, ".");
 }
 
-// Inputs of fewer dims have no channels; torch itself reports it.
+// Inputs with fewer dims have no channels; torch reports them itself.
 bool has_channels(const at::Tensor& input) {
   return is_computed(input) && input.dim() >= 2;
 }
@@ -36,7 +36,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   const at::Tensor input = given.tensor(0);
   if (!has_channels(input)) return;
   const std::int64_t channels = input.size(1);
-  // torch itself reports that only one of the two is given.
+  // Torch reports a single one of the two itself.
   if (has_statistics && given.tensor(3).defined() != given.tensor(4).defined()) return;
   require_per_channel(given, 1, "weight", channels);
   require_per_channel(given, 2, "bias", channels);
@@ -50,7 +50,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   if (!is_training) require_statistics(given, kInferenceRule, 3, 4);
 }
 
-// `dim` is the first or the last; torch itself refuses others.
+// `dim` is the first or the last; torch rejects others itself.
 void check_weight_norm(const Given& given, const at::Tensor& v, const at::Tensor& g,
                        std::int64_t dim) {
   const std::int64_t rank = v.dim();
@@ -93,7 +93,7 @@ void batch_norm_backward(const Given& given) {
   NPU_REQUIRE(given, channels != 0, "the input must have a channel, got ", input.sizes(),
               ". Leave empty batches out.");
   require_per_channel(given, 2, "weight", channels);
-  // Only those that are read: the others may be empty, as the forward gives them.
+  // Only those that are read: the others may be empty, as returned by the forward.
   if (given.flag(7)) {
     require_statistics(given, "save_mean and save_invstd must be given when it trains", 5, 6);
     require_per_channel(given, 5, "save_mean", channels);
@@ -124,15 +124,14 @@ void weight_norm_backward(const Given& given) {
 
 namespace {
 
-// torch does not add numbers of these dtypes, and reports it.
+// Torch does not add numbers of these dtypes, and reports it.
 bool is_added(const at::Tensor& tensor) {
   return is_computed(tensor) || is_linear_algebra(tensor) ||
          (at::isIntegralType(tensor.scalar_type(), true) && tensor.scalar_type() != at::kUInt16 &&
           tensor.scalar_type() != at::kUInt32 && tensor.scalar_type() != at::kUInt64);
 }
 
-// The columns of the sum of those that are given; torch itself refuses a sum that cannot be
-// made, or one without columns.
+// The columns of the sum of those given; torch rejects invalid sums, or sums without columns.
 void require_gates(const Given& given, std::initializer_list<std::size_t> summands,
                    std::int64_t gates) {
   std::vector<std::int64_t> shape;
@@ -146,7 +145,7 @@ void require_gates(const Given& given, std::initializer_list<std::size_t> summan
     ++count;
   }
   if (shape.size() < 2 || shape[1] == 0 || (count > 1 && !is_sum)) return;
-  // As torch.chunk counts them.
+  // As in torch.chunk.
   const std::int64_t columns = (shape[1] + gates - 1) / gates;
   NPU_REQUIRE(given, (shape[1] + columns - 1) / columns == gates, "the gates must have ", gates,
               " columns per element of the state, got ", c10::IntArrayRef(shape),
@@ -179,7 +178,7 @@ void attention_projection(const Given& given) {
   const at::Tensor qkv = given.tensor(0);
   const at::Tensor bias = given.tensor(1);
   const std::int64_t heads = given.integer(2);
-  if (!qkv.is_nested() && qkv.dim() < 3) return;  // torch refuses
+  if (!qkv.is_nested() && qkv.dim() < 3) return;  // torch rejects it
   NPU_REQUIRE(given, heads > 0, "num_heads must be positive, got ", heads, ". Pass 1 or more.");
   if (!is_computed(qkv)) return;
   NPU_REQUIRE(given, qkv.dim() == 3 && qkv.size(2) > 0,
@@ -206,13 +205,13 @@ void require_groups(const Given& given, std::int64_t block_size, std::int64_t in
 // inp, packed_weights, block_size, in_features, out_features
 void dynamic_int4_product(const Given& given) {
   const at::Tensor input = given.tensor(0);
-  if (input.dim() == 0) return;  // torch refuses
+  if (input.dim() == 0) return;  // torch rejects it
   const std::int64_t in_features = given.integer(3);
   require_groups(given, given.integer(2), in_features, given.integer(4));
   NPU_REQUIRE(given, input.dim() == 2 && input.size(1) == in_features && has_room(input),
               "inp must be contiguous and of shape (rows, ", in_features, "), got ", input.sizes(),
               ". Flatten the batch and call .contiguous().");
-  // What follows the weights are scales, of which torch's kernel counts none.
+  // Scales follow the weights, and torch's kernel does not check their count.
   const std::int64_t row = in_features / 2 + in_features / given.integer(2);
   NPU_REQUIRE(given, given.tensor(1).numel() / given.integer(4) >= row,
               "packed_weights must hold weights and scales of each output (", row, "), got ",

@@ -1,4 +1,4 @@
-// Lists of tensors that a kernel walks together, sizes of nested tensors, and unexpected layouts.
+// Checks of tensor lists, sizes of nested tensors, and unexpected layouts.
 
 #include <initializer_list>
 
@@ -88,7 +88,7 @@ void require_size_matrix(const Given& given, const at::Tensor& sizes, const char
 
 }  // namespace
 
-// self: its copy is made in the same memory layout, which compressed tensors do not have.
+// self: its copy has the same memory layout, which compressed tensors do not have.
 void functional_copy(const Given& given) {
   const at::Tensor self = given.tensor(0);
   NPU_REQUIRE(given, self.unsafeGetTensorImpl()->has_storage(), "self must be strided, got ",
@@ -100,7 +100,7 @@ void nested_from_padded(const Given& given) {
   require_size_matrix(given, given.tensor(1), "cpu_nested_shape_example");
 }
 
-// nested_size: a number stands for no tensors, and torch itself refuses a vector.
+// nested_size: a number has no tensors, and torch rejects a vector itself.
 void nested_sizes(const Given& given) {
   if (given.tensor(0).dim() >= 2) require_size_matrix(given, given.tensor(0), "nested_size");
 }

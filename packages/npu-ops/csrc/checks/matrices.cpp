@@ -1,4 +1,4 @@
-// Fourier transforms, distances and solvers: axes that exist, and matrices that fit.
+// Checks of Fourier transforms, distances and solvers: axes in range, and matching matrices.
 
 #include <algorithm>
 
@@ -44,7 +44,7 @@ void fourier(const Given& given) {
 void distances_backward(const Given& given) {
   const at::Tensor x1 = given.tensor(1);
   const at::Tensor x2 = given.tensor(2);
-  if (!is_single_or_double(x1) || x1.dim() < 2 || x2.dim() < 2) return;  // torch refuses
+  if (!is_single_or_double(x1) || x1.dim() < 2 || x2.dim() < 2) return;  // torch rejects it
   const std::vector<std::int64_t> batch =
       at::infer_size(x1.sizes().slice(0, x1.dim() - 2), x2.sizes().slice(0, x2.dim() - 2));
   const std::int64_t pairs = c10::multiply_integers(batch) * x1.size(-2) * x2.size(-2);
@@ -61,7 +61,7 @@ void distances_backward(const Given& given) {
 // grad, self, p, pdist
 void own_distances_backward(const Given& given) {
   const at::Tensor self = given.tensor(1);
-  if (!is_single_or_double(self) || self.dim() < 2) return;  // torch refuses
+  if (!is_single_or_double(self) || self.dim() < 2) return;  // torch rejects it
   NPU_REQUIRE(given, self.dim() == 2, "self must be a matrix, got ", self.sizes(),
               ". Take its rows one batch at a time.");
   const std::int64_t rows = self.size(0);
@@ -77,7 +77,7 @@ void own_distances_backward(const Given& given) {
 void cholesky_solve(const Given& given) {
   const at::Tensor right = given.tensor(0);
   const at::Tensor factor = given.tensor(1);
-  if (!is_linear_algebra(right) || right.dim() < 2 || factor.dim() < 2) return;  // torch refuses
+  if (!is_linear_algebra(right) || right.dim() < 2 || factor.dim() < 2) return;  // torch rejects it
   NPU_REQUIRE(
       given,
       factor.size(-1) == factor.size(-2) && right.size(-2) == factor.size(-1) &&

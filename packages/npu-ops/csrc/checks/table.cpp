@@ -9,7 +9,7 @@
 namespace npu::ops::checks {
 namespace {
 
-// A name without an overload stands for all of them: `out` forms take the same arguments first.
+// A name without an overload means all overloads: `out` forms have the same first arguments.
 struct Row {
   std::string_view op;
   ArgumentCheck check;

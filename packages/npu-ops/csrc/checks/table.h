@@ -1,5 +1,5 @@
-// Ops whose arguments are checked before their CPU kernel runs: those that torch's kernel
-// trusts. Nothing that a user passes may end the process.
+// Ops with argument checks before their CPU kernel, because torch's kernel does not validate them.
+// User input must not end the process.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ using ArgumentCheck = void (*)(const Given& given);
 // Null for nearly all ops. `op` is a full name ("aten::add.Tensor").
 ArgumentCheck argument_check_of(const std::string& op);
 
-// Ops with a check that torch composes of others without consulting the device, by the name that a
-// registration takes; their check is registered in front of the composition.
+// Composite ops with a check, by the name of the registration; the check is registered before the
+// composition.
 const std::vector<const char*>& checked_compositions();
 
 }  // namespace npu::ops::checks

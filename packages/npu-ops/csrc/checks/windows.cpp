@@ -1,4 +1,4 @@
-// Pooling, convolution and padding: the number of sizes, and windows and planes that fit together.
+// Checks of pooling, convolution and padding: number of sizes, and matching windows and planes.
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ void fractional_max_pool_backward(const Given& given) {
   NPU_REQUIRE(given, output_size.size() >= kAxes, "output_size must have ", kAxes,
               " elements, got ", c10::IntArrayRef(output_size), ". Pass one for each axis.");
   if (!is_single_or_double(input)) return;
-  // torch refuses gradients of fewer dims
+  // torch rejects gradients of fewer dims
   if (gradient.dim() < kAxes + 1 + (input.dim() == kAxes + 2)) return;
   NPU_REQUIRE(given, input.dim() <= kAxes + 2, "the input must have ", kAxes + 1, " or ", kAxes + 2,
               " dims, got ", input.sizes(), ". Flatten the batch.");
@@ -126,7 +126,7 @@ template <int kAxes>
 void reflection_pad_backward(const Given& given) {
   const at::Tensor input = given.tensor(1);
   if (input.dim() <= kAxes) {
-    if (kAxes == 3) return;  // torch refuses
+    if (kAxes == 3) return;  // torch rejects it
     NPU_REQUIRE_INDEX(given, false, "the input must have ", kAxes + 1, " dims or more, got ",
                       input.sizes(), ". Add the planes.");
   }
@@ -142,7 +142,7 @@ void reflection_pad_backward(const Given& given) {
 
 template <int kAxes>
 void replication_pad_backward(const Given& given) {
-  if (given.tensor(1).dim() <= kAxes) return;  // torch refuses
+  if (given.tensor(1).dim() <= kAxes) return;  // torch rejects it
   check_padding_backward<kAxes>(given);
 }
 

@@ -1,5 +1,5 @@
-// The ops of torch.ops.npu under torch.autocast: each is cast as torch casts what it stands for,
-// on npu as on the CPU. torch's own ops are in csrc/autocast.cpp.
+// Autocast rules of torch.ops.npu, equal to those of the torch ops they replace. Torch's own ops
+// are in csrc/autocast.cpp.
 
 #include "autocast.h"
 
@@ -12,21 +12,21 @@
 namespace npu::ops::fused {
 namespace {
 
-// To which dtype an op's arguments are cast.
+// The dtype to cast an op's arguments to.
 enum class Rule {
-  kLower,    // autocast's own
+  kLower,    // autocast's dtype
   kFloat32,  // sums of squares
-  kWidest,   // that of the widest of them, as `a * b` promotes
-  kCache,    // the cache's, which is written in place; the result is autocast's own
+  kWidest,   // the widest argument's dtype, as in `a * b`
+  kCache,    // the dtype of the cache, which is written in place; the result has autocast's dtype
 };
 
 struct Row {
   const char* op;
   Rule rule;
-  std::vector<std::size_t> arguments;  // positions of those that are cast
+  std::vector<std::size_t> arguments;  // positions of the arguments to cast
 };
 
-// Scales, zero points and statistics stay as they are: the kernels take them in float32.
+// Scales, zero points and statistics are not cast: the kernels take them in float32.
 const std::vector<Row>& rows() {
   static const auto* instance = new std::vector<Row>{
       {"linear_relu", Rule::kLower, {0, 1, 2}},

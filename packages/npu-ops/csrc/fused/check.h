@@ -1,6 +1,5 @@
-// Argument checks of fused ops: the words for shapes and dtypes, and checks that
-// several ops share. What an op asks of its arguments stands in the op's file; its kernel and its
-// fake call the same function, so both say the same.
+// Argument checks of fused ops: text of shapes and dtypes, and shared checks. An op's file has its
+// requirements; its kernel and its fake call the same function, so both report the same errors.
 #pragma once
 
 #include <sstream>
@@ -23,7 +22,7 @@ inline std::string shape_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-// "torch.float32"; "None" for what Python gave as None.
+// "torch.float32"; "None" for None.
 inline std::string dtype_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "None";
   return "torch." + std::string(c10::getDtypeNames(tensor.scalar_type()).first);

@@ -1,5 +1,5 @@
-// relu(batch_norm(convolution(x))) with gathered statistics: the norm is folded into weight and
-// bias, which are small beside what a convolution reads, so the result is written once.
+// relu(batch_norm(convolution(x))) with running statistics: the norm is folded into weight and
+// bias, which are small compared with the input, so the result is written once.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/convolution.h>

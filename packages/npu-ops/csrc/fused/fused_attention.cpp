@@ -1,6 +1,6 @@
 // softmax(scale * q k^T + mask) v for grouped heads, causal, in a sliding window, over a cache that
-// is written in place. The body is torch's flash kernel: heads of a group share their keys by
-// strides of 0, and a window cuts the keys that no query of a block sees.
+// is updated in place. It uses torch's flash kernel: heads of a group share keys by strides of 0,
+// and a window removes keys that no query of a block sees.
 
 #include <algorithm>
 #include <cmath>
@@ -137,7 +137,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   const std::int64_t batch = query.size(0), heads = query.size(1), shared = key.size(1);
   const std::int64_t length = query.size(2), size = query.size(3), keys = key.size(2);
   if (query.numel() == 0) return at::empty(query.sizes(), query.options());
-  // Without any key there is nothing to sum: as torch does, the result is 0.
+  // Without keys the result is 0, as in torch.
   if (keys == 0) return at::zeros(query.sizes(), query.options());
   const double scale = given_scale.value_or(1.0 / std::sqrt(static_cast<double>(size)));
   const std::int64_t items = batch * shared, group = heads / shared;
@@ -223,8 +223,7 @@ at::Tensor fused_attention_cache_autograd(c10::DispatchKeySet keys, const at::Te
                                value_cache, std::move(position), window, scale);
 }
 
-// Who watches a cache's version (a compiled graph with frozen buffers) must see that it was
-// written.
+// Bump the cache's version, for observers such as a compiled graph with frozen buffers.
 at::Tensor fused_attention_cache_versions(c10::DispatchKeySet keys, const at::Tensor& query,
                                           const at::Tensor& key, const at::Tensor& value,
                                           at::Tensor& key_cache, at::Tensor& value_cache,

@@ -1,5 +1,5 @@
-// Argument checks of linear_relu, linear_gelu and quantized_linear, and the product that
-// the first two share.
+// Argument checks of linear_relu, linear_gelu and quantized_linear, and the product shared by the
+// first two.
 #pragma once
 
 #include <ATen/ops/empty.h>

@@ -1,4 +1,5 @@
-// gelu(x @ weight.T + bias): torch's product, and the activation in place while the result is warm.
+// gelu(x @ weight.T + bias): torch's product, then the activation in place while the result is in
+// cache.
 
 #include <ATen/ops/gelu.h>
 

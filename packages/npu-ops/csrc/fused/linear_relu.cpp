@@ -1,4 +1,5 @@
-// relu(x @ weight.T + bias): torch's product, and the activation in place while the result is warm.
+// relu(x @ weight.T + bias): torch's product, then the activation in place while the result is in
+// cache.
 
 #include <ATen/ops/relu.h>
 

@@ -1,4 +1,4 @@
-// Kernels and fakes of the ops in torch.ops.npu, by the file that holds them. Registered in
+// Kernels and fakes of the ops in torch.ops.npu, by file. Registered in
 // csrc/fused/registrations.cpp; schemas, formulas and gradients are in src/npu_ops/fused.
 #pragma once
 

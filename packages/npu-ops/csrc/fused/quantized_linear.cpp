@@ -1,5 +1,5 @@
-// x @ dequantized(weight).T + bias. A few rows read the integers once and widen them in registers;
-// many rows pay for a product, so the weight is dequantized for torch's.
+// x @ dequantized(weight).T + bias. For few rows, the integers are read once and widened in
+// registers; for many rows, the weight is dequantized for torch's product.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bitwise_and.h>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kQuantizedLinear = "quantized_linear";
 
-// From this many rows on the dequantized product wins (benchmarks/fused.py --rows): early where the
-// processor multiplies the type itself, which is bfloat16.
+// Minimum rows for the dequantized product (benchmarks/fused.py --rows): low if the processor
+// multiplies the type itself, such as bfloat16.
 std::int64_t many_rows(at::ScalarType type, WeightKind kind) {
   if (type != at::kBFloat16) return 14;
   return kind == WeightKind::kUint4 ? 5 : 3;
@@ -73,7 +73,7 @@ WeightKind kind_of(const at::Tensor& weight, std::int64_t bits) {
   return weight.scalar_type() == at::kChar ? WeightKind::kInt8 : WeightKind::kUint8;
 }
 
-// Without zero points the middle of the range stands for 0.
+// The default zero point is the middle of the range.
 float default_zero(WeightKind kind) {
   switch (kind) {
     case WeightKind::kInt8:
@@ -111,7 +111,7 @@ at::Tensor of_few_rows(const at::Tensor& x, const Weight& weight, const Optional
   return y.to(x.scalar_type());
 }
 
-// float64 is for checks of gradients: plain ops, with the scale as it was given.
+// float64 is for gradient checks: plain ops, with the given scale.
 at::Tensor of_doubles(const at::Tensor& x, const Weight& weight, const at::Tensor& scale,
                       const OptionalTensor& bias) {
   at::Tensor values = weight.integers;

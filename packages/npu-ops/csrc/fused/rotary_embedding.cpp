@@ -1,4 +1,4 @@
-// Rotates pairs of features by an angle per position. Heads are taken as they lie; the result is
+// Rotates pairs of features by an angle per position. Heads are read in place; the result is
 // contiguous. The loop is in vector/rotary_embedding.cpp.
 
 #include <ATen/ops/empty.h>

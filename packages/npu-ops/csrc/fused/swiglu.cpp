@@ -1,4 +1,4 @@
-// silu(gate) * up. Two halves of one product are taken as they lie, without a copy. The loop is in
+// silu(gate) * up. Two halves of one product are read in place, without a copy. The loop is in
 // vector/swiglu.cpp.
 
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@ void check_swiglu(const at::Tensor& gate, const at::Tensor& up) {
                     ", up ", shape_of(up), ". Expand one with .expand_as(). [op-shape]");
 }
 
-// Distance between rows of the last axis where all leading axes fold into one, or -1.
+// Distance between rows of the last axis if all leading axes fold into one, or -1.
 std::int64_t row_stride(const at::Tensor& x) {
   if (x.dim() == 0) return 1;
   if (x.stride(-1) != 1 && x.size(-1) != 1) return -1;

@@ -1,5 +1,5 @@
-// Hot kernels that move or set bytes: filling, joining, and one element as a number. Copies are in
-// copies.cpp, which first asks here whether a shortcut will do.
+// Hot kernels that move or set bytes: fill, cat, and one element as a number. Copies are in
+// copies.cpp, which first tries a shortcut here.
 
 #include <cstring>
 
@@ -25,7 +25,7 @@ namespace aten = at::_ops;
 // Below this, starting threads costs more than they save.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 
-// True for memory that one may copy from and to by address.
+// True for memory that can be copied by address.
 bool is_plain(const Tensor& tensor) {
   if (is_npu(tensor)) return is_common(tensor);
   constexpr c10::DispatchKeySet kOdd(

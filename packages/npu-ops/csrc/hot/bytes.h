@@ -8,9 +8,8 @@
 
 namespace npu::ops::hot {
 
-// Copies a small contiguous tensor to another of its shape and dtype, between npu and cpu in either
-// direction or within one of them. False when the pair needs more than that; nothing is copied
-// then.
+// Copies a small contiguous tensor to another of its shape and dtype, between npu and cpu or within
+// one. Returns false without copying if the pair is not that simple.
 bool copy_plainly(const at::Tensor& source, const at::Tensor& destination);
 
 // The element of a common tensor that has one.

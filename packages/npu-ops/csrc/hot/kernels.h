@@ -1,5 +1,5 @@
-// The table of hot kernels: ops whose cost on small tensors is that of the call, which therefore
-// run without boxing and without aliases. registrations.cpp registers them.
+// The table of hot kernels: ops whose cost on small tensors is call overhead, so they run without
+// boxing and aliases. registrations.cpp registers them.
 #pragma once
 
 #include <vector>
@@ -13,13 +13,13 @@ struct HotKernel {
   torch::CppFunction (*make)();
 };
 
-// Pointwise ops: one input dtype, memory of npu, anything else to the boxed path.
+// Pointwise ops: one input dtype, npu memory; other calls take the boxed path.
 std::vector<HotKernel> pointwise_kernels();
 
-// Filling and joining.
+// Fill and cat.
 std::vector<HotKernel> byte_kernels();
 
-// Points torch's own kernels for npu to the CPU's, which the pointwise classes then call.
+// Redirects torch's own npu kernels to the CPU's, which the pointwise classes then call.
 void register_stubs();
 
 }  // namespace npu::ops::hot

@@ -1,4 +1,4 @@
-// Numbers beside tensors, and the boxed path's kernels.
+// Numbers next to tensors, and kernels of the boxed path.
 
 #include "hot/operands.h"
 
@@ -12,8 +12,8 @@
 namespace npu::ops::hot {
 namespace {
 
-// The dtypes in which a number is the same to a kernel before and after rounding. Kernels for the
-// reduced ones compute with the number as it was given.
+// Dtypes in which a kernel gets the same number before and after rounding. Kernels of reduced
+// dtypes compute with the unrounded number.
 enum Room : std::size_t { kFloat, kDouble, kLong, kRooms };
 
 std::optional<Room> room_of(c10::ScalarType dtype) {
@@ -29,7 +29,7 @@ std::optional<Room> room_of(c10::ScalarType dtype) {
   }
 }
 
-// The tensor is kept for the next call; a call that needs a second one meanwhile gets a new one.
+// The tensor is kept for the next call; a nested call gets a new one.
 template <typename Value>
 at::Tensor number_in(Room place, c10::ScalarType dtype, Value value) {
   static thread_local std::array<at::Tensor, kRooms> kept;

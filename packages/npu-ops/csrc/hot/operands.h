@@ -1,5 +1,5 @@
-// Calls that the hot kernels serve, and the state that they need around an op: tensors of the
-// common kind, host windows, numbers in the tensors' dtype.
+// Calls supported by the hot kernels, and their state around an op: common tensors, host windows,
+// numbers in the tensors' dtype.
 //
 // The ops are in pointwise.cpp and bytes.cpp. Every other call takes the boxed path (fallback.h).
 #pragma once
@@ -26,15 +26,15 @@
 
 namespace npu::ops::hot {
 
-// The keys that a tensor of the common kind may carry: strided, on npu, with or without autograd.
+// The keys of a common tensor: strided, on npu, with or without autograd.
 inline constexpr c10::DispatchKeySet kCommonKeys =
     c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
                          c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastPrivateUse1,
                          c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}) |
     c10::DispatchKeySet(c10::BackendComponent::PrivateUse1Bit);
 
-// True for a strided npu tensor over a block of the pool that shares its memory with no copy:
-// neither conjugate nor negative, copy-on-write, freed, or memory from elsewhere.
+// True for a strided npu tensor over a block of the pool with unshared memory: not conjugate,
+// negative, copy-on-write, freed, or memory from elsewhere.
 inline bool is_common(const at::Tensor& tensor) {
   static const c10::DeleterFnPtr deleter = device_allocator()->raw_deleter();
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -48,14 +48,14 @@ inline bool is_common(const at::Tensor& tensor) {
   return memory.get() != nullptr && memory.get_deleter() == deleter;
 }
 
-// Goes over a call's arguments and says whether the hot kernels can serve it. They must live on one
-// device; CPU tensors that stand for a Python number may stand beside them where `allows_numbers`.
+// Checks whether the hot kernels support a call's arguments. They must be on one device; CPU
+// tensors that wrap a Python number are accepted if `allows_numbers`.
 class Inspection {
  public:
   explicit Inspection(bool allows_numbers) : allows_numbers_(allows_numbers) {}
 
   template <typename Argument>
-  void see(const Argument&) {}  // no tensor
+  void see(const Argument&) {}  // not a tensor
 
   void see(const at::Tensor& tensor) {
     if (is_common(tensor)) {
@@ -80,8 +80,8 @@ class Inspection {
   c10::ScalarType dtype_ = c10::ScalarType::Undefined;
 };
 
-// Host windows on tensors for as long as a kernel runs. Empty while nothing is pending on the
-// device and its driver protects nothing.
+// Host windows on tensors while a kernel runs. Empty if the device has no pending work and its
+// driver does not protect memory.
 class Windows {
  public:
   Windows() = default;
@@ -102,12 +102,12 @@ class Windows {
   c10::SmallVector<void*, 4> opened_;
 };
 
-// A zero-dim CPU tensor with `number` as `dtype`, or in its own dtype where `dtype` cannot
-// hold it. The same for a tensor that stands for a number; an npu tensor comes back as it is.
+// A zero-dim CPU tensor with `number` as `dtype`, or in its own dtype if `dtype` cannot represent
+// it. Also for a tensor that wraps a number; an npu tensor is returned unchanged.
 at::Tensor number_as(const at::Scalar& number, c10::ScalarType dtype);
 at::Tensor number_as(const at::Tensor& tensor, c10::ScalarType dtype);
 
-// Runs `kernel` and tells listeners that want kernels.
+// Runs `kernel` and emits an event if a listener wants kernels.
 template <typename HostCode>
 void run_observed(const char* name, const HostCode& kernel) {
   const bool is_observed = observe::are_kernels_wanted();
@@ -124,14 +124,13 @@ void run_in_windows(const char* name, const HostCode& kernel, const Tensors&... 
   run_observed(name, kernel);
 }
 
-// The device to make current while a result is allocated; none when it is already.
+// The device to make current while a result is allocated; none if it is current.
 inline std::optional<c10::Device> to_switch_to(c10::DeviceIndex index) {
   if (C10_LIKELY(index == current_device())) return std::nullopt;
   return c10::Device(c10::DeviceType::PrivateUse1, index);
 }
 
-// What precedes every op that runs on the host: raises in a forked child, and while a graph is
-// captured.
+// Checks before every op on the host: raises in a forked child, and during graph capture.
 inline void check_call(const char* name) {
   check_process();
   keep_backward_here();
@@ -154,7 +153,7 @@ OpPlan& plan_of() {
   return plan;
 }
 
-// Whether settings send the op's calls to the boxed path: a program may serve them, or the host
+// Whether settings send the op's calls to the boxed path: a program may run them, or the host
 // kernel must.
 template <typename Op>
 bool is_boxed() {

@@ -1,4 +1,4 @@
-// The table of pointwise ops, each with torch's class for it and the few that have none there.
+// The table of pointwise ops, each with its torch class, and the few ops without one.
 
 #include <array>
 
@@ -89,7 +89,7 @@ using at::Tensor;
 namespace aten = at::_ops;
 namespace native = at::native;
 
-// relu is clamp_min(0) on the CPU too. A bool has no relu, and the boxed path says so.
+// relu is clamp_min(0) on the CPU too. The boxed path rejects bool.
 struct Relu : native::structured_clamp_min_out {
   void meta(const Tensor& self) {
     if (self.scalar_type() == c10::ScalarType::Bool) throw Unfit();
@@ -106,7 +106,7 @@ struct Abs : at::TensorIteratorBase {
   void impl(const Tensor&, const Tensor&) { native::abs_stub(c10::DeviceType::CPU, *this); }
 };
 
-// `where` has no class in torch, and its inner kernel wants the final kind of iterator.
+// `where` has no class in torch, and its inner kernel requires the final kind of iterator.
 Tensor where(c10::DispatchKeySet keys, const Tensor& condition, const Tensor& self,
              const Tensor& other) {
   Inspection inspection(/*allows_numbers=*/true);
@@ -140,7 +140,7 @@ Tensor where(c10::DispatchKeySet keys, const Tensor& condition, const Tensor& se
   return iterator.output();
 }
 
-// A comparison with a number is one with a tensor that holds it.
+// A comparison with a number is a comparison with a tensor that holds it.
 template <typename Comparison>
 struct WithNumber : Comparison {
   void meta(const Tensor& self, const at::Scalar& other) {

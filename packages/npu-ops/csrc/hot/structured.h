@@ -1,6 +1,6 @@
-// An op of torch's that computes through a TensorIterator, run on npu memory: fresh result,
-// in-place or `out=`. torch's class says what the result looks like (meta) and computes it (impl);
-// this file has the memory and what surrounds a host kernel.
+// Runs a torch op with a TensorIterator on npu memory: new result, in-place or `out=`. Torch's
+// class determines the result's metadata (meta) and computes it (impl); this file provides the
+// memory and the code around a host kernel.
 #pragma once
 
 #include <type_traits>
@@ -13,8 +13,8 @@
 
 namespace npu::ops::hot {
 
-// Thrown out of meta when a call turns out not to suit the hot kernels: torch's classes have
-// no other way to stop. Rare, such as an `out` that must be resized.
+// Thrown from meta if the hot kernels do not support a call: torch's classes have no other way to
+// stop. Rare, for example an `out` that must be resized.
 struct Unfit {};
 
 // A fresh tensor for `sizes`, on the current device.
@@ -29,7 +29,7 @@ inline at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides,
   return at::detail::empty_strided_generic(sizes, strides, device_allocator(), key, dtype);
 }
 
-// torch's class with one output, which is made here.
+// Torch's class with one output, allocated here.
 template <typename Structured>
 class Fresh final : public Structured {
  public:
@@ -49,7 +49,7 @@ class Fresh final : public Structured {
   at::Tensor output;
 };
 
-// torch's class with an output of the caller's, which must be right as it is.
+// Torch's class with the caller's output, which must have the right size.
 template <typename Structured>
 class Given final : public Structured {
  public:
@@ -69,8 +69,8 @@ class Given final : public Structured {
   const at::Tensor& output;
 };
 
-// torch's CPU kernels read every input as the common dtype, and on a device other than the CPU the
-// iterator leaves the conversion to the kernel. Comparisons write bools.
+// Torch's CPU kernels read every input as the common dtype; on other devices the iterator leaves
+// the conversion to the kernel. Comparisons write bools.
 inline bool is_uniform(const at::TensorIteratorBase& iterator) {
   const c10::ScalarType common = iterator.common_dtype();
   for (int i = iterator.noutputs(); i < iterator.ntensors(); ++i) {
@@ -79,7 +79,7 @@ inline bool is_uniform(const at::TensorIteratorBase& iterator) {
   return iterator.dtype(0) == common || iterator.dtype(0) == c10::ScalarType::Bool;
 }
 
-// An argument as torch's classes take it.
+// An argument in the form of torch's classes.
 template <typename Argument>
 const Argument& as_meta(const Argument& argument, c10::ScalarType) {
   return argument;
@@ -91,8 +91,8 @@ inline at::OptionalScalarRef as_meta(const std::optional<at::Scalar>& argument, 
   return argument ? at::OptionalScalarRef(&*argument) : at::OptionalScalarRef();
 }
 
-// Runs the op that was prepared by meta. The windows are on what the iterator reads and writes: an
-// argument may have been cast on the way.
+// Runs the op prepared by meta. The windows cover the iterator's operands: an argument may have
+// been cast before.
 template <typename Prepared, typename... Arguments>
 void compute(Prepared& op, const char* name, const Arguments&... arguments) {
   Windows windows;
@@ -134,7 +134,7 @@ struct Kernel<Op, Structured, numbers, at::Tensor(Arguments...)> {
   }
 };
 
-// Of the two kinds that write into an argument, in-place ops have it first.
+// In-place ops have the written argument first.
 template <typename Op, typename Structured, Numbers numbers, typename... Arguments>
 struct Kernel<Op, Structured, numbers, at::Tensor&(Arguments...)> {
   static at::Tensor& call(c10::DispatchKeySet keys, Arguments... arguments) {

@@ -1,4 +1,4 @@
-// torch's classes look their inner kernel up by device; for npu it is the CPU's, on the same bytes.
+// Torch's classes look up their inner kernel by device; npu uses the CPU's, on the same bytes.
 
 #include <ATen/native/Activation.h>
 #include <ATen/native/BinaryOps.h>

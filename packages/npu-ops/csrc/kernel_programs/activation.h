@@ -1,4 +1,4 @@
-// The functions between linear layers.
+// Activation functions between linear layers.
 #pragma once
 
 namespace npu::ops::kernel_programs {

@@ -1,4 +1,4 @@
-// Activations of vectors of the instruction set that a file is compiled for.
+// Activations of vectors, in the file's instruction set.
 #pragma once
 
 #include "kernel_programs/activation.h"

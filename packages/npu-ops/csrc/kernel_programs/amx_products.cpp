@@ -1,4 +1,4 @@
-// Compiled for AVX512, of which a processor with AMX has all that is used here.
+// Compiled for AVX512: a processor with AMX supports all instructions used here.
 #include "kernel_programs/amx_products.h"
 
 #include <immintrin.h>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kRowsOfRegister = 16, kBytesOfRow = 64;
 constexpr int kSumsOfRegister = kRowsOfRegister * kBlockOutputs;
 
-// What the instruction that sets the registers' shapes reads.
+// Operand of the instruction that sets the tile shapes.
 struct alignas(64) Shapes {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -22,7 +22,8 @@ struct alignas(64) Shapes {
 };
 static_assert(sizeof(Shapes) == 64);
 
-// Registers: 0 to 3 are sums, those of a block side by side; 4 and 5 rows; 6 and 7 weights.
+// Tile registers: 0 to 3 are sums, those of a block next to each other; 4 and 5 rows; 6 and 7
+// weights.
 void begin(int rows) {
   Shapes shapes;
   const auto set = [&](int number, int count) {

@@ -7,11 +7,11 @@
 
 namespace npu::ops::kernel_programs {
 
-inline constexpr int kAmxBlocks = 2;  // of 16 outputs each, which share the rows' inputs
-inline constexpr int kAmxRows = 32;   // of which each of two registers holds 16
+inline constexpr int kAmxBlocks = 2;  // of 16 outputs each, with the same inputs
+inline constexpr int kAmxRows = 32;   // 16 per register, in two registers
 
 struct AmxProducts {
-  // Readies the calling thread's registers for 1 to kAmxRows rows; `end` gives them back.
+  // Configures the calling thread's tile registers for 1 to kAmxRows rows; `end` releases them.
   void (*begin)(int rows);
   void (*end)();
   // The sums of a slab for `blocks` blocks, `block_bytes` apart: (kAmxBlocks, kAmxRows, 16),
@@ -21,14 +21,14 @@ struct AmxProducts {
                const std::int8_t* x, std::size_t stride, int rows, std::int32_t* sums);
 };
 
-// Those of this processor; null if it has none, if the system withholds them, or if they were wrong
-// when they were first asked to multiply something.
+// This processor's functions; null if it has no AMX, if the system denies it, or if a first test
+// product was wrong.
 const AmxProducts* amx_products();
 
-// The products themselves, which only a processor that has them can run.
+// The products, which require AMX.
 extern const AmxProducts kAmxProducts;
 
-// Whether they multiply as plain C++ does.
+// Whether they agree with plain C++.
 bool are_right(const AmxProducts& products);
 
 }  // namespace npu::ops::kernel_programs

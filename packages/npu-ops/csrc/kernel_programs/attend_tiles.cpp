@@ -1,4 +1,4 @@
-// Attention of a step: rows of one sequence that follow each other attend together, as a tile.
+// Attention of a step: consecutive rows of a sequence attend together, as a tile.
 #include <algorithm>
 #include <vector>
 
@@ -149,8 +149,8 @@ void Program::plan_attention(Step& step, int stage, int workers) const {
   if (pairs >= kTasksPerWorker * workers || most_pieces <= 2) {
     return add(Phase::Kind::heads, pairs, pairs, true);
   }
-  // Few rows with much to look at: pieces are work of their own, and are merged in their order, as
-  // those of heads are, so that the sums are the same.
+  // Few rows with long contexts: pieces are separate work items, and are merged in order, like
+  // those of heads, so that the sums are the same.
   phase.most_pieces = static_cast<int>(most_pieces);
   phase.together = static_cast<int>(std::clamp<std::int64_t>(
       pairs * most_pieces / (kMostTasksPerWorker * workers), 1, kMostTogether));

@@ -1,4 +1,4 @@
-// Attention of some queries to a piece of a cache, and of pieces to one result.
+// Attention of queries to a piece of a cache, and the merge of pieces.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,16 @@ namespace npu::ops::kernel_programs::NPU_SET {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a query of a piece looks at, and how its scores are changed.
+// Visible slots and score modifications of a query.
 struct ScoreMask {
   float slope, soft_cap;
-  std::int64_t piece_start, slot;  // of the piece, and the query's own
+  std::int64_t piece_start, slot;  // of the piece, and the query's position
   int first, last;                 // of the piece's slots
 
   bool is_plain() const { return soft_cap == 0 && slope == 0 && first == 0 && last == kPieceSlots; }
 };
 
-// Caps and shifts the scores of one query, and makes those -infinity where it may not look.
+// Caps and shifts the scores of one query, and masks them with -infinity.
 inline void mask(float* scores, const ScoreMask& score_mask) {
   Floats places;
   for (int i = 0; i < kLanes; ++i)
@@ -45,7 +45,7 @@ inline void mask(float* scores, const ScoreMask& score_mask) {
 }
 
 // Turns the scores of queries into exponentials in place, 0 for -infinity. First all maxima, then
-// all exponentials: what one query's wait for, others' fill.
+// all exponentials, to overlap latencies of different queries.
 inline void softmax(float* scores, int count, const PartialSums& out) {
   for (int q = 0; q < count; ++q) {
     Floats most = all(-kInfinity);
@@ -67,7 +67,7 @@ inline void softmax(float* scores, int count, const PartialSums& out) {
   }
 }
 
-// Writes the queries to `scratch` as `attend` multiplies them.
+// Writes the queries to `scratch` in the layout of `attend`.
 template <typename T>
 void ready_as(const LayerCache& cache, const Queries& queries, float scale, float* scratch) {
   const int size = cache.key_size;
@@ -155,14 +155,14 @@ inline float one_exponential(float x) {
   return exponential(all(x))[0];
 }
 
-// Queries' numbers are computed side by side: one exponential takes as long as a vector of them.
+// Queries' numbers are computed in vectors: one exponential takes as long as a vector of them.
 inline void merge(const PartialSums& total, const PartialSums& piece, int queries, int padded) {
   for (int first = 0; first < queries; first += kLanes) {
     const int count = std::min(kLanes, queries - first);
     const Floats before = load_some(total.largest + first, count);
     const Floats now = load_some(piece.largest + first, count);
     const Floats top = largest(before, now);
-    const Floats shift = top == -kInfinity ? all(0) : top;  // neither sees anything
+    const Floats shift = top == -kInfinity ? all(0) : top;  // neither has a visible slot
     const Floats old_share = exponential(before - shift), new_share = exponential(now - shift);
     store_some(total.largest + first, top, count);
     store_some(total.sums + first,

@@ -1,11 +1,11 @@
-// Products of queries with a head's keys, and sums of its values weighted for queries, in the
-// instruction set that a file is compiled for.
+// Products of queries with a head's keys, and weighted sums of its values, in the file's
+// instruction set.
 //
-// Each sum runs over channels or slots in order, so that it is the same however many queries and
-// blocks a tile has. All loops over sums are unrolled, the last ones too: else GCC 12 keeps the
-// sums in memory, which takes 2.5 times as long. Where the processor multiplies pairs of bfloat16,
-// a bfloat16 cache is multiplied so: queries and weights are rounded to bfloat16, products are
-// summed in float32.
+// Each sum runs over channels or slots in order, so that it does not depend on the size of a tile.
+// All loops over sums are unrolled, including the remainders: otherwise GCC 12 keeps the sums in
+// memory, which takes 2.5 times as long. If the processor multiplies pairs of bfloat16, it does so
+// for a bfloat16 cache: queries and weights are rounded to bfloat16, products are summed in
+// float32.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ namespace npu::ops::kernel_programs::NPU_SET {
 
 inline constexpr int kVectorsOfBlock = kBlockSlots / kLanes;
 
-// How many queries, blocks of keys and vectors of values are multiplied at once: as many as leave
-// their sums in registers.
+// Numbers of queries, blocks of keys and vectors of values per tile: the largest whose sums fit in
+// registers.
 struct TileSize {
   int queries, blocks, widths;
 };
@@ -43,7 +43,7 @@ inline constexpr std::array kTileSizes{TileSize{6, 1, 2}, TileSize{3, 2, 4}, Til
 inline constexpr std::array kTileSizes{TileSize{3, 1, 2}, TileSize{2, 1, 4}, TileSize{1, 2, 4}};
 #endif
 
-// Calls body with a tile's size, as a constant, and its first query, until all have had their turn.
+// Calls body with a tile's size, as a constant, and its first query, for all queries.
 template <typename Body>
 void for_tiles(int queries, const Body& body) {
   int done = 0;
@@ -58,14 +58,14 @@ void for_tiles(int queries, const Body& body) {
 
 #if defined(__AVX512BF16__)
 
-// Two neighbouring numbers of a row as bfloat16, the first in the lower half.
+// Two adjacent numbers of a row as bfloat16, the first in the lower half.
 using Pair = std::uint32_t;
 
 inline __m512bh as_pairs(__m512i bits) {
   return std::bit_cast<__m512bh>(bits);
 }
 
-// Rounds a row to pairs; they may take the place of its floats. An odd last one is paired with 0.
+// Rounds a row to pairs, possibly in place. An odd last number is paired with 0.
 inline void round_to_pairs(const float* from, int count, Pair* to) {
   for (int i = 0; i < count; i += kLanes) {
     const int here = std::min(kLanes, count - i);
@@ -76,7 +76,7 @@ inline void round_to_pairs(const float* from, int count, Pair* to) {
   }
 }
 
-// The places of two rows of 16, one after the other, by turns.
+// Interleaves two rows of 16.
 inline __m512i by_turns(int second_row) {
   alignas(64) std::uint16_t places[32];
   for (int i = 0; i < 16; ++i) {
@@ -129,7 +129,7 @@ void multiply_keys(const std::uint16_t* const* keys, const Pair* queries, int si
 }
 
 // Sums of W vectors of values, weighted for R queries by pairs, from slot `first` to `last` of a
-// piece. Slots beside these are 0, whatever is in them.
+// piece. Other slots count as 0, whatever their contents.
 template <int R, int W>
 void multiply_values(const Head<std::uint16_t>* heads, int padded, int first, int last,
                      const Pair* shares, float* out) {
@@ -166,8 +166,8 @@ void multiply_values(const Head<std::uint16_t>* heads, int padded, int first, in
 
 #endif
 
-// Rows of queries or weights as a cache of T is multiplied by them: floats, or pairs in their
-// places, of which a row has the first half.
+// Rows of queries or weights in the format for a cache of T: floats, or pairs in the first half of
+// each row.
 template <typename T>
 auto factors_in(float* rows) {
 #if defined(__AVX512BF16__)
@@ -180,7 +180,7 @@ auto factors_in(float* rows) {
 #endif
 }
 
-// Makes them of floats (count, width).
+// Creates them from floats (count, width).
 template <typename T>
 auto as_factors(float* rows, int count, int width) {
   const auto factors = factors_in<T>(rows);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostInputs = 256, kMostGroups = 16;  // of a record
 
-// A record's part of one output, as a file has it.
+// A record's part of one output, in the file's format.
 struct Values {
   std::uint8_t levels[kMostInputs];
   std::uint16_t halves[kMostGroups], minimum_halves[kMostGroups];
@@ -68,7 +68,7 @@ void six_bits(const std::uint8_t* from, Values& to) {
   }
 }
 
-// One block of a file, which is number `place` of its record.
+// Block number `place` of a record in a file.
 template <Kind kKind>
 void decode(const std::uint8_t* from, int place, Values& to) {
   constexpr int kSign = 0x8000;
@@ -145,7 +145,7 @@ bool is_finite(std::uint16_t half) {
   return (half & 0x7C00) != 0x7C00;
 }
 
-// Beyond it the greatest of E2M1's values is infinite.
+// The maximum of E2M1 would be infinite beyond it.
 constexpr int kMostExponent = 252;
 
 template <Kind kKind>
@@ -166,7 +166,7 @@ bool are_finite(const Values& values, int blocks) {
   return result;
 }
 
-// Some bits of a vector of levels, to where its plane has them.
+// Moves some bits of a vector of levels to their plane.
 void write_bits(const std::uint32_t* levels, int bits, int from, int number, std::uint8_t* plane) {
   const int vectors = 2 * bits, shift = bits * (number / vectors);
   const std::uint32_t mask = 0x01010101U * ((1U << bits) - 1);

@@ -41,7 +41,7 @@ enum class Kind {
   iq4_nl,
   iq4_xs,
   mxfp4,
-  mixed,  // parts of several of these
+  mixed,  // parts with several of these
 };
 
 constexpr bool is_of_blocks(Kind kind) {
@@ -65,7 +65,7 @@ struct BlockForm {
   int zero;                     // of levels; of a table's entries kTableZero
   ScaleForm scale;
   bool has_minimum;
-  Table table;  // which value a level stands for; none: its own
+  Table table;  // values of levels in a table; none: the level itself
 
   constexpr int groups() const { return kSlabInputs / group; }
   constexpr bool has_header() const {
@@ -89,7 +89,7 @@ struct BlockForm {
   }
 };
 
-// What a table's entries are stored with, as levels are unsigned.
+// Offset of a table's entries, as levels are unsigned.
 inline constexpr int kTableZero = 128;
 inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                1,    13,   25,  38,  53,  69,  89,  113};
@@ -100,7 +100,7 @@ constexpr const std::int8_t* values_of(Table table) {
   return table == Table::iq4 ? kIq4Values : table == Table::e2m1 ? kE2m1Values : nullptr;
 }
 
-// Undefined for kinds that are not of blocks.
+// Undefined for other kinds.
 constexpr BlockForm form_of(Kind kind) {
   using enum ScaleForm;
   switch (kind) {

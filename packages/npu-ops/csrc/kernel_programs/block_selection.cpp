@@ -1,8 +1,8 @@
-// Sparse attention of a decode: each key head of a long sequence attends to the blocks of keys
-// whose scores can be the highest, after Quest (arXiv 2406.10774).
+// Sparse attention of a decode step: each key head of a long sequence attends to the blocks with
+// the highest score bounds, after Quest (arXiv 2406.10774).
 //
-// The blocks chosen look like a shorter sequence to the kernels. The first and the two newest are
-// always among them: the newest is not full, so it has no bounds yet.
+// The selected blocks form a shorter sequence for the kernels. They always include the first and
+// the two newest: the newest is not full, so it has no bounds yet.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Writes which `count` of the candidates rank highest, in their order; equal ones: the newest.
+// Writes the `count` highest-ranked candidates, in order; ties go to the newest.
 void choose(const float* ranks, int candidates, int count, float* scratch, std::int32_t* chosen) {
   std::copy(ranks, ranks + candidates, scratch);
   std::nth_element(scratch, scratch + count - 1, scratch + candidates, std::greater<float>());
@@ -36,8 +36,8 @@ void choose(const float* ranks, int candidates, int count, float* scratch, std::
 
 }  // namespace
 
-// Blocks whose last slot this step has written are full, and get their bounds. One that is written
-// again after a sequence was cropped becomes full again, so bounds are never of other keys.
+// Blocks whose last slot was written in this step are full, and get bounds. A block rewritten after
+// a crop becomes full again, so bounds always match the keys.
 void Program::note_bounds(const Step& step, const Phase& phase, int begin, int end) const {
   const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
   const Rows& rows = step.rows;
@@ -50,9 +50,8 @@ void Program::note_bounds(const Step& step, const Phase& phase, int begin, int e
   }
 }
 
-// Heads that share keys share a choice. A bound counts by how far it is below the highest of its
-// own head's, so that a head with greater scores does not choose for the others; the rank of a
-// block is that with the head that wants it most.
+// Heads that share keys share a selection. A bound counts relative to its head's highest, so that
+// heads with large scores do not dominate; a block's rank is the best over the heads.
 void Program::bound_candidates(const Step& step, const Phase& phase, int piece, int worker) const {
   const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
   const LayerCache& cache = layers_[attend.layer];

@@ -1,8 +1,8 @@
-// Slabs of the blocks of ggml's types (block_forms.h), and their products with rows, in the
-// instruction set that a file is compiled for.
+// Slabs of ggml's block types (block_forms.h), and their products with rows, in the file's
+// instruction set.
 //
-// Few rows are multiplied by levels that go from their planes into registers. For many, a piece of
-// a block is unpacked first, to a byte for each level and float32 for scales and minimums.
+// For few rows, levels are read from their planes into registers. For many, a piece of a block is
+// unpacked first, to a byte per level and float32 scales and minimums.
 #pragma once
 
 #include <algorithm>
@@ -83,7 +83,7 @@ inline Floats16 operator*(const Floats16& left, const Floats16& right) {
   return product;
 }
 
-// Whole numbers of 16 outputs after a change of their bits.
+// Integers of 16 outputs from their stored bits.
 template <typename Change>
 Floats16 to_floats(const std::uint8_t* from, const Change& change) {
   Floats16 wide;
@@ -150,15 +150,15 @@ template <Kind kKind>
   }
 }
 
-// Levels that products of AVX2 take as they are: two of them and two inputs fit into 16 bits.
+// Levels that AVX2 products accept unchanged: two products fit into 16 bits.
 constexpr bool are_small(const BlockForm& form) {
   return form.low_bits + form.high_bits <= 6 && form.table == Table::none;
 }
 
 #if defined(__AVX512VNNI__)
 
-// Sums of products: four inputs of a row with each output's levels. kTaken is what was taken from
-// the levels.
+// Sums of products of four inputs with each output's levels. kTaken is the offset subtracted from
+// levels.
 template <bool kAreSmall>
 inline constexpr int kTaken = 0;
 
@@ -227,7 +227,7 @@ inline void take_minimum(Floats& total, Floats minimum, float sum_of_x, float sc
   total -= minimum * (all(sum_of_x) * all(scale_of_x));
 }
 
-// The sum of a group's inputs, where a slab has so many groups.
+// The sum of a group's inputs, if a slab has this many groups.
 template <int kGroups, int R>
 float sum_of_group(const Slabs<R>& x, int r, int slab, int group) {
   return x.sums(r, slab)[(kGroups == 2 ? 1 : 3) + group];
@@ -298,9 +298,9 @@ template <Kind kKind, int R>
   std::copy(sums, sums + R, total);
 }
 
-// Without vectors worth the name, rows are multiplied by what is unpacked, however few they are.
-// With them, up to so many rows are read in turns of kFewRows, as a second turn finds the planes in
-// a near cache: 8 rows of Q8_0 take 0.68 of the time (Xeon with AVX512-VNNI, 2026-11-28).
+// Without wide vectors, all rows are multiplied by unpacked levels. With them, up to this many rows
+// are processed in passes of kFewRows, since a second pass finds the planes in a near cache: 8 rows
+// of Q8_0 take 0.68 of the time (Xeon with AVX512-VNNI, 2026-11-28).
 inline constexpr bool kReadsPlanes = kLanes > 4;
 inline constexpr int kRowsOfPlanes = 2 * kFewRows;
 
@@ -310,7 +310,7 @@ void multiply_blocks(const PackedLinear& weight, int block, const Slabs<R>& x, F
                   [&]<Kind kKind>() { multiply_kind<kKind>(weight, block, x, total); });
 }
 
-inline constexpr int kPieceSlabs = 8;  // of two blocks they stay in the nearest cache, unpacked
+inline constexpr int kPieceSlabs = 8;  // two unpacked blocks stay in the L1 cache
 
 struct UnpackedSlab {
   alignas(64) std::uint8_t levels[kSlabInputs * kBlockOutputs];
@@ -363,8 +363,8 @@ inline PieceBytes piece_bytes(const PackedLinear& weight, int block, int first_s
   return {begin, begin + (slabs + of_record - 1) / of_record * form.record_bytes()};
 }
 
-inline constexpr int kMostRows = kLanes == 4 ? 4 : 6;  // as leave their sums in registers
-inline constexpr int kRowsOfPass = 6 * kLanes;  // as stay in a near cache from block to block
+inline constexpr int kMostRows = kLanes == 4 ? 4 : 6;  // sums fit in registers
+inline constexpr int kRowsOfPass = 6 * kLanes;         // stay in a near cache from block to block
 
 // Adds the products of R rows with a piece of B blocks to `totals` from column `place` on.
 template <int kGroups, bool kHasMinimum, int B, int R>

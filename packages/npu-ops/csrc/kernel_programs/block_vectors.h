@@ -1,4 +1,4 @@
-// The 16 outputs of a block as vectors of the instruction set that a file is compiled for.
+// The 16 outputs of a block as vectors of the file's instruction set.
 #pragma once
 
 #include <bit>
@@ -33,7 +33,7 @@ inline Floats16 same(float value) {
   return wide;
 }
 
-// From float32, bfloat16 (uint16_t) or whole numbers (uint8_t).
+// From float32, bfloat16 (uint16_t) or integers (uint8_t).
 template <typename T>
 Floats16 load_wide(const T* from) {
   Floats16 wide;
@@ -45,7 +45,7 @@ Floats16 load_wide(const T* from) {
 inline float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000U) << 16, rest = half & 0x7FFFU;
   if (rest >= 0x7C00) return std::bit_cast<float>(sign | 0x7F800000U | ((rest & 0x3FF) << 13));
-  // Scaled by a power of two, which also makes denormal numbers right.
+  // Scaled by a power of two, which also handles denormal numbers.
   const float value = std::bit_cast<float>(rest << 13) * 0x1p112F;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
 }
@@ -61,7 +61,7 @@ inline Floats16 load_wide(const Float16Bits* from) {
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i)));
   }
 #else
-  for (int i = 0; i < kParts; ++i) {  // as half_to_float does it
+  for (int i = 0; i < kParts; ++i) {  // as in half_to_float
     const Integers bits = widened(&from[i * kLanes].bits), rest = bits & 0x7FFF;
     const Integers finite = std::bit_cast<Integers>(std::bit_cast<Floats>(rest << 13) * 0x1p112F);
     const Integers other = ((rest & 0x3FF) << 13) | 0x7F800000;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr auto kTimeOfLook = std::chrono::milliseconds(25);
 constexpr auto kTimeAway = std::chrono::seconds(1);
-constexpr int kContended = 3;  // preemptions between two looks; what wakes shortly makes one or two
+constexpr int kContended = 3;  // preemptions between checks; short-lived wakeups cause one or two
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void CorePlacement::look(int workers) {
   }
   if (CPU_COUNT(&allowed) < 2) return;
   if (separate(workers, allowed, now) || !was_preempted || now < swap_at_) return;
-  // The system moves the caller to the core that becomes free.
+  // The system moves the caller to the released core.
   swap_at_ = now + kTimeAway;
   next_ = next_ % (workers - 1) + 1;
   cpu_set_t core;
@@ -54,7 +54,7 @@ std::vector<int> CorePlacement::threads(int workers) const {
   return ids;
 }
 
-// Sends each worker that shares a core with one before it to a core that none of them uses.
+// Moves each worker that shares a core with an earlier one to an unused core.
 bool CorePlacement::separate(int workers, const cpu_set_t& allowed, Clock::time_point now) {
   cpu_set_t free = allowed, used;
   CPU_ZERO(&used);
@@ -82,7 +82,7 @@ void CorePlacement::send(int worker, const cpu_set_t& cores, Clock::time_point n
   }
 }
 
-// Whether the system took the caller's core away time and again since the last look.
+// Whether the caller lost its core repeatedly since the last check.
 bool CorePlacement::is_preempted() {
   rusage usage;
   const int caller = gettid();

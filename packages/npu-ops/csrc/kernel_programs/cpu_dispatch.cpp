@@ -1,4 +1,4 @@
-// Dispatch of kernels by instruction set: the best that this processor has, or a requested one.
+// Kernel dispatch by instruction set: the best that this processor supports, or a requested one.
 #include <cstring>
 #include <span>
 
@@ -74,7 +74,7 @@ bool has_amx() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   constexpr unsigned int kTiles = 1U << 24, kInt8 = 1U << 25;
   if ((d & kTiles) == 0 || (d & kInt8) == 0) return false;
-  // Linux gives a process these registers only if it asks.
+  // Linux gives a process these registers only on request.
   constexpr int kAskForFeature = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kAskForFeature, kTileData) == 0;
 }

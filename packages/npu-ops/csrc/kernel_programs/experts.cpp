@@ -1,5 +1,5 @@
-// Mixtures of experts: rows are grouped by the experts that they choose, and each expert's weights
-// are read once for all of its rows.
+// Mixtures of experts: rows are grouped by expert, and each expert's weights are read once for all
+// of its rows.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace npu::ops::kernel_programs {
 namespace {
 
-// The greatest scores and what each expert's result counts; equal scores: the first, as in torch.
+// The highest scores and the weight of each expert's result; ties go to the first, as in torch.
 void choose(const float* scores, int count, const Experts& experts, int* order,
             ExpertGroups::Entry* chosen) {
   std::iota(order, order + count, 0);
@@ -38,7 +38,7 @@ void choose(const float* scores, int count, const Experts& experts, int* order,
   }
 }
 
-// The clamped form of gate and up, whose blocks of 16 alternate; written to `inner`.
+// The clamped form of gate and up, interleaved in blocks of 16; written to `inner`.
 void clamped_product(const float* both, int width, float limit, float* inner) {
   for (int i = 0; i < width; ++i) {
     const int place = i / 16 * 32 + i % 16;
@@ -99,7 +99,7 @@ void Program::group_rows(Step& step, const Phase& phase) const {
   for (const auto& [expert, part] : chosen)
     ++first[expert + 1];
   std::partial_sum(first.begin(), first.end(), first.begin());
-  // Each expert's place moves up to the next one's while its entries are written.
+  // Each expert's offset advances to the next expert's while its entries are written.
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     entries[first[chosen[i].index]++] = {static_cast<int>(i) / experts.chosen, chosen[i].part};
   }

@@ -1,4 +1,4 @@
-// Bounds of a block's keys, and of the scores that a query can have with them.
+// Bounds of a block's keys, and of a query's scores with them.
 //
 // Least and largest of each channel, as in Quest (arXiv 2406.10774): no key of the block has a
 // greater product with a query q than the sum over channels of max(q least, q largest).
@@ -14,7 +14,7 @@
 
 namespace npu::ops::kernel_programs::NPU_SET {
 
-// The bfloat16 next to a number, at or below it; what is no number has none.
+// The largest bfloat16 at or below a number; NaN for NaN.
 inline std::uint16_t rounded_down(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool moves = (bits & 0xFFFF) != 0 && (bits >> 31) != 0;
@@ -55,7 +55,7 @@ void note_bounds_as(const LayerCache& cache, unsigned char* block) {
         most = std::max(most, key);
         bad += key != key ? 1.0F : 0.0F;
       }
-      // NaN must be attended to, so that it shows: it is bounded by nothing.
+      // NaN keys must be attended to, to propagate: their bound is infinite.
       lower[channel] = rounded_down(bad > 0 ? -kInfinity : least);
       upper[channel] = rounded_up(bad > 0 ? kInfinity : most);
     }

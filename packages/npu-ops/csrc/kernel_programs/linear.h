@@ -1,6 +1,6 @@
 // Products of rows with packed weights: one table of functions per instruction set.
 //
-// A row's result is the same, bit for bit, however many rows and blocks there are in a call.
+// A row's result is bitwise independent of the number of rows and blocks in a call.
 #pragma once
 
 #include "kernel_programs/activation.h"
@@ -10,7 +10,7 @@ namespace npu::ops::kernel_programs {
 
 inline constexpr int kSumsOfSlab = 7;  // of all its integers, of each half's and quarter's
 
-// Rows of a linear's input, prepared.
+// Prepared input rows of a linear layer.
 struct Activations {
   const float* values;  // for float kinds: rows of `stride` floats
   std::size_t stride;
@@ -19,8 +19,8 @@ struct Activations {
   const float* sums;            // of the integers, kSumsOfSlab for each slab
 };
 
-// What follows the product: residual + factor * activation(product + bias) (* up, if gated), see
-// npu_ops.kernel_programs.program.Linear.
+// Operations after the product: residual + factor * activation(product + bias) (* up, if gated),
+// see npu_ops.kernel_programs.program.Linear.
 struct Finish {
   const float* bias = nullptr;
   const float* residual = nullptr;
@@ -33,8 +33,8 @@ struct Finish {
 
 struct LinearKernels {
   const char* name;
-  // One row to signed 8 bits with a scale for each slab. A slab with NaN or an infinity has scale
-  // NaN.
+  // Quantizes a row to signed 8 bits with a scale per slab. A slab with NaN or an infinity has
+  // scale NaN.
   void (*quantize)(const float* x, int inputs, std::int8_t* integers, float* scales, float* sums);
   // The outputs of the blocks [first_block, last_block), in pairs if gated.
   void (*linear)(const PackedLinear& weight, const Activations& x, int rows, float* out,
@@ -43,8 +43,8 @@ struct LinearKernels {
   void (*embed)(const PackedLinear& weight, std::int64_t entry, float factor, float* out);
 };
 
-// The named set's kernels, or without a name the best that this processor has; null if it lacks
-// them.
+// The named set's kernels, or by default the best that this processor supports; null if
+// unsupported.
 const LinearKernels* linear_kernels(const char* name);
 
 }  // namespace npu::ops::kernel_programs

@@ -28,7 +28,7 @@ void add_scaled(Floats16& total, const Sums& sums, const Floats16& zeros, float 
   }
 }
 
-// Of the outputs of a block of 8 bits: what is taken from each weight, less what the products take.
+// For the outputs of an 8-bit block: the zero point, minus the offset that the products subtract.
 Floats16 zeros8(const PackedLinear& weight, int block) {
   const int first = block * kBlockOutputs;
   std::uint8_t values[kBlockOutputs];
@@ -66,8 +66,8 @@ Floats16 zeros4(const PackedLinear& weight, std::size_t place) {
   return weight.zeros == nullptr ? same(8) : load_wide(weight.zeros + place);
 }
 
-// Products of R rows with B blocks from `block` on, (B, R). They are summed in variables of their
-// own: for the compiler, bytes that are read may lie in the results.
+// Products of R rows with B blocks from `block` on, (B, R). Sums are in local variables: the
+// compiler must assume that the bytes read alias the results.
 
 template <int B, int R>
 void multiply8(const PackedLinear& weight, int block, const Slabs<R>& x, Floats16 (*total)[R]) {
@@ -97,7 +97,7 @@ void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Floats1
   const std::size_t block_bytes = weight.block_bytes();
   const std::uint8_t* data = weight.data + block * block_bytes;
   Floats16 of_slabs[B][R] = {};
-  // `part` says of which inputs the sums are: of a whole slab, or of one of its halves.
+  // `part` selects the inputs of the sums: a whole slab, or one of its halves.
   const auto add = [&](int group, const Sums(&sums)[B][R], int slab, int part) {
     for (int b = 0; b < B; ++b) {
       const std::size_t place = (std::size_t(block + b) * groups + group) * kBlockOutputs;
@@ -126,7 +126,7 @@ void multiply4(const PackedLinear& weight, int block, const Slabs<R>& x, Floats1
       add_slab4<B, R>(data, block_bytes, of_row.data(), low, high);
       add(group, low, slab, 1);
     }
-    // Each half has a scale; the last slab may have but one group.
+    // Each half has a scale; the last slab may have only one group.
     add(std::min(group + 1, groups - 1), high, slab, 2);
   }
   for (int b = 0; b < B; ++b)
@@ -192,7 +192,7 @@ void add_bias(Floats16& values, const float* bias, int count) {
   }
 }
 
-// What follows the product of a row with a block. `up` is the gated partner's, or null.
+// Operations after the product of a row with a block. `up` is the gated partner's, or null.
 void finish_block(const PackedLinear& weight, int block, Floats16& total, Floats16* up, int row,
                   float* out_of_row, const Finish& finish) {
   const int count = std::min(kBlockOutputs, weight.outputs - block * kBlockOutputs);
@@ -232,7 +232,7 @@ void finish_rows(const PackedLinear& weight, int block, int blocks, Floats16 (&t
   }
 }
 
-// R rows of B blocks, of which kTogether are multiplied at once.
+// R rows of B blocks, kTogether blocks at a time.
 template <int B, int kTogether, int R>
 void tile(const PackedLinear& weight, const Activations& x, int row, float* out,
           std::size_t out_stride, int block, const Finish& finish) {
@@ -252,7 +252,7 @@ constexpr std::array<Tile, sizeof...(R)> make_tiles(std::integer_sequence<int, R
   return {tile<B, kTogether, R + 1>...};
 }
 
-// By rows. Blocks that few rows read from memory are read one after the other.
+// Row by row. With few rows, blocks are read from memory one after the other.
 using Rows = std::make_integer_sequence<int, kMostRows>;
 constexpr std::array kSingle = make_tiles<1, 1>(Rows());
 constexpr std::array kFewRowsOfTwo = make_tiles<2, 1>(Rows());
@@ -308,7 +308,7 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
 
 #endif
 
-// Fetches the i-th of so many shares of [from, end) into the second cache. Inlined as `fetch` is.
+// Prefetches share i of [from, end) into the L2 cache. Inlined like `fetch`.
 [[gnu::always_inline]] inline void fetch_share(const std::uint8_t* from, const std::uint8_t* end,
                                                int i, int shares) {
   const std::size_t lines = (end - from + 63) / 64;
@@ -317,15 +317,15 @@ void amx_tile(const AmxProducts& amx, const PackedLinear& weight, const Activati
     __builtin_prefetch(from, 0, 2);
 }
 
-// Many rows of blocks of ggml's types: a piece of one or two blocks is unpacked, and multiplied by
-// all rows of a pass, while the next is fetched.
+// Many rows of ggml blocks: a piece of one or two blocks is unpacked and multiplied by all rows of
+// a pass while the next is fetched.
 void linear_of_blocks(const PackedLinear& weight, const Activations& x, int rows, float* out,
                       std::size_t out_stride, int first_block, int last_block,
                       const Finish& finish) {
   constexpr int kBlocks = 2;
   UnpackedSlab pieces[kBlocks][kPieceSlabs];
   Floats16 totals[kBlocks][kRowsOfPass];
-  // Of nearly equal size, so that each is fetched in time. Blocks of 256 inputs stay whole.
+  // Of nearly equal size, so that each is fetched in time. Blocks of 256 inputs are not split.
   const int all_slabs = weight.slabs(),
             count_of_pieces = (all_slabs + kPieceSlabs - 1) / kPieceSlabs;
   const int even = (all_slabs + count_of_pieces - 1) / count_of_pieces;
@@ -424,7 +424,7 @@ void linear(const PackedLinear& weight, const Activations& x, int rows, float* o
 constexpr int kSlabParts = kSlabInputs / kLanes, kQuarters = 4;
 constexpr std::int32_t kInfinityBits = 0x7F800000;  // as bits, sizes that are no numbers are larger
 
-// Signed whole numbers that fit into 8 bits.
+// Signed integers that fit into 8 bits.
 void store_narrow(std::int8_t* to, Integers whole) {
 #if defined(__AVX512F__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),

@@ -25,8 +25,8 @@ struct PackedLinear {
   const std::uint8_t* data = nullptr;
   const void* scales = nullptr;         // float32 (outputs,) or float16 (blocks, groups, 16)
   const std::uint8_t* zeros = nullptr;  // of the scales' shape, or null
-  // Of kind `mixed`: weights of other kinds of blocks, of whole blocks of outputs but for the last.
-  // One after the other, or two whose blocks alternate, as those of a gate and its partner do.
+  // Of kind `mixed`: weights of other block types, with whole blocks of outputs except for the
+  // last. Concatenated, or two with alternating blocks, such as gate and up.
   std::vector<PackedLinear> parts = {};
   bool do_alternate = false;
 
@@ -54,7 +54,7 @@ struct PackedLinear {
   }
 };
 
-// A block of outputs in the part that has it.
+// A block of outputs in its part.
 struct PlacedBlock {
   const PackedLinear& weight;
   int block;

@@ -11,11 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsAlone = 2;      // so few rows each worker prepares for itself: dearer is a stage
-constexpr int kRowsOfPass = 96;    // whose values stay in a worker's own cache from stage to stage
-constexpr int kRowsOfMember = 32;  // fewer would be too few for the weights that each worker reads
-// A product's piece takes some microseconds, so that what a late one costs is little; its results
-// stay in a near cache until they are written.
+constexpr int kRowsAlone = 2;      // each worker prepares as many itself: a stage costs more
+constexpr int kRowsOfPass = 96;    // values stay in a worker's cache from stage to stage
+constexpr int kRowsOfMember = 32;  // fewer do not pay for a worker's reads of weights
+// A product's piece takes some microseconds, so that a late one costs little; its results stay in a
+// near cache until they are written.
 constexpr std::size_t kBytesOfPiece = 16 << 10;
 constexpr int kMostPiecesPerWorker = 24;
 
@@ -27,12 +27,12 @@ bool is_linear(const Instruction& one) {
   return std::holds_alternative<Linear>(one);
 }
 
-// Whether a linear's kernel reads its input where it is.
+// Whether a linear's kernel reads its input in place.
 bool takes_values(const Linear& linear) {
   return !linear.weight.has_integers() && !linear.has_norm;
 }
 
-// Whether rows need those of others.
+// Whether rows depend on other rows.
 bool is_mixing(const Instruction& one) {
   return std::holds_alternative<Attend>(one) || std::holds_alternative<Experts>(one);
 }
@@ -64,14 +64,14 @@ Program::~Program() {
     retire(*step);
 }
 
-// Neighbours that treat rows by themselves make one stage: nobody waits between them.
+// Adjacent row-wise instructions form one stage, without a barrier between them.
 void Program::make_stages() {
   bool was_by_row = false;
   first_kept_stage_ = static_cast<int>(instructions_.size());
   for (int i = 0; i < static_cast<int>(instructions_.size()); ++i) {
     const Instruction& one = instructions_[i];
     const bool is_by_row = !is_linear(one) && !is_mixing(one);
-    const bool begins = std::holds_alternative<Keep>(one);  // reads what other workers wrote
+    const bool begins = std::holds_alternative<Keep>(one);  // reads data written by other workers
     if (is_by_row && was_by_row && !begins) {
       stages_.back().second = i;
     } else {
@@ -127,7 +127,7 @@ void Program::find_needs() {
   }
 }
 
-// Memory that grows is given back, so no worker may still read for a step before.
+// Memory that grows is freed, so no worker may still read it for an earlier step.
 void Program::reserve(Step& step, int workers) {
   Context& all = *context_;
   const ScratchSizes& needs = all.needs;
@@ -205,7 +205,7 @@ void Program::Step::add(const Phase& phase, bool is_repeatable, int most_togethe
   stages.push_back({phase.pieces, is_repeatable, most_together});
 }
 
-// A phase's time counts for its stage; that of passes is shared out as their stages took it.
+// A phase's time counts for its stage; the time of passes is divided in proportion to their stages.
 void Program::Step::end_stage(int index) noexcept {
   if (times.stages == nullptr) return;
   const Phase& phase = phases[index];
@@ -234,7 +234,7 @@ void Program::plan(Step& step, int workers) const {
   step.groups.resize(step.context.needs.experts == 0 ? 0 : stages_.size());
   const auto few = [&](int count) { return std::min(count, kTasksPerWorker * workers); };
   for (int stage = 0; stage < static_cast<int>(stages_.size()); ++stage) {
-    if (stage == first_kept_stage_ && step.rows.kept_count == 0) break;  // nobody asked for logits
+    if (stage == first_kept_stage_ && step.rows.kept_count == 0) break;  // no logits requested
     const int end = step.are_rows_split ? ends_of_rows_alone_[stage] : stage;
     if (end > stage) {
       const int passes = (step.rows.count + kRowsOfPass - 1) / kRowsOfPass;
@@ -262,7 +262,7 @@ void Program::plan(Step& step, int workers) const {
       const std::size_t floats = std::size_t(rows) * columns;
       const int together = std::max<int>(1, kResultsOfPiece / floats);
       step.result_floats = std::max(step.result_floats, floats * std::min(together, pieces));
-      // The logits' memory is the caller's, and goes with the step.
+      // The logits' memory belongs to the caller.
       const bool reads_logits = logits_.buffer >= 0 && (linear->input.buffer == logits_.buffer ||
                                                         linear->residual.buffer == logits_.buffer);
       step.add({Phase::Kind::product, stage, stage + 1, pairs, pieces}, !reads_logits,
@@ -277,7 +277,7 @@ void Program::plan(Step& step, int workers) const {
   }
 }
 
-// Time counts as work for the worker whose result is written; the copy that is dropped does not.
+// Time counts as work for the worker whose result is written, not for a dropped copy.
 void Program::Step::compute(int index, int first, int end, int worker) noexcept {
   if (times.workers == nullptr) return program.compute(*this, phases[index], first, end, worker);
   const auto compute_began = Clock::now();
@@ -359,10 +359,9 @@ void Program::compute(Step& step, const Phase& phase, int piece, int end_piece, 
   }
 }
 
-// Runs stages whose rows need nothing of each other for a pass of rows: what one stage writes, the
-// next finds in the same core's cache, and nobody waits. With stages one by one for all rows, half
-// of what a worker reads was written by others: a prompt of 512 rows took 1.3 times as long (two
-// Zen 5 cores, 2026-11-25).
+// Runs row-wise stages for a pass of rows: the output of a stage stays in the core's cache for the
+// next, without barriers. With stages one by one for all rows, half of a worker's input was written
+// by others: a prompt of 512 rows took 1.3 times as long (two Zen 5 cores, 2026-11-25).
 void Program::run_pass(Step& step, const Phase& phase, int begin, int end, int worker) const {
   ThreadScratch& own = step.context.own[worker];
   auto last_time = Clock::now();
@@ -428,8 +427,7 @@ void Program::run_row(const Step& step, const Instruction& instruction, int row)
   }
 }
 
-// Makes rows ready for a linear that does not take them as they are; `prepared` begins with
-// `first_row`.
+// Prepares rows for a linear that does not read them in place; `prepared` begins with `first_row`.
 void Program::prepare_rows(const Step& step, const Linear& linear, int begin, int end,
                            int first_row, QuantizedInput& prepared, float* normed_row) const {
   const PackedLinear& weight = linear.weight;

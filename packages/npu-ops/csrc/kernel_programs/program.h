@@ -1,6 +1,6 @@
 // Programs of our own kernels: instructions over rows, run by the thread pool.
 //
-// The Python side (npu_ops.kernel_programs.program) says what each instruction computes.
+// npu_ops.kernel_programs.program documents each instruction.
 #pragma once
 
 #include <array>
@@ -78,13 +78,13 @@ struct Keep {
   View input, out;
 };
 
-// Rows that the caller passes beside the tokens.
+// Input rows from the caller in addition to the tokens.
 struct Load {
   View out;
   int argument;
 };
 
-// Rows that the caller takes.
+// Output rows for the caller.
 struct Store {
   View input;
   int result;
@@ -105,7 +105,7 @@ struct Experts {
 using Instruction =
     std::variant<Embed, Norm, Linear, Rotate, Append, Attend, Combine, Keep, Experts, Load, Store>;
 
-// What a step runs on; see npu_ops.kernel_programs.program.Rows. All indices were checked.
+// Inputs of a step; see npu_ops.kernel_programs.program.Rows. All indices are validated.
 struct Rows {
   int count = 0;
   const std::int64_t *tokens = nullptr, *positions = nullptr;
@@ -115,10 +115,9 @@ struct Rows {
   bool is_decode = false;  // each sequence has one row
   int kept_count = 0;
   const std::int64_t* kept = nullptr;
-  std::shared_ptr<const std::vector<unsigned char*>>
-      blocks;                               // by id; their memory is the program's
-  const float* const* arguments = nullptr;  // of Load: rows without gaps
-  float* const* results = nullptr;          // of Store
+  std::shared_ptr<const std::vector<unsigned char*>> blocks;  // by id; owned by the program
+  const float* const* arguments = nullptr;                    // of Load: rows without gaps
+  float* const* results = nullptr;                            // of Store
 
   // The blocks of a row's sequence.
   const std::int32_t* table_of(int row) const {
@@ -126,22 +125,22 @@ struct Rows {
   }
 };
 
-// Which rows of a decode attend to how many blocks of keys only; see block_selection.cpp.
+// Rows of a decode that attend only to some blocks of keys; see block_selection.cpp.
 struct BlockSelection {
   int blocks = 0;          // 0: all
-  std::int64_t after = 0;  // slots up to which a sequence attends to all of them
+  std::int64_t after = 0;  // maximum slots of a dense sequence
 };
 
-inline constexpr int kFewestBlocks = 4;  // the first, the two newest, and one to choose
+inline constexpr int kFewestBlocks = 4;  // the first, the two newest, and one to select
 
-inline constexpr int kAlone = 0;  // workers: the caller's thread, without the thread pool
+inline constexpr int kAlone = 0;  // number of workers: the caller's thread, without the thread pool
 
 struct QuantizedInput;  // rows of a linear's input
 
-// Where the nanoseconds of a step are added; null where nobody asks.
+// Accumulates the nanoseconds of a step; null if not requested.
 struct StepTimes {
   std::int64_t* stages = nullptr;   // of each stage
-  std::int64_t* workers = nullptr;  // of each worker's work in it: (workers, stages)
+  std::int64_t* workers = nullptr;  // work of each worker: (workers, stages)
 };
 
 class Program {
@@ -152,15 +151,15 @@ class Program {
   ~Program();
 
   // Runs a step and writes (kept rows, width of the logits' buffer) to `logits`, which is null for
-  // a program that has none. Calls are queued. After it, only weights and blocks are still read.
-  // Throws std::bad_alloc where there is no memory; a later call may succeed.
+  // a program without logits. Calls are queued. Afterwards only weights and blocks are still read.
+  // Throws std::bad_alloc if memory runs out; a later call may succeed.
   void run(const Rows& rows, float* logits, int workers, const StepTimes& times);
 
   // The first and last instruction of each stage.
   const std::vector<std::pair<int, int>>& stages() const { return stages_; }
 
  private:
-  struct Tile;     // rows of one sequence that attend together
+  struct Tile;     // rows of a sequence that attend together
   struct Context;  // memory of all steps
   struct Step;     // one step as a job of the thread pool
   struct Phase;    // a stage of that job
@@ -174,7 +173,7 @@ class Program {
   int rows_of(const Step& step, int stage) const;
   float* at(const Step& step, const View& view, std::size_t row) const;
 
-  // What a piece of a phase does: all of it, or it leaves a result with the worker.
+  // Result of a phase's piece: final, or left with the worker.
   void compute(Step& step, const Phase& phase, int piece, int end_piece, int worker) const;
   void run_by_row(const Step& step, int first, int last, int begin, int end) const;
   void run_row(const Step& step, const Instruction& instruction, int row) const;
@@ -204,7 +203,7 @@ class Program {
 
   std::vector<Instruction> instructions_;
   std::vector<std::pair<int, int>> stages_;
-  std::vector<int> ends_of_rows_alone_;  // by stage: where rows next need others, or are fewer
+  std::vector<int> ends_of_rows_alone_;  // by stage: where rows next depend on others, or are fewer
   int first_kept_stage_ = 0;
   std::vector<int> strides_;
   std::vector<LayerCache> layers_;
@@ -214,7 +213,7 @@ class Program {
   const BlockSelection selection_;
   std::mutex mutex_;
   std::unique_ptr<Context> context_;
-  // In turn: a worker that lost its core may still read the step before.
+  // Alternating: a worker that lost its core may still read the previous step.
   std::array<std::unique_ptr<Step>, 2> steps_;
   std::uint64_t step_count_ = 0;
 };

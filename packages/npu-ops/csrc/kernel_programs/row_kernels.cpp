@@ -117,7 +117,7 @@ void write(const float* from, int count, int stride, std::uint8_t* to, float* sc
   for (int i = 0; i < count; ++i) {
     least = std::min(least, from[i]);
     most = std::max(most, from[i]);
-    bad += from[i] - from[i];  // NaN for NaN and infinities, which must not become numbers
+    bad += from[i] - from[i];  // NaN for NaN and infinities, which must not become finite
   }
   const float scale = (most - least) / 255.0F + bad;
   const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
@@ -157,7 +157,7 @@ void append(const LayerCache& cache, unsigned char* block, int slot, const float
 }
 
 std::int64_t argmax(const float* x, std::int64_t width) {
-  constexpr int kChains = 4;  // one maximum waits for the one before
+  constexpr int kChains = 4;  // a maximum depends on the previous one
   Floats most[kChains];
   Integers is_nan[kChains] = {};
   std::fill(most, most + kChains, all(-kInfinity));

@@ -1,6 +1,5 @@
-// Operations of a program on rows, besides products with weights: one table of functions per
-// instruction set. None depends on how many rows or threads there are, so a row's result is the
-// same in any step.
+// Row operations of a program other than products with weights: one table of functions per
+// instruction set. A row's result does not depend on the number of rows or threads.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 namespace npu::ops::kernel_programs {
 
 inline constexpr int kBlockSlots = 16;  // slots of a sequence in one block of the cache
-inline constexpr int kPieceSlots = 64;  // slots whose scores share a largest value
+inline constexpr int kPieceSlots = 64;  // slots whose scores share a maximum
 inline constexpr int kMostHeadSize = 1024;
 
 enum class CacheKind { float32, bfloat16, u8 };
@@ -26,13 +25,13 @@ struct NormOptions {
   int parts;
 };
 
-// Where a layer's keys and values lie in a block, and how.
+// Layout of a layer's keys and values in a block.
 //
 // For each key head: keys (key_size, 16 slots), values (16 slots, value_size rounded up to 16).
-// Those of 8 bits stand for scale * u + least; then come scale and least of each slot's key, and of
-// each slot's value: 4 times 16 float32. After the last head come, with bounds, for each head least
-// and largest of each channel of the block's keys: 2 times key_size rounded up to 16 bfloat16. They
-// hold for a block whose 16 slots are written.
+// An 8-bit element means scale * u + least; the scale and least of each slot's key and of each
+// slot's value follow: 4 times 16 float32. With bounds, the minimum and maximum of each channel of
+// each head's keys follow the last head: 2 times key_size rounded up to 16 bfloat16. They are valid
+// if all 16 slots are written.
 struct LayerCache {
   CacheKind kind;
   int key_heads, key_size, value_size;
@@ -60,7 +59,7 @@ struct LayerCache {
 
 struct AttendOptions {
   float scale;
-  std::int64_t window;  // slots that a row sees; 0 for all
+  std::int64_t window;  // visible slots of a row; 0 for all
   float soft_cap;       // 0 for none
   const float* sinks;   // (heads,) or null
   const float* slopes;  // (heads,) or null
@@ -71,11 +70,11 @@ struct Queries {
   const float* values;  // the first row's first head
   std::size_t row_stride;
   int rows, group, first_head;
-  std::int64_t first_slot;  // that of the first row; the others follow
+  std::int64_t first_slot;  // of the first row; the others follow
 };
 
-// One piece of attention: of each query the largest score, the sum of exponentials, and their sum
-// of values, (rows * group,) and (rows * group, padded value size).
+// One piece of attention: for each query the maximum score, the sum of exponentials, and the
+// weighted sum of values, (rows * group,) and (rows * group, padded value size).
 struct PartialSums {
   float* largest;
   float* sums;
@@ -94,45 +93,45 @@ struct RowKernels {
                   Activation activation, float factor, int width);
   void (*append)(const LayerCache& cache, unsigned char* block, int slot, const float* keys,
                  const float* values);
-  // Writes the bounds of a block whose slots are all written, for a layer that has bounds.
+  // Writes the bounds of a full block, for a layer with bounds.
   void (*note_bounds)(const LayerCache& cache, unsigned char* block);
-  // No key of the block has a greater score with a query, of which there are (count, key size
-  // rounded up to 16), filled up with 0; infinite where keys or query are no numbers.
+  // Upper bounds of the scores of queries (count, key size rounded up to 16), zero-padded, with the
+  // block's keys; infinite if keys or query have NaN.
   void (*bound)(const LayerCache& cache, int key_head, const unsigned char* block,
                 const float* queries, int count, float* out, std::size_t stride);
-  // Writes what `attend` needs of queries to the first part of `scratch`, of attend_scratch floats.
+  // Writes queries in `attend`'s layout to the first part of `scratch`, of attend_scratch floats.
   void (*ready)(const LayerCache& cache, const Queries& queries, const AttendOptions& options,
                 float* scratch);
   // Attention to the slots [piece_start, piece_end), at most kPieceSlots from a multiple of it, in
-  // the given blocks; the queries are ready in `scratch`, and stay so.
+  // the given blocks; the queries in `scratch` are not changed.
   void (*attend)(const LayerCache& cache, int key_head, unsigned char* const* blocks,
                  std::int64_t piece_start, std::int64_t piece_end, const Queries& queries,
                  const AttendOptions& options, const PartialSums& out, float* scratch);
-  // Adds a later piece to the sums of those before it; both may be far from each other in size.
+  // Adds a later piece to the sums of earlier ones; their magnitudes may differ widely.
   void (*merge)(const PartialSums& total, const PartialSums& piece, int queries,
                 int padded_value_size);
   // Divides by the sums, with a sink's exponential if there are any, and writes rows out.
   void (*finish)(const PartialSums& total, const LayerCache& cache, const Queries& queries,
                  const AttendOptions& options, float* out, std::size_t out_stride);
-  // Where the largest of a row stands, the first of equal ones; as in torch, NaN is the largest.
+  // Row argmax; ties go to the first index, and NaN is the largest, as in torch.
   std::int64_t (*argmax)(const float* x, std::int64_t width);
-  // e^((score - largest score) / temperature) of each score of a row, and of each kWeighedPart of
-  // them the sum and the largest. Where a score is NaN or +infinity, or all are -infinity, sums are
+  // e^((score - largest score) / temperature) of each score of a row, and the sum and the maximum
+  // of each kWeighedPart of them. If a score is NaN or +infinity, or all are -infinity, sums are
   // NaN.
   void (*weigh)(const float* scores, std::int64_t width, float temperature, float* weights,
                 double* sums, float* most_of_parts);
 };
 
-// How many floats `attend` needs.
+// Number of floats that `attend` needs.
 inline std::size_t attend_scratch(int queries, int key_size) {
   return std::size_t(queries) * (key_size + kPieceSlots);
 }
 
-// The named set's kernels, or without a name the best that this processor has; null if it lacks
-// them.
+// The named set's kernels, or by default the best that this processor supports; null if
+// unsupported.
 const RowKernels* row_kernels(const char* name);
 
-// The sets that this processor has, the best first.
+// The sets that this processor supports, the best first.
 std::vector<std::string> kernel_sets();
 
 }  // namespace npu::ops::kernel_programs

@@ -6,12 +6,12 @@
 namespace npu::ops::kernel_programs {
 namespace {
 
-// Shares of the most likely token's, down to which tokens are looked at: to sort all of 49,152
-// takes milliseconds, to find those above one of these some microseconds. The last has all.
+// Minimum weights relative to the most likely token, tried in turn: sorting all 49,152 tokens takes
+// milliseconds, finding those above one of these some microseconds. The last includes all.
 constexpr double kFloors[] = {1e-2, 1e-3, 1e-4, 1e-5, 0.0};
 
-// Where `point` leads in a row of `count` weights whose sum is known, each taking room by its
-// weight; never to one without.
+// Index of `point` in a row of `count` weights with known sum, by cumulative weight; never one of
+// weight 0.
 template <typename Weight>
 std::int64_t place_at(std::int64_t count, double sought, const Weight& weight) {
   std::int64_t last = 0;
@@ -21,10 +21,10 @@ std::int64_t place_at(std::int64_t count, double sought, const Weight& weight) {
     sum += weight(i);
     if (sum > sought && weight(i) > 0) return i;
   }
-  return last;  // rounding led behind the end
+  return last;  // rounding exceeded the end
 }
 
-// Of all tokens, laid side by side by number.
+// Samples from all tokens, in the order of ids.
 std::int64_t sample_of_all(const SamplingScratch& room, std::int64_t width, double total,
                            double point) {
   double sought = point * total;
@@ -38,7 +38,7 @@ std::int64_t sample_of_all(const SamplingScratch& room, std::int64_t width, doub
                           [&](std::int64_t i) { return double{weights[i]}; });
 }
 
-// Finds the tokens that weigh as much, by number; returns their sum.
+// Finds the tokens with at least this weight, by id; returns their sum.
 double find_above(SamplingScratch& room, std::int64_t width, double floor) {
   room.tokens.clear();
   double sum = 0;

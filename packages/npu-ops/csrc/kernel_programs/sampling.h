@@ -23,7 +23,7 @@ struct SamplingScratch {
   std::vector<std::int64_t> tokens;
 };
 
-// Returns a token; -1 where a score is NaN or +infinity, or all are -infinity.
+// Returns a token; -1 if a score is NaN or +infinity, or all are -infinity.
 std::int64_t sample(const RowKernels& kernels, const float* scores, std::int64_t width,
                     const SamplingParams& how, SamplingScratch& room);
 

@@ -1,6 +1,6 @@
-// Products of a slab of integers with rows, in the instruction set that a file is compiled for.
+// Products of a slab of integers with rows, in the file's instruction set.
 //
-// Weights are unsigned, rows signed. Sums have 32 bits and are exact; they come in as 0.
+// Weights are unsigned, rows signed. Sums have 32 bits and are exact; they are 0 initially.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace npu::ops::kernel_programs::NPU_SET {
 
-inline constexpr std::size_t kAhead = 4096;  // bytes that are fetched before they are needed
-inline constexpr int kFewRows = 4;           // whose products take less time than to read weights
+inline constexpr std::size_t kAhead = 4096;  // bytes to fetch ahead
+inline constexpr int kFewRows = 4;           // their products take less time than weights to load
 
 // Always inlined: GCC 12 drops calls of a function that does nothing else.
 [[gnu::always_inline]] inline void fetch(const void* data) {
@@ -41,8 +41,9 @@ struct Slabs {
   float scale(int r, int slab) const { return x.scales[place(r, slab)]; }
   const float* sums(int r, int slab) const { return x.sums + kSumsOfSlab * place(r, slab); }
   float sum(int r, int slab) const { return sums(r, slab)[0]; }
-  // The integers of a slab. With few rows, those of the next are fetched: the processor foresees no
-  // rows this short. Many rows wait for their products, and each fetch takes the place of a load.
+  // The integers of a slab. With few rows, those of the next are prefetched: the hardware
+  // prefetcher does not follow such short rows. With many rows, products dominate, and a prefetch
+  // would replace a load.
   std::array<const std::int8_t*, R> rows(int slab) const {
     std::array<const std::int8_t*, R> of_row;
     for (int r = 0; r < R; ++r) {
@@ -74,13 +75,13 @@ inline Sums operator+(const Sums& left, const Sums& right) {
   return {_mm512_add_epi32(left.all, right.all)};
 }
 
-// Beside each other, two blocks share the load of a row's inputs: 12 sums of 2 blocks and 6 rows
-// take 0.85 of the time that 12 rows of one block take, and 0.55 where the weights come from memory
-// (Zen 5, 2026-11-25).
+// Processed together, two blocks share the load of a row's inputs: 12 sums of 2 blocks and 6 rows
+// take 0.85 of the time of 12 rows of one block, and 0.55 if the weights come from memory (Zen 5,
+// 2026-11-25).
 inline constexpr int kMostBlocks = 2;
 
-// The same four inputs for each output. In a register where two blocks need them: an operand in
-// memory would be loaded for each.
+// The same four inputs for each output. In a register if two blocks need them: a memory operand
+// would be loaded for each.
 template <int B>
 __m512i inputs_of(const std::int8_t* x) {
   __m512i inputs = _mm512_set1_epi32(quad(x));
@@ -92,7 +93,7 @@ template <int B, int R>
 [[gnu::always_inline]] inline void add_slab8(const std::uint8_t* data, std::size_t block_bytes,
                                              const std::int8_t* const* x, Sums (&sums)[B][R]) {
   constexpr bool are_few = B * R <= kFewRows;
-  Sums second[B][R];  // two chains for each sum, as one product waits for the one before
+  Sums second[B][R];  // two chains per sum, because a product depends on the previous one
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     __m512i weights[B];
@@ -119,8 +120,8 @@ template <int B, int R>
   }
 }
 
-// Adds what the low nibbles give to `low`, and the high ones to `high`, which may be the same sums;
-// null for those that are not wanted.
+// Adds the products of low nibbles to `low`, and of high nibbles to `high`, which may be the same
+// sums; null to skip.
 template <int B, int R>
 [[gnu::always_inline]] inline void add_slab4(const std::uint8_t* data, std::size_t block_bytes,
                                              const std::int8_t* const* x, Sums (*low)[R],
@@ -175,8 +176,8 @@ inline Sums operator+(const Sums& left, const Sums& right) {
           _mm256_add_epi32(left.part[1], right.part[1])};
 }
 
-// Else GCC 12 loads the inputs of all rows first, and has no registers left for their sums: 6 rows
-// of 4 bits then take 1.4 times as long (Zen 3, 2026-11-23).
+// Otherwise GCC 12 loads the inputs of all rows first, and has no registers left for their sums: 6
+// rows of 4 bits then take 1.4 times as long (Zen 3, 2026-11-23).
 inline void keep_in_registers(__m256i& low, __m256i& high) {
   asm("" : "+x"(low), "+x"(high));
 }
@@ -215,7 +216,7 @@ void add_slab8(const std::uint8_t* data, std::size_t, const std::int8_t* const* 
     sums[0][r] = {left[r], right[r]};
 }
 
-// Sums and the products of nibbles with inputs, and what such sums are in 32 bits.
+// Products of nibbles with inputs, their sums, and the conversion to 32 bits.
 inline __m256i with_nibbles(__m256i sums, __m256i nibbles, __m256i inputs) {
   return _mm256_dpbusd_avx_epi32(sums, nibbles, inputs);
 }
@@ -226,8 +227,8 @@ inline __m256i of_nibbles(__m256i sums) {
 
 #else
 
-// The only product of bytes adds two of them in 16 bits, and cuts off what does not fit. Weights
-// less 128, their sign given to the other factor, always fit: 128 * 127 * 2 = 32512.
+// The only byte product adds two products in 16 bits with saturation. Weights minus 128, with their
+// sign moved to the other factor, always fit: 128 * 127 * 2 = 32512.
 inline constexpr int kOffset8 = 128;
 
 template <int B, int R>
@@ -270,7 +271,7 @@ inline __m256i of_nibbles(__m256i sums) {
 
 #endif
 
-// The two halves of a block one after the other, so that the sums of six rows stay in registers.
+// The two halves of a block in sequence, so that the sums of six rows stay in registers.
 template <int B, int R>
 void add_slab4(const std::uint8_t* data, std::size_t, const std::int8_t* const* x, Sums (*low)[R],
                Sums (*high)[R]) {
@@ -363,12 +364,12 @@ void add_slab4(const std::uint8_t* data, std::size_t, const std::int8_t* const* 
 
 #endif
 
-// Whether the totals of so many rows and blocks leave registers for one sum of each.
+// Whether the totals of this many rows and blocks leave registers for one sum each.
 template <int B, int R>
 inline constexpr bool kFillsRegisters = kMostBlocks > 1 && (B * R) > kFewRows;
 
-// Both halves in one sum. Where registers are few, or a sum would wait for the one before, there
-// are two first.
+// Both halves in one sum. With few registers, or if a sum would depend on the previous one, two
+// sums come first.
 template <int B, int R>
 [[gnu::always_inline]] inline void add_whole_slab4(const std::uint8_t* data,
                                                    std::size_t block_bytes,

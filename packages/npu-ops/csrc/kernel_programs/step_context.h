@@ -46,7 +46,7 @@ inline std::size_t rounded(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
 }
 
-// A worker's share of a number of things.
+// A worker's share of the work.
 inline std::pair<int, int> share(int count, int worker, int workers) {
   return {static_cast<int>(static_cast<std::int64_t>(count) * worker / workers),
           static_cast<int>(static_cast<std::int64_t>(count) * (worker + 1) / workers)};
@@ -56,9 +56,9 @@ inline constexpr int kTasksPerWorker =
     3;  // of pieces without much difference, so that workers end together
 inline constexpr std::size_t kResultsOfPiece = 64 << 10;  // floats, which stay in a near cache
 
-inline constexpr int kNewestBlocks = 2;  // always chosen, as is the first; see block_selection.cpp
+inline constexpr int kNewestBlocks = 2;  // always selected, like the first; see block_selection.cpp
 
-inline constexpr int kQueriesOfTile = 48;  // as many read the same keys together
+inline constexpr int kQueriesOfTile = 48;  // number that reads the same keys together
 
 inline int rows_of_tile(int group) {
   return std::max(1, kQueriesOfTile / group);
@@ -69,7 +69,7 @@ inline std::size_t partial_floats(int queries, int padded) {
   return static_cast<std::size_t>(queries) * (padded + 2);
 }
 
-// Rows of a linear's input, as its kernel takes them.
+// Rows of a linear's input, in its kernel's format.
 struct QuantizedInput {
   Scratch<std::int8_t> integers;
   Scratch<float> scales, values;
@@ -86,7 +86,7 @@ struct QuantizedInput {
   }
 };
 
-// What the instructions of a program need at most.
+// The maximum needs of a program's instructions.
 struct ScratchSizes {
   std::size_t inputs = 0;                           // of a linear
   std::size_t attend = 0, sums = 0;                 // floats of a worker
@@ -98,22 +98,22 @@ struct ScratchSizes {
   std::vector<int> groups;                          // heads that share keys, in an Attend
 };
 
-// Rows that a worker has computed, and where they go.
+// Rows computed by a worker, and their destination.
 struct Result {
   float* to = nullptr;
   std::size_t to_stride = 0, stride = 0;
   int rows = 0, width = 0;
-  int first = 0, unit = 0;  // of pieces side by side: what the first begins with, floats of one
+  int first = 0, unit = 0;  // of adjacent pieces: index of the first, floats per piece
 };
 
-// What one worker needs for itself.
+// Memory of one worker.
 struct ThreadScratch {
   QuantizedInput prepared;
-  std::uint64_t prepared_for = 0;  // Step::key of the phase whose input it holds
+  std::uint64_t prepared_for = 0;  // Step::key of the phase whose input it has
   Scratch<float> row, attend, sums, expert, bound_queries, ranks, results;
   Scratch<int> order;           // of experts
   Result result;                // of the piece, in `results`
-  std::int64_t compute_ns = 0;  // that it took, where times are asked for
+  std::int64_t compute_ns = 0;  // time taken, if requested
 };
 
 // The prepared rows from `row` on.
@@ -126,7 +126,7 @@ inline Activations activations(const QuantizedInput& prepared, int inputs, std::
           .sums = prepared.sums.get() + row * (padded / 64) * kSumsOfSlab};
 }
 
-// Makes a row of a linear's input ready: integers where its weight has them, else a copy.
+// Prepares a row of a linear's input: quantized for integer weights, otherwise a copy.
 inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, const float* x,
                     QuantizedInput& prepared, std::size_t row) {
   const int inputs = weight.inputs;
@@ -143,10 +143,10 @@ inline void prepare(const LinearKernels& kernels, const PackedLinear& weight, co
 struct Program::Tile {
   int first_row, rows;
   std::int64_t first_slot;
-  const std::int32_t* blocks;  // the sequence's table, or that of the blocks which it chooses
-  // Of a row that chooses blocks, which then look like a shorter sequence; see block_selection.cpp.
-  int blocks_of_head = 0;                    // how far the key heads' tables lie apart
-  const std::int32_t* all_blocks = nullptr;  // the sequence's table; null for a row that does not
+  const std::int32_t* blocks;  // the sequence's table, or that of the selected blocks
+  // Of a row with selected blocks, which form a shorter sequence; see block_selection.cpp.
+  int blocks_of_head = 0;                    // stride of the key heads' tables
+  const std::int32_t* all_blocks = nullptr;  // the sequence's table; null for a dense row
   int newest = 0;                            // its last block
 
   const std::int32_t* blocks_of(int key_head) const { return blocks + key_head * blocks_of_head; }
@@ -170,12 +170,12 @@ struct Program::Context {
 struct Program::Phase {
   enum class Kind {
     rows,        // instructions of a stage, by row
-    passes,      // several stages, for a pass of rows that need nothing of others
+    passes,      // several stages, for a pass of independent rows
     prepare,     // a linear's input
     product,     // a linear
-    bounds,      // of blocks of keys that are full now
+    bounds,      // of newly full blocks of keys
     candidates,  // bounds of scores with blocks of keys
-    blocks,      // the choice among them
+    blocks,      // the selection among them
     heads,       // attention of a tile's heads that share keys
     pieces,      // pieces of that
     merge,       // of pieces
@@ -188,22 +188,22 @@ struct Program::Phase {
   };
   Kind kind;
   int stage, end_stage;  // of the program
-  int count;             // of what is shared among the pieces
+  int count;             // of data shared among the pieces
   int pieces;
   int most_pieces = 0;  // of attention, for a tile
   int together = 1;     // of these, in one
 
-  // What the pieces [first, end) have of `count`.
+  // The range of `count` of the pieces [first, end).
   std::pair<int, int> range(int first, int end) const {
     return {share(count, first, pieces).first, share(count, end - 1, pieces).second};
   }
 };
 
-// Rows by the experts that they choose.
+// Rows by expert.
 struct ExpertGroups {
   struct Entry {
     int index;
-    float part;  // what the expert's result counts
+    float part;  // weight of the expert's result
   };
   std::vector<Entry> chosen;   // (rows, experts of a row): experts
   std::vector<Entry> entries;  // by expert: rows
@@ -231,14 +231,14 @@ struct Program::Step final : Job {
   std::vector<Phase> phases;
   Rows rows;
   std::vector<std::int32_t> block_tables;
-  std::vector<float*> bases;               // of the buffers; the logits' are the caller's memory
+  std::vector<float*> bases;               // of the buffers; the logits are the caller's memory
   std::map<int, std::vector<Tile>> tiles;  // by the heads that share keys
   bool has_selections = false;             // whether a row chooses blocks
   Scratch<std::int32_t> chosen_blocks;     // (tiles, key heads, blocks)
   std::size_t most_candidates = 0;
   std::vector<ExpertGroups> groups;                                    // by stage
   std::size_t result_floats = 0, piece_floats = 0, expert_floats = 0;  // that the phases need
-  bool are_rows_split = false;  // whether passes have rows of their own, see Program::run_pass
+  bool are_rows_split = false;  // whether passes have separate rows, see Program::run_pass
   void add_work(int stage, int worker, std::int64_t ns) const;
 
   StepTimes times;

@@ -25,11 +25,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSpinTime = std::chrono::microseconds(60);  // before a worker without work sleeps
-constexpr int kSpinsPerLook = 64;  // looks at the clock are dearer than spins
+constexpr auto kSpinTime = std::chrono::microseconds(60);  // before an idle worker sleeps
+constexpr int kSpinsPerLook = 64;  // reading the clock costs more than spinning
 constexpr auto kShortestPatience = std::chrono::microseconds(4);   // see ThreadPool::wait
 constexpr auto kSpinTimeOfStage = std::chrono::microseconds(100);  // before a waiting worker yields
-constexpr int kPieceBits = 24;  // of a count, whose other bits are the stage's epoch
+constexpr int kPieceBits = 24;  // bits of a count; its other bits are the stage's epoch
 constexpr std::uint64_t kPieceMask = (std::uint64_t{1} << kPieceBits) - 1;
 constexpr int kSlots = 4;
 
@@ -41,8 +41,8 @@ inline void pause() {
 #endif
 }
 
-// Counts the stages of all jobs of the process, and goes on in a forked child, so that a piece's
-// state is never of a later stage.
+// Counts the stages of all jobs of the process, and continues in a forked child, so that a piece's
+// state never refers to a later stage.
 std::uint64_t epoch_of_next_job = 1;
 
 void run_in_order(Job& job) {
@@ -70,14 +70,14 @@ class ThreadPool {
     for (int worker = 1; worker < wanted; ++worker) {
       try {
         std::thread([this, worker] { serve(worker); }).detach();
-      } catch (const std::exception&) {  // no more threads or memory: fewer do the work
+      } catch (const std::exception&) {  // no more threads or memory: continue with fewer
         workers = worker;
         break;
       }
     }
   }
 
-  const int wanted;  // how many workers were asked for
+  const int wanted;  // requested number of workers
   int workers;
 
   void run(Job& job) {
@@ -103,7 +103,7 @@ class ThreadPool {
 
   std::vector<int> threads() const { return placement_.threads(workers); }
 
-  // Ends the other workers, who then let go of this object.
+  // Ends the other workers, which then release this object.
   void dismiss() {
     is_dismissed_.store(true, std::memory_order_relaxed);
     call_.fetch_add(1, std::memory_order_release);
@@ -113,10 +113,10 @@ class ThreadPool {
   }
 
  private:
-  // A job, and how many workers are or may come inside. One that was descheduled inside may come
-  // back when later jobs run, which then have other slots.
+  // A job, and the number of workers inside or allowed in. A descheduled worker may return while
+  // later jobs run, which then have other slots.
   struct alignas(64) Slot {
-    std::atomic<std::uint32_t> number{0};  // of the call; 0 where nobody may come in
+    std::atomic<std::uint32_t> number{0};  // of the call; 0 if closed
     std::atomic<int> inside{0};
     Job* job = nullptr;
   };
@@ -140,11 +140,11 @@ class ThreadPool {
     job.first_epoch_ = epoch_of_next_job;
   }
 
-  // A thread's part of the stage that runs: what is taken next, with the stage's epoch.
+  // A thread's part of the current stage: the next piece, with the stage's epoch.
   struct alignas(64) Part {
     std::atomic<std::uint64_t> next{0};
   };
-  // How many pieces a thread has done, with the epoch of their stage.
+  // Number of pieces done by a thread, with the epoch of their stage.
   struct alignas(64) Done {
     std::atomic<std::uint64_t> pieces{0};
   };
@@ -166,7 +166,7 @@ class ThreadPool {
     const Job::Stage& size() const { return job.stages[stage]; }
   };
 
-  // Whether all pieces are done, or later ones are. What they wrote is then to be seen.
+  // Whether all pieces are done, or later ones are. Their writes are then visible.
   bool is_over(const StageRun& run) const {
     int done = 0;
     for (int worker = 0; worker < workers; ++worker) {
@@ -190,7 +190,7 @@ class ThreadPool {
     wait(run, now, (now - began) / std::max(times, 1), done);
   }
 
-  // Takes the next pieces of a worker's part: half of what is left.
+  // Takes the next pieces of a worker's part: half of the remaining ones.
   std::pair<int, int> take(const StageRun& run, int whose) {
     const auto [pieces, is_repeatable, most_together] = run.size();
     std::atomic<std::uint64_t>& next = parts_[whose].next;
@@ -209,7 +209,7 @@ class ThreadPool {
     }
   }
 
-  // Adds what this worker has done to `done`.
+  // Adds this worker's finished pieces to `done`.
   void do_pieces(const StageRun& run, int first, int end, int& done) {
     if (run.size().is_repeatable) run.job.compute(run.stage, first, end, run.worker);
     while (first < end) {
@@ -233,8 +233,8 @@ class ThreadPool {
            claimed.compare_exchange_strong(before, run.epoch, std::memory_order_relaxed);
   }
 
-  // Waits for the end of a stage whose pieces are all taken. One that is late by more than pieces
-  // take here is done once more: its worker may have lost its core for milliseconds.
+  // Waits for the end of a stage whose pieces are all taken. A piece that is later than usual is
+  // computed again: its worker may have lost its core for milliseconds.
   void wait(const StageRun& run, Clock::time_point now, Clock::duration patience, int done) {
     const auto spin_until = [&](Clock::time_point end) {
       do {
@@ -301,7 +301,7 @@ class ThreadPool {
 
 namespace {
 
-// Never destroyed: its threads may still wait when the process ends.
+// Never destroyed: its threads may still wait at process exit.
 struct Shared {
   std::mutex mutex;
   ThreadPool* pool = nullptr;
@@ -309,18 +309,18 @@ struct Shared {
 
 alignas(Shared) unsigned char shared_memory[sizeof(Shared)];
 Shared* shared = nullptr;
-bool is_child = false;  // of a process that had loaded this
+bool is_child = false;  // of a process that had loaded this library
 std::once_flag made;
 
-// A child has only the thread that forked: the parent's thread pool is left behind, not ended.
+// A child has only the forking thread: the parent's thread pool is abandoned, not ended.
 void start_anew() {
   shared = new (shared_memory) Shared;
 }
 
 // OpenMP's threads, which are torch's, spin for milliseconds after their work, on cores that
-// workers need: those of the calling thread are let go. A greedy step of eight rows of SmolLM2-135M
-// took 14 ms for that reason, and takes 5 (two Zen 5 cores, 2026-11-24). In a child OpenMP would
-// wait for threads that only its parent has.
+// workers need: those of the calling thread are released. A greedy step of eight rows of
+// SmolLM2-135M took 14 ms for that reason, and takes 5 (two Zen 5 cores, 2026-11-24). In a child,
+// OpenMP would wait for threads that only its parent has.
 void release_openmp_threads() {
   using Pause = int (*)(int);
   static const auto pause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
@@ -331,8 +331,7 @@ void release_openmp_threads() {
 Shared& the_shared() {
   std::call_once(made, [] {
     start_anew();
-    // While the lock is held no worker works, so the child's memory is that of a thread pool at
-    // rest.
+    // No worker runs while the lock is held, so the child has a copy of an idle thread pool.
     pthread_atfork([] { shared->mutex.lock(); }, [] { shared->mutex.unlock(); },
                    [] {
                      start_anew();
@@ -342,10 +341,10 @@ Shared& the_shared() {
   return *shared;
 }
 
-// A fork is noticed from the beginning.
+// Handlers of fork are installed from the start.
 [[maybe_unused]] const Shared& at_load = the_shared();
 
-// Processors' worth of time that a cgroup grants; 0 for no bound.
+// CPU quota of the cgroup in processors; 0 for no limit.
 double quota_of_cgroup() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -367,7 +366,7 @@ void run_job(Job& job, int size) {
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every,
-                    &before);  // a new thread inherits it: signals go to others
+                    &before);  // new threads inherit it: signals go to others
     try {
       if (all.pool != nullptr) {
         all.pool->dismiss();

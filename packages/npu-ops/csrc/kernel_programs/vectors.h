@@ -1,7 +1,7 @@
-// Vectors of the instruction set that a file is compiled for, by the compiler's own vector types.
+// Vectors of the file's instruction set, by the compiler's vector types.
 //
-// Everything here is in a namespace named after the set, as a function of one set must not be taken
-// for that of another when files are linked.
+// The namespace is named after the instruction set, so that functions of different sets are not
+// merged by the linker.
 #pragma once
 
 #include <bit>
@@ -56,8 +56,8 @@ inline Floats load(const float* from) {
   return vector;
 }
 
-// By intrinsics where GCC 12 makes several instructions of __builtin_convertvector; with a mask of
-// all lanes where it takes the intrinsic without one for a use of an uninitialized value.
+// By intrinsics if GCC 12 generates several instructions for __builtin_convertvector; with a full
+// mask if GCC warns of an uninitialized value for the unmasked intrinsic.
 inline Integers widened(const std::uint16_t* from) {
 #if defined(__AVX512F__)
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -122,7 +122,7 @@ struct Row {
   typedef Element Vector __attribute__((vector_size(kCount * sizeof(Element))));
 };
 
-// Combines across lanes, half with half: few steps wait for the one before.
+// Horizontal reduction by halves, for short dependency chains.
 template <typename Element, int kCount, typename Combine, int... I>
 Element across(typename Row<Element, kCount>::Vector vector, const Combine& combine,
                std::integer_sequence<int, I...>) {
@@ -182,7 +182,7 @@ inline Floats exponential(Floats x) {
 // e^x for x that is no larger than 0, to 1e-6 of it; NaN stays.
 inline Floats exponential_to_one(Floats x) {
 #if defined(__AVX512F__)
-  // As a power of two: 2^whole * 2^rest, the latter by its series. What NaN is compared with, goes.
+  // As a power of two: 2^whole * 2^rest, the latter by its series. The comparison drops NaN.
   const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-1000.0F), std::bit_cast<__m512>(x));
   const __m512 factor = _mm512_set1_ps(1.44269504088896341F);
   const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(bounded, factor), 8);
@@ -218,7 +218,7 @@ inline Floats error_function(Floats x) {
   power = power * size - 1.06777877e-1F;
   power = power * size - 6.34846687e-1F;
   power = power * size - 1.28717512e-1F;
-  // Beyond 4 it is 1 in float32, and the powers of what is larger would overflow.
+  // Beyond 4 it is 1 in float32, and powers of larger numbers would overflow.
   const Floats bounded = size > 4.0F ? all(-100) : power * size - size;
   const Floats large = 1.0F - exponential(bounded);
   const Floats far = x < 0.0F ? -large : large;
@@ -226,7 +226,7 @@ inline Floats error_function(Floats x) {
   return x == x ? result : x;
 }
 
-// 1 - 2 / (e^2x + 1), but for small x its series, where that would lose digits.
+// 1 - 2 / (e^2x + 1), but the series for small x, where that formula loses digits.
 inline Floats hyperbolic_tangent(Floats x) {
   const Floats square = x * x;
   const Floats small =

@@ -111,7 +111,7 @@ inline void* write(Array& array) {
   return array.mutable_data_ptr();
 }
 
-// For want of memory torch throws an error like any other.
+// Out of memory, torch throws an ordinary error.
 inline Array make_array(Element element, const std::vector<std::int64_t>& shape) {
   try {
     return at::empty(shape, dtype_of(element));
@@ -130,7 +130,7 @@ inline std::string elements_in_words(Element element) {
 
 #endif
 
-// Raises ValueError unless `array` is contiguous, on cpu, and of these elements and count.
+// Raises ValueError unless `array` is contiguous, on cpu, and has this element type and count.
 inline void require_array(const Array& array, const std::string& name, Element element,
                           std::int64_t count) {
   if (is_plain(array, element) && count_of(array) == count) return;

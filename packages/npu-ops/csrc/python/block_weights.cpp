@@ -1,4 +1,4 @@
-// Blocks of GGUF files, packed for the kernels and read again.
+// Packs and unpacks blocks of GGUF files.
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 
@@ -27,7 +27,7 @@ void check_rows(const std::optional<at::Tensor>& rows, std::int64_t below) {
   }
 }
 
-// The rows of a file in a kind's blocks, or some of them, as packed weights have them.
+// The rows of a file in a kind's blocks, or some of them, as packed weights.
 at::Tensor pack_blocks(const std::string& name, const at::Tensor& blocks, std::int64_t inputs,
                        const std::optional<at::Tensor>& rows) {
   const Kind kind = block_kind(name, inputs);

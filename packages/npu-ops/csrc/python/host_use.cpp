@@ -1,4 +1,4 @@
-// Ops on the host, for Python: counts, and the rule that npu_ops.fallback gives.
+// Ops on the host, for Python: counts, and the rule of npu_ops.fallback.
 #include "host_use.h"
 
 #include <pybind11/stl.h>
@@ -11,7 +11,7 @@
 namespace npu::ops::python {
 namespace {
 
-// A reference for the life of the process: kernels may ask while the interpreter ends.
+// A reference for the life of the process: kernels may call it while the interpreter ends.
 PyObject* python_rule = nullptr;
 
 HostUseAnswer ask(const OpPlan& plan) {
@@ -36,7 +36,7 @@ void bind_host_use(py::module_& m) {
     return counts;
   });
   m.def("reset_fallback_counts", &reset_fallback_counts);
-  // `rule(name) -> (is_final, refusal or None)`, asked at an op's first call on the host.
+  // `rule(name) -> (is_final, refusal or None)`, called at an op's first call on the host.
   m.def("set_host_use_rule", [](py::function rule) {
     python_rule = rule.release().ptr();
     reset_host_use();

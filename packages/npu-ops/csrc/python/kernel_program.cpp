@@ -1,5 +1,5 @@
-// Kernel programs for Python: what npu_ops.kernel_programs.execution stands on. Everything that a
-// step or a program is given is checked here, as kernels look nowhere but where they are told.
+// Kernel programs for npu_ops.kernel_programs.execution. All inputs of a step or a program are
+// checked here, because kernels do not validate.
 #include "python/kernel_program.h"
 
 #include <pybind11/stl.h>
@@ -49,7 +49,7 @@ Activation activation_of(const py::object& name) {
                                                           {"quick_gelu", Activation::quick_gelu}});
 }
 
-// Reads the instructions, as npu_ops.kernel_programs.program writes them, and checks each.
+// Reads and checks instructions in the format of npu_ops.kernel_programs.program.
 class Reader {
  public:
   Reader(const py::dict& weights, std::vector<int> widths, std::vector<LayerCache> layers)
@@ -90,9 +90,9 @@ class Reader {
     return found;
   }
 
-  std::vector<Array> held;              // the memory that the instructions point to
-  std::int64_t positions = -1;          // how many the shortest table has; -1 for no table
-  std::vector<int> arguments, results;  // widths of the rows that are loaded and stored
+  std::vector<Array> held;              // memory referenced by the instructions
+  std::int64_t positions = -1;          // length of the shortest table; -1 without tables
+  std::vector<int> arguments, results;  // widths of the loaded and stored rows
 
  private:
   py::object weight(const py::object& name) {
@@ -102,7 +102,7 @@ class Reader {
     return weights_[name];
   }
 
-  // The place of rows that a call takes or gives; they come in the order of their numbers.
+  // The next row argument or result of a call; they are numbered in order.
   int place(const py::object& number, const py::object& columns, std::vector<int>& rows) {
     require(py::cast<int>(number) == static_cast<int>(rows.size()),
             where_ + ": numbers must rise from 0, one by one");
@@ -436,7 +436,7 @@ unsigned char* KernelProgram::block(std::int64_t id) {
   return (*blocks_)[id];
 }
 
-// Logits have as many rows as are kept: what writes them must not have more.
+// Logits have one row per kept row: their buffer must not have more.
 void KernelProgram::check_logits(const std::vector<Instruction>& list, const View& logits) {
   bool is_early = false;
   for (const Instruction& instruction : list) {
@@ -474,7 +474,7 @@ void KernelProgram::check(const Rows& rows, int sequences) const {
             "`kept` must be 0 to " + std::to_string(rows.count - 1) + ", got " +
                 std::to_string(rows.kept[i]));
   }
-  // Every block up to a row's own may be read.
+  // All blocks up to a row's own are readable.
   std::vector<int> used(sequences, 0);
   for (int i = 0; i < rows.count; ++i) {
     require(!rows.is_decode || used[rows.sequences[i]] == 0,

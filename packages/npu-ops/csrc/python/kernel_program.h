@@ -12,8 +12,7 @@
 
 namespace npu::ops::python {
 
-// Everything that a step or a program is given is checked here, as kernels look nowhere but where
-// they are told.
+// All inputs of a step or a program are checked here, because kernels do not validate.
 class KernelProgram {
  public:
   KernelProgram(const py::list& instructions, std::vector<int> widths, const py::list& layers,
@@ -23,7 +22,7 @@ class KernelProgram {
   Array step(const Array& tokens, const Array& positions, const Array& sequences,
              const Array& slots, const Array& tables, const Array& kept, int workers,
              std::optional<Array> times, bool is_decode);
-  // Runs rows that are no tokens. Each argument has `rows` rows, each result will.
+  // Runs rows of tensors. Each argument has `rows` rows, and so has each result.
   void run_rows(int rows, const float* const* arguments, float* const* results, int workers,
                 const kernel_programs::StepTimes& durations);
 
@@ -54,7 +53,7 @@ class KernelProgram {
   kernel_programs::View logits_;
   int logits_width_ = 0;
   bool has_keep_ = false;
-  // The first to go: it waits for who still reads the others.
+  // Destroyed first: it waits for threads that still read the others.
   std::unique_ptr<kernel_programs::Program> program_;
 };
 

@@ -1,4 +1,4 @@
-// Packed weights of Python (npu_ops.kernel_programs.weights) as the kernels take them, checked.
+// Packed weights of Python (npu_ops.kernel_programs.weights) in the kernels' format, validated.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace npu::ops::python {
 
-// A kind of blocks that a row of so many inputs can have; raises ValueError for another.
+// The block kind for rows of this many inputs; raises ValueError for another.
 kernel_programs::Kind block_kind(const std::string& text, std::int64_t inputs);
 
-// The weight; its memory is that of arrays which are appended to `held`.
+// The weight; its memory belongs to arrays appended to `held`.
 kernel_programs::PackedLinear packed_linear(const py::object& weight, const std::string& name,
                                             std::vector<Array>& held);
 

@@ -1,7 +1,7 @@
 // Bindings of the sampler, for npu_ops.kernel_programs.sampler.
 //
-// Both keep Python's lock: a row takes microseconds, and another thread that took the lock
-// meanwhile would keep the next step waiting for longer.
+// Both keep the GIL: a row takes microseconds, and another thread that took the GIL meanwhile would
+// delay the next step for longer.
 #include <pybind11/stl.h>
 
 #include <string>

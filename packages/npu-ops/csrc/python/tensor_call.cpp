@@ -1,4 +1,4 @@
-// Kernel programs whose rows are those of torch's tensors, for compiled graphs.
+// Kernel programs on rows of tensors, for compiled graphs.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
@@ -29,8 +29,7 @@ at::Tensor allocated(const Make& make) {
   }
 }
 
-// A program whose rows are those of tensors, for tensors of fixed shapes: what a compiled graph
-// calls.
+// A program on tensors of fixed shapes, called by a compiled graph.
 class TensorCall {
  public:
   TensorCall(std::shared_ptr<KernelProgram> program, std::int64_t rows,
@@ -51,7 +50,7 @@ class TensorCall {
     check(results_, program_->results(), "results");
   }
 
-  // None while a graph is captured, as host code would not be part of it.
+  // None during graph capture, because host code would not be captured.
   py::object run(const py::tuple& inputs, const std::optional<at::Tensor>& times) const {
     if (C10_UNLIKELY(is_capturing())) return py::none();
     check_process();
@@ -88,8 +87,8 @@ class TensorCall {
     return out;
   }
 
-  // None also where somebody listens, or `is_current(inputs)` is false: a compiled graph then takes
-  // its usual way. No Python code runs on this one.
+  // Also None if there is a listener, or if `is_current(inputs)` is false: the compiled graph then
+  // takes its usual path. Runs no Python code otherwise.
   py::object run_current(const py::handle& is_current, const py::tuple& inputs) const {
     if (C10_UNLIKELY(observe::is_enabled())) return py::none();
     if (!is_current.is_none() && is_current(inputs).ptr() != Py_True) return py::none();

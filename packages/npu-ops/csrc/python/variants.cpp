@@ -1,4 +1,4 @@
-// Choices between program and host kernel, for Python: what npu_ops.variants decides with.
+// Choices between program and host kernel for npu_ops.variants.
 #include <pybind11/stl.h>
 
 #include <c10/core/ScalarType.h>
@@ -13,11 +13,11 @@ namespace {
 using variants::Choice;
 using variants::ProgramCache;
 
-// References for the life of the process: kernels may ask while the interpreter ends.
+// References for the life of the process: kernels may call them while the interpreter ends.
 PyObject* python_resolve = nullptr;
 PyObject* python_choose = nullptr;
 
-// A tensor as (dtype, sizes, axis order); its values do not matter here.
+// A tensor as (dtype, sizes, axis order), without its values.
 py::object describe(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -93,8 +93,8 @@ void bind_variants(py::module_& m) {
       "set_program_capacity",
       [](std::size_t capacity) { variants::program_cache().set_capacity(capacity); },
       py::call_guard<py::gil_scoped_release>());
-  // `resolve()` sets which ops are active; `choose(op, arguments, device_index, needs_grad)` gives
-  // a program with its ports (npu_ops.variants.autotune), or None for the host kernel.
+  // `resolve()` sets the active ops; `choose(op, arguments, device_index, needs_grad)` returns a
+  // program with its ports (npu_ops.variants.autotune), or None for the host kernel.
   m.def("set_deciders", [](py::function given_resolve, py::function given_choose) {
     python_resolve = given_resolve.release().ptr();
     python_choose = given_choose.release().ptr();

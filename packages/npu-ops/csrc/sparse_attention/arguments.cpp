@@ -76,7 +76,7 @@ void refuse_length(const Addressing& call, const char* name, std::size_t batch, 
                     "\"TND\". [op-lengths]");
 }
 
-// Fills `first` and `count` of each sequence from lengths or from their running sums.
+// Fills `first` and `count` of each sequence from lengths or from their cumulative sums.
 template <typename Set>
 void read_lengths(const Addressing& call, const char* name, const OptionalTensor& lengths,
                   bool are_sums, std::int64_t most, std::vector<Sequence>& sequences,
@@ -199,7 +199,7 @@ Sequences sequences_of(const Addressing& call) {
                  sequence.first_row = first;
                  sequence.queries = count;
                });
-  // Of a paged cache the table bounds the length, which read_pages says in words of its own.
+  // The table of a paged cache bounds the length, which read_pages reports separately.
   const std::int64_t most = layout == Layout::kPaged    ? kMostPositions
                             : layout == Layout::kRagged ? call.key.size(0)
                                                         : call.key.size(1);

@@ -1,8 +1,8 @@
-// Checks of layouts, lengths and block tables in both sparse attention ops, and the place of a
-// position's row.
+// Checks of layouts, lengths and block tables in both sparse attention ops, and row addresses of
+// positions.
 //
-// What can be said of shapes and dtypes is checked by kernels and fakes in the same words; values
-// of lengths, tables and indices by the kernels, before anything is read through them.
+// Kernels and fakes check shapes and dtypes with the same messages; kernels check values of
+// lengths, tables and indices before using them.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline constexpr std::int64_t kMostPositions = 0x7FFFFFFF;  // indices are int32
 
 enum class Layout { kDense, kRagged, kPaged };  // BSND, TND, PA_BSND
 
-// The arguments that both ops have, under each op's names for them.
+// The arguments of both ops, with each op's names.
 struct Addressing {
   const char* op;
   const char* key_name;         // "key", for messages
@@ -45,7 +45,7 @@ struct Sequence {
   std::int64_t first_key, keys;  // first_key counts within a ragged tensor, else 0
   std::int64_t batch;
 
-  // How many keys query `i` may see.
+  // Number of keys visible to query `i`.
   std::int64_t visible(std::int64_t i, std::int64_t sparse_mode) const {
     if (sparse_mode == 0) return keys;
     return std::clamp<std::int64_t>(keys - (queries - 1 - i), 0, keys);
@@ -54,9 +54,9 @@ struct Sequence {
 
 struct Sequences {
   std::vector<Sequence> list;
-  std::vector<std::int64_t> pages;  // (batch, pages a sequence), empty if nothing is paged
+  std::vector<std::int64_t> pages;  // (batch, pages a sequence), empty without pages
   std::int64_t pages_of_sequence = 0, page_size = 0;
-  std::int64_t rows = 0;  // of query, with what is padding
+  std::int64_t rows = 0;  // of query, including padding
 };
 
 // The rows of one sequence in a tensor whose last axis is dense.
@@ -81,7 +81,7 @@ bool is_ragged(const Addressing& call);
 // Shapes, dtypes, layouts and options: what a fake can check.
 void check_addressing(const Addressing& call);
 
-// `name` must have the sizes of `like` in all axes but the last, and its dtype.
+// `name` must have the sizes of `like` in all axes except the last, and its dtype.
 void check_beside(const char* op, const char* name, const at::Tensor& tensor, const char* like_name,
                   const at::Tensor& like);
 

@@ -1,4 +1,4 @@
-// Dispatch of sparse attention kernels, by the instruction set that kernel programs use.
+// Dispatch of sparse attention kernels, by the instruction set of kernel programs.
 #include <cstring>
 #include <initializer_list>
 

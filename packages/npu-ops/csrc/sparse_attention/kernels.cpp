@@ -14,8 +14,8 @@ using namespace npu::ops::kernel_programs::NPU_SET;
 namespace {
 
 constexpr int kVectors = kBlock / kLanes;       // of a block's sixteen positions or channels
-constexpr int kHeadRows = kLanes == 4 ? 3 : 6;  // as many as leave their sums in registers
-// Products of pairs stand in registers of their own before they are added.
+constexpr int kHeadRows = kLanes == 4 ? 3 : 6;  // sums fit in registers
+// Products of pairs have separate registers before they are added.
 constexpr int kPairRows = kLanes == 8 ? 4 : kHeadRows;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -64,7 +64,7 @@ float element_at(const std::uint16_t* from, int i) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
 }
 
-// Calls `use` with the row as what its elements are.
+// Calls `use` with the row in its element type.
 template <typename Use>
 void with_elements(const void* from, Element element, const Use& use) {
   if (element == Element::kFloat32) {
@@ -120,7 +120,7 @@ template <int R>
 void multiply(const float* queries, int width, const float* keys, float* out, int stride) {
   Floats sums[R][kVectors] = {};
   for (int i = 0; i < width; ++i) {
-    Floats key[kVectors];  // all first, so that one broadcast at a time needs a register
+    Floats key[kVectors];  // all first, so that a single register holds broadcasts
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
       key[v] = load(keys + i * kBlock + v * kLanes);
@@ -137,7 +137,7 @@ void multiply(const float* queries, int width, const float* keys, float* out, in
   }
 }
 
-// Calls `use` with a count of heads that is known when compiling, until all are done.
+// Calls `use` with a compile-time number of heads, until all are done.
 template <int Most = kHeadRows, typename Use>
 void for_heads(int heads, const Use& use) {
   int done = 0;
@@ -283,7 +283,7 @@ Floats largest_or_nan(Floats left, Floats right) {
   return left == left ? larger : left;
 }
 
-// Scores become exponentials under the largest so far; what the former pieces gave is scaled to it.
+// Scores become exponentials relative to the maximum so far; earlier sums are rescaled.
 void exponentials(const HeadGroup& group, int head, int rows, float* scores) {
   const int padded = rounded_up(rows);
   for (int i = 0; i < padded; i += kLanes)
@@ -295,7 +295,7 @@ void exponentials(const HeadGroup& group, int head, int rows, float* scores) {
   float largest = most[0];
   for (int lane = 1; lane < kLanes; ++lane)
     largest = largest > most[lane] || largest != largest ? largest : most[lane];
-  if (largest == -kInfinity) {  // nothing so far has weight
+  if (largest == -kInfinity) {  // no weight so far
     std::fill(scores, scores + padded, 0.0F);
     return;
   }

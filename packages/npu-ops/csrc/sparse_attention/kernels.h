@@ -1,9 +1,9 @@
-// Inner loops of sparse attention, which know no torch: one table of functions per instruction set.
+// Inner loops of sparse attention, independent of torch: one table of functions per instruction
+// set.
 //
-// Rows of a cache are packed sixteen positions at a time with their channels one after the other,
-// so that sixteen scores come from products with one broadcast channel of a query and nothing is
-// added across lanes. A head's sums run over the channels in order, whatever heads are done with
-// it.
+// Rows of a cache are packed sixteen positions at a time, channel by channel, so that a broadcast
+// channel of a query gives sixteen products without horizontal sums. A head's sums run over the
+// channels in order, whatever other heads are computed.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace npu::ops::sparse_attention {
 
-inline constexpr int kBlock = 16;     // positions that are packed together
-inline constexpr int kMostRows = 32;  // positions whose scores share a largest value
+inline constexpr int kBlock = 16;     // positions packed together
+inline constexpr int kMostRows = 32;  // positions whose scores share a maximum
 
 enum class Element { kFloat32, kBfloat16, kFloat16 };
 
@@ -20,7 +20,7 @@ inline constexpr int rounded_up(int count) {
   return (count + kBlock - 1) / kBlock * kBlock;
 }
 
-// Queries of one token, and where their sums stand between pieces of the selection.
+// Queries of one token, and their sums between pieces of the selection.
 struct HeadGroup {
   const float* queries;  // (heads, width)
   int heads, width, value_width;
@@ -30,7 +30,7 @@ struct HeadGroup {
   float* values;   // (heads, value_width rounded up)
 };
 
-// Queries of one token in 8 bits, their channels in pairs; a width that is odd ends with a zero.
+// Queries of one token in 8 bits, with channels in pairs; an odd width is padded with zero.
 struct Int8Heads {
   const std::int16_t* queries;
   const float* scales;   // (heads,)
@@ -50,8 +50,8 @@ struct SparseKernels {
   // out[j] = sum over h of weights[h] * relu(queries[h] . keys[:, j]) for the kBlock keys.
   void (*index_scores)(const float* queries, const float* weights, int heads, int width,
                        const float* keys, float* out);
-  // Row `from` into lane `lane` of a block at `to` (pairs, kBlock, 2): two channels side by side,
-  // so that one instruction multiplies and adds both.
+  // Row `from` into lane `lane` of a block at `to` (pairs, kBlock, 2): adjacent channels, so that
+  // one instruction multiplies and adds both.
   void (*pack_pairs)(const std::int8_t* from, int width, int lane, std::int16_t* to);
   // out[j] = sum over h of weights[h] * relu((queries[h] . keys[:, j]) * query_scales[h] *
   // key_scales[j]); the products are exact. queries: (heads, pairs, 2).
@@ -60,11 +60,11 @@ struct SparseKernels {
   // Adds `rows` packed positions to a group's sums. scratch: (heads, kMostRows).
   void (*attend)(const HeadGroup& group, const float* keys, const float* values, int rows,
                  float* scratch);
-  // Writes each head's values over its sum, (heads, value_width) contiguous.
+  // Writes each head's values divided by its sum, (heads, value_width) contiguous.
   void (*finish)(const HeadGroup& group, Element element, void* out);
 };
 
-// The best set of kernels that this processor has.
+// The best set of kernels that this processor supports.
 const SparseKernels& sparse_kernels();
 
 }  // namespace npu::ops::sparse_attention

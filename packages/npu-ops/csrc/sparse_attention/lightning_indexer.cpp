@@ -1,8 +1,8 @@
 // Scores of all visible keys, and the positions of the largest of them.
 //
-// Keys are packed once for a tile of queries of a sequence; each thread has blocks of keys. Then
-// each query's positions are selected by a buffer of candidates that is cut to the best k whenever
-// it is full, so that the context is walked through once and never sorted.
+// Keys are packed once for a tile of queries of a sequence; each thread has blocks of keys. Each
+// query's positions are then selected with a buffer of candidates, which is cut to the best k when
+// full, so that the context is read once and never sorted.
 
 #include <bit>
 #include <functional>
@@ -22,8 +22,8 @@ namespace {
 constexpr const char* kLightningIndexer = "lightning_indexer";
 constexpr std::int64_t kMostQueries = 32;        // of a tile
 constexpr std::int64_t kMostScores = 1 << 22;    // of a tile, 16 MB, unless one query has more
-constexpr std::int64_t kMostInt8Width = 131071;  // whose products, 2^14 each, an int32 can sum
-constexpr std::int64_t kPieceProducts = 200000;  // below it a thread of its own does not pay
+constexpr std::int64_t kMostInt8Width = 131071;  // products of 2^14 each fit into an int32 sum
+constexpr std::int64_t kPieceProducts = 200000;  // smaller work does not pay for a thread
 
 struct Indexer {
   Addressing addressing;
@@ -73,8 +73,8 @@ void check_indexer(const Indexer& call) {
                     call.count, ". Pass how many positions to pick. [op-value]");
 }
 
-// Codes of scores compare as the scores do, NaN above all as in torch.topk; of equal scores the
-// earlier position is the larger.
+// Integer codes that order like scores, NaN first as in torch.topk; on ties the earlier position is
+// larger.
 std::uint64_t code_of(float score, std::int64_t position) {
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 is 0
   const std::uint32_t order =
@@ -86,7 +86,7 @@ std::int32_t position_of(std::uint64_t code) {
   return static_cast<std::int32_t>(0xFFFFFFFFU - static_cast<std::uint32_t>(code));
 }
 
-// The positions of the `count` largest of `scores`, rising; there are more scores than that.
+// The positions of the `count` largest of more `scores`, ascending.
 void select(const float* scores, std::int64_t size, std::int64_t count, std::int32_t* out) {
   const std::size_t capacity = std::max<std::int64_t>(2 * count, 4096);
   std::vector<std::uint64_t> candidates;
@@ -248,7 +248,7 @@ at::Tensor lightning_indexer(const at::Tensor& query, const at::Tensor& key,
     const KeyRows rows(k, layout, sequences, sequence);
     std::optional<KeyRows> scales;
     if (key_scale) scales.emplace(*key_scale, layout, sequences, sequence);
-    // Queries that see no more than they may pick take all, and no key is read for them.
+    // Queries with at most as many visible keys as the selection take all, without reading keys.
     std::int64_t first = 0;
     for (; first < sequence.queries; ++first) {
       const std::int64_t visible = sequence.visible(first, sparse_mode);

@@ -1,4 +1,4 @@
-// Kernels and fakes of the sparse attention ops, by the file that holds them. Registered in
+// Kernels and fakes of the sparse attention ops, by file. Registered in
 // csrc/sparse_attention/registrations.cpp; schemas, formulas and gradients are in
 // src/npu_ops/sparse_attention.
 #pragma once

@@ -1,8 +1,7 @@
 // Attention over selected positions: gather and attention in one, thirty-two positions at a time.
 //
-// A thread has one query and all of its heads, so that each gathered row is packed once and used
-// for all heads while it is in the cache; where there are fewer queries than threads, the heads are
-// divided.
+// A thread has one query and all of its heads, so that each gathered row is packed once for all
+// heads while in cache; with fewer queries than threads, the heads are divided.
 
 #include <limits>
 
@@ -85,7 +84,7 @@ void check_indices(const Attention& call, const Sequences& sequences, const std:
   }
 }
 
-// The positions that a query sees among those it selected, in the order of the selection.
+// The visible positions among the selected ones of a query, in selection order.
 void positions_of(const std::int32_t* indices, std::int64_t count, std::int64_t block_size,
                   std::int64_t visible, std::vector<std::int64_t>& out) {
   out.clear();
@@ -97,7 +96,7 @@ void positions_of(const std::int32_t* indices, std::int64_t count, std::int64_t 
   }
 }
 
-// The tensors as the loops read them.
+// The tensors in the loops' form.
 struct Dense {
   at::Tensor query, key, value, indices, query_rope, key_rope;
 
@@ -117,7 +116,7 @@ struct Dense {
   int value_width() const { return static_cast<int>(value.size(-1)); }
 };
 
-// Where one thread keeps its part of the work.
+// Scratch memory of a thread.
 struct Scratch {
   std::vector<float> queries, keys, values, scores, largest, sums, totals;
   std::vector<std::int64_t> positions;

@@ -1,4 +1,4 @@
-// A list in order of use, with an index over it.
+// An LRU list with an index.
 #include "variants/program_cache.h"
 
 namespace npu::ops::variants {

@@ -1,5 +1,4 @@
-// The body that serves a call, cached per signature: a program, or the host kernel. Bounded; the
-// least recently used goes first.
+// Cache of the variant for each signature: a program, or the host kernel. A bounded LRU cache.
 //
 // npu_ops.variants decides in Python; variant_kernel.h runs.
 #pragma once
@@ -18,19 +17,20 @@
 
 namespace npu::ops::variants {
 
-// A program for one signature of one op, and how its ports answer to the op's arguments and
-// results. Without a program the host kernel serves.
+// A program for a signature of an op, and the mapping of its ports to the op's arguments and
+// results. Without a program, the host kernel runs.
 struct Choice {
   std::shared_ptr<Program> program;
-  // Positions of arguments, in the order of the program's inputs; and the axis order of each, which
-  // is the same in all calls of one signature.
+  // Argument positions in the order of the program's inputs; and the axis order of each, which a
+  // signature determines.
   std::vector<std::uint32_t> inputs;
   std::vector<std::vector<std::int64_t>> input_orders;
-  // Per result of the op the program's output, kUndefined, or kEmpty: a tensor of no elements.
+  // For each result of the op, the program's output, kUndefined, or kEmpty: a tensor without
+  // elements.
   static constexpr std::int32_t kUndefined = -1;
   static constexpr std::int32_t kEmpty = -2;
   std::vector<std::int32_t> results;
-  // Per output of the program the permutation that makes the op's result of it; empty for none.
+  // For each output of the program, the permutation that gives the op's result; empty for none.
   std::vector<std::vector<std::int64_t>> output_orders;
 };
 
@@ -38,12 +38,12 @@ class ProgramCache {
  public:
   using Found = std::shared_ptr<const Choice>;
 
-  // Null when nothing is remembered. `op` is the address of the op's plan.
+  // Null on a miss. `op` is the address of the op's plan.
   Found find(const void* op, const Signature& signature);
-  // Keeps what is there already, if another thread was faster; returns what is kept.
+  // Keeps an existing entry, if another thread was faster; returns the entry kept.
   Found insert(const void* op, const Signature& signature, Found choice);
   void clear();
-  // Forgets the least recently used beyond this size.
+  // Evicts the least recently used entries beyond this size.
   void set_capacity(std::size_t capacity);
   std::size_t size();
 
@@ -63,7 +63,7 @@ class ProgramCache {
     Found choice;
   };
 
-  // Returns what fell out, to be destroyed without the lock: destroying a program may take a while.
+  // Returns evicted entries, to be destroyed without the lock: destroying a program may be slow.
   std::vector<Found> trim();
 
   std::mutex mutex_;

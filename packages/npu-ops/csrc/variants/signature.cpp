@@ -1,5 +1,5 @@
-// Encoding of arguments as words. Each begins with its kind, and what has a length says so first,
-// so that no two calls share an encoding.
+// Encoding of arguments as words. Each begins with its kind and, if variable, its length, so that
+// encodings are unique.
 #include "variants/signature.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void add_list(Words& words, Kind kind, const Values& values) {
   }
 }
 
-// False for a kind of argument that no program takes.
+// False for a kind of argument that programs do not support.
 bool add_plain(Words& words, const c10::IValue& value) {
   if (value.isNone()) {
     words.push_back(kNone);

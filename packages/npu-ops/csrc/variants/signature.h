@@ -21,13 +21,13 @@ struct Signature {
   bool operator==(const Signature& other) const { return words == other.words; }
 };
 
-// Order of the axes in which the bytes of a tensor lie, outermost first: `permute(order)` is
-// contiguous. Empty when the tensor is contiguous as it is, or when no order makes it so (it has
-// gaps, or elements in common); such a tensor is copied for a program.
+// Axes in memory order, outermost first: `permute(order)` is contiguous. Empty if the tensor is
+// contiguous, or if no order makes it so (gaps, or shared elements); such a tensor is copied for a
+// program.
 std::vector<std::int64_t> axis_order(const at::Tensor& tensor);
 
-// Nothing for a call that no program can serve: tensors that are empty, without strides,
-// or not all on one npu device; lists of tensors, generators and complex numbers.
+// Empty for a call that programs do not support: tensors that are empty, not strided, or not all on
+// one npu device; lists of tensors, generators and complex numbers.
 std::optional<Signature> signature_of(at::ArrayRef<c10::IValue> arguments, bool needs_grad);
 
 }  // namespace npu::ops::variants

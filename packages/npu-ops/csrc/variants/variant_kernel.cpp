@@ -1,4 +1,4 @@
-// The order of a call: is the op active, what is remembered, run.
+// The steps of a call: check whether the op is active, look up the cache, run.
 #include "variants/variant_kernel.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ std::atomic<Activity>& activity_of(OpPlan& plan) {
 
 std::atomic<const Deciders*> deciders{nullptr};
 
-// Building a program calls ops itself; these take the host kernel.
+// Ops called while a program is built use the host kernel.
 thread_local bool is_choosing = false;
 
 class ChoosingScope {

@@ -1,7 +1,6 @@
-// An op with two bodies: a program of its own for the device, or the host kernel on aliases.
+// An op with two variants: a program for the device, or the host kernel on aliases.
 //
-// Which of them serves a signature is decided once, by the chooser (npu_ops.variants), and
-// remembered in program_cache.h.
+// npu_ops.variants selects one for each signature once; program_cache.h caches it.
 #pragma once
 
 #include <atomic>
@@ -17,8 +16,8 @@
 
 namespace npu::ops::variants {
 
-// Whether calls of an op ask for a choice. Off costs one load, so that a device whose host kernels
-// serve every call pays nothing.
+// Whether calls of an op are subject to a choice. Checking costs one load, for devices whose host
+// kernels run every call.
 enum class Activity : std::uint8_t { kUnresolved, kOff, kOn };
 
 class VariantKernel final : public c10::OperatorKernel {
@@ -35,34 +34,34 @@ class VariantKernel final : public c10::OperatorKernel {
   const bool takes_indices_;     // that its program would not check
 };
 
-// What Python gives. Both are called without any lock held.
+// Python callbacks, called without locks.
 struct Deciders {
-  // Called before the first choice: says by set_active which ops ask for choices.
+  // Called before the first choice: sets the active ops by set_active.
   void (*resolve)();
-  // Decides for a call about which nothing is remembered. Never null. `needs_grad` is false for ops
-  // that compute the same for a gradient as without.
+  // Decides for an uncached call. Never null. `needs_grad` is false for ops whose result does not
+  // depend on it.
   ProgramCache::Found (*choose)(const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
                                 bool needs_grad);
 };
 void set_deciders(Deciders deciders);
 
-// Says that an op has two bodies, though another kernel stands in front of them; is_declared tells.
+// Declares an op with two variants behind another kernel; see is_declared.
 void declare(OpPlan& plan);
 bool is_declared(const std::string& op_name);
 
-// Names of the ops with two bodies ("aten::mm"), sorted.
+// Names of the ops with two variants ("aten::mm"), sorted.
 std::vector<std::string> variant_ops();
 
-// Sets which ops ask for choices; false for a name that has no program body.
+// Sets the active ops; false for a name without a program variant.
 bool set_active(const std::string& op_name, bool is_active);
-// Whether this thread is choosing a body, or measuring: its ops run on the host kernels. Returns
-// the previous value.
+// Whether this thread is choosing or measuring: its ops run on the host kernels. Returns the
+// previous value.
 bool exchange_choosing(bool is_choosing) noexcept;
 
-// How many calls programs have served in this process.
+// Number of calls that ran as programs in this process.
 std::uint64_t program_runs();
 
-// Forgets choices and activity: settings have changed.
+// Resets choices and active ops after a change of settings.
 void reset_choices();
 
 }  // namespace npu::ops::variants

@@ -22,7 +22,7 @@ void quantize_row(const T* x, std::int8_t* values, float* scale, std::int64_t wi
       at::vec::vec_reduce_all<S>([](V p, V q) { return at::vec::maximum(p, q); }, peak, V::size());
   const S step = largest / S(127);
   *scale = static_cast<float>(step);
-  // All zeros stay so, and what is not finite has no integer: 0, with the scale to tell.
+  // Zeros stay zero; a non-finite row has values of 0 and a non-finite scale.
   const bool is_usable = step > S(0) && std::isfinite(step);
   const V divisor(is_usable ? step : S(1));
   const V low(S(-127)), high(S(127));

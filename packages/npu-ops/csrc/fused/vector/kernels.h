@@ -10,8 +10,8 @@
 
 namespace npu::ops::fused {
 
-// x, y: (rows, width), each with its own distance between rows; weight: (width,) of the type the
-// sum is kept in. Strides count elements everywhere.
+// x, y: (rows, width), with separate row strides; weight: (width,) of the accumulation type. All
+// strides are in elements.
 struct RmsNormArguments {
   const void* x;
   const void* weight;
@@ -28,7 +28,7 @@ struct SwigluArguments {
 };
 
 // x, y: (batch, heads, length, width) by strides, the last one 1. cos, sin: (batch, length, half)
-// of the type the sum is kept in; table_batch_stride is 0 where one table serves all.
+// of the accumulation type; table_batch_stride is 0 for a shared table.
 struct RotaryArguments {
   const void* x;
   const void* cos;
@@ -87,7 +87,7 @@ struct VectorKernels {
 
 const VectorKernels& vector_kernels();
 
-// Per instruction set, by torch's names of them; defined in table.cpp.
+// Per instruction set, by torch's names; defined in table.cpp.
 struct DEFAULT_set;
 struct AVX2_set;
 struct AVX512_set;

@@ -1,5 +1,5 @@
-// Elements of any float type as a pair of vectors of the type that sums are kept in: float32, or
-// float64 for itself.
+// Elements of any float type as a pair of vectors of the accumulation type: float32, or float64 for
+// float64.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Lanes {
   static constexpr std::int64_t kSize = 2 * V::size();
   V a, b;
 
-  // Lanes behind `count` are 0.
+  // Lanes from `count` on are 0.
   static Lanes load(const T* from, std::int64_t count = kSize) {
     if constexpr (std::is_same_v<T, sum_t<T>>) {
       if (count == kSize) return {V::loadu(from), V::loadu(from + V::size())};
@@ -57,7 +57,7 @@ struct Lanes {
   }
 };
 
-// Rows that make a share of work worth a thread: about 32k elements.
+// Minimum rows for another thread: about 32k elements.
 inline std::int64_t rows_per_thread(std::int64_t width) {
   return std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(width, 1));
 }

@@ -33,8 +33,8 @@ float sum_of(const V& v) {
   return at::vec::vec_reduce_all<float>([](V p, V q) { return p + q; }, v, V::size());
 }
 
-// What rows of x times one row of the weight add up to: in lanes, since adding up the lanes costs
-// as much as a group of 64, and what does not fill a vector.
+// Sums of rows of x times one row of the weight: in lanes, because a horizontal sum costs as much
+// as a group of 64, and the remainder that does not fill a vector.
 template <std::int64_t R>
 struct Sums {
   V lanes[R];
@@ -132,7 +132,7 @@ void widen_bytes(const Q* from, std::int64_t size, float zero, float scale, T* t
     to[k] = static_cast<T>((static_cast<float>(from[k]) - zero) * scale);
 }
 
-// Both halves of a byte in one turn: a branch per element would keep the loop out of registers.
+// Both halves of a byte per iteration: a branch per element would keep the loop out of registers.
 template <typename T>
 void widen_nibbles(const std::uint8_t* from, std::int64_t size, float zero, float scale, T* to) {
   for (std::int64_t k = 0; k < size / 2; ++k) {

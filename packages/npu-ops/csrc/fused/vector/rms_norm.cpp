@@ -1,4 +1,4 @@
-// Rows by the inverse root of their mean square.
+// RMS normalization of rows.
 
 #include "kernels.h"
 #include "lanes.h"

@@ -33,7 +33,7 @@ void swiglu_rows(const SwigluArguments& given, at::ScalarType type) {
     const auto* gate = static_cast<const scalar_t*>(given.gate);
     const auto* up = static_cast<const scalar_t*>(given.up);
     auto* y = static_cast<scalar_t*>(given.y);
-    // A row may be the whole tensor: shares are cut inside rows.
+    // A row may be the whole tensor, so work is split inside rows.
     constexpr std::int64_t kBlock = 4096;
     const std::int64_t blocks = (given.width + kBlock - 1) / kBlock;
     at::parallel_for(0, given.rows * blocks, rows_per_thread(std::min(kBlock, given.width)),
