@@ -382,7 +382,7 @@ def test_explain_and_tune_say_what_serves(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["explain", "aten.mm", "3x4xf32", "5x6xf32"], "torch refuses the call"),
+        (["explain", "aten.mm", "3x4xf32", "5x6xf32"], "an error of torch"),
         (["tune", "aten.cumsum", "3xf32", "dim=0"], "never runs as a program"),
         (["tune", "aten.mm", "3x3xf64"], "float64 would be computed in float32"),
     ],

@@ -22,7 +22,7 @@ def test_what_was_sealed_is_read_again(tmp_path):
 @pytest.mark.parametrize("name, data", [("data", b"y"), ("data", b""), ("other", b"x")])
 def test_a_file_that_was_not_sealed_is_damaged(tmp_path, name, data):
     document = seal(DOCUMENT, {"data": digest(b"x")})
-    with pytest.raises(DamagedFileError, match=f"{name}` must be as it was written") as error:
+    with pytest.raises(DamagedFileError, match=f"{name}` must match its checksum") as error:
         check_file(document, tmp_path / name, data)
     assert error.value.code == "file-damaged"
 

@@ -102,7 +102,7 @@ def set_fallback_policy(
     if patterns is not None and not all(isinstance(one, str) for one in patterns):
         raise KindError(
             "npu_ops.set_fallback_policy: host_ops must be patterns of names, got "
-            f"{ascii(patterns)[:80]}. Write them as texts: ['aten.mm'].",
+            f"{ascii(patterns)[:80]}. Pass strings: ['aten.mm'].",
             code="argument-kind",
         )
     check_patterns("npu_ops.set_fallback_policy: host_ops", patterns or ())

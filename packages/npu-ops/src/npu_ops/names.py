@@ -55,7 +55,7 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
     for pattern in patterns:
         if not isinstance(pattern, str):  # items of an iterator, which @public_call cannot check
             raise OperatorInputError(
-                f"{option} must be names or patterns of operators, got {pattern!r}. Pass text.",
+                f"{option} must be names or patterns of operators, got {pattern!r}. Pass strings.",
                 code="tool-option",
             )
         if any(first_match(name, [pattern]) for name in known):
@@ -66,7 +66,7 @@ def check_patterns(option: str, patterns: Iterable[str]) -> None:
         close = get_close_matches(full, sorted(names), n=1, cutoff=0.6)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise OperatorInputError(
-            f"`{option}` must name operators, got {pattern!r}, which fits none. {hint}Import the "
-            "module that defines a custom operator first.",
+            f"`{option}` must name operators, got {pattern!r}, which matches none. {hint}Import "
+            "the module that defines a custom operator first.",
             code="unknown-op",
         )

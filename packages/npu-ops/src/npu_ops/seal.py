@@ -74,8 +74,8 @@ def check_file(document: Mapping[str, Any], file: Path, data: bytes) -> None:
 def damaged(file: Path, problem: str) -> DamagedFileError:
     """Returns the error of a damaged file."""
     return DamagedFileError(
-        f"`{file}` must be as it was written; the file is damaged: {problem}. Copy it again from "
-        "where it was made, or make it again.",
+        f"`{file}` must match its checksum, got a damaged file: {problem}. Copy it again from its "
+        "source, or create it again.",
         code="file-damaged",
     )
 

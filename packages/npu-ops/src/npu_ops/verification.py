@@ -126,8 +126,8 @@ def verify_correctness(
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
             raise OperatorInputError(
-                f"verify_correctness: {name} must be 0 or more, got {value}. "
-                "Leave it out for the dtype's own.",
+                f"verify_correctness: {name} must be 0 or more, got {value}. Omit it for the "
+                "dtype's default.",
                 code="verification-input",
             )
     found = []
@@ -189,8 +189,8 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_meta:
             raise OperatorInputError(
-                f"verify_correctness: each part must have values, got a meta tensor"
-                f"{f' at {path}' if path else ''}. Compare its shape and dtype on their own.",
+                "verify_correctness: each part must have values, got a meta "
+                f"tensor{f' at {path}' if path else ''}. Compare its shape and dtype separately.",
                 code="verification-input",
             )
         return value.detach()
@@ -199,8 +199,8 @@ def _tensor(path: str, value: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError) as failure:
         raise OperatorInputError(
-            f"verify_correctness: each part is a tensor, a numpy array or a number, got "
-            f"{type(value).__name__}{f' at {path}' if path else ''}. Compare it on its own.",
+            "verify_correctness: each part must be a tensor, a numpy array or a number, got "
+            f"{type(value).__name__}{f' at {path}' if path else ''}. Compare it separately.",
             code="verification-input",
         ) from failure
 

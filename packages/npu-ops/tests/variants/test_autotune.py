@@ -190,7 +190,7 @@ def test_an_unexpected_failure_of_a_builder_is_an_exception_of_the_call(
 
 def test_programs_want_the_package_that_builds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.importlib.metadata, "entry_points", lambda **_: ())
-    with pytest.raises(OpsError, match="npu-compiler; it is not installed") as caught:
+    with pytest.raises(OpsError, match="npu-compiler must be installed") as caught:
         autotune._builder()
     assert caught.value.code == "no-builder"
 

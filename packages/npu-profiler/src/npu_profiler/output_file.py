@@ -44,7 +44,6 @@ def write_bytes(path: Path, content: bytes, what: str) -> None:
 def unwritable(path: Path, what: str, error: OSError) -> TraceError:
     """Returns the error of a failed write."""
     return TraceError(
-        f"`{what}` must be a place that can be written, got {path} ({error.strerror or error}). "
-        "Name another.",
+        f"`{what}` must be a writable path, got {path} ({error.strerror or error}). Name another.",
         code="output-unwritable",
     )

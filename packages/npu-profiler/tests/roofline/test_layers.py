@@ -118,7 +118,7 @@ def test_a_precision_without_a_peak_has_no_roof(write_trace):
     ],
 )
 def test_a_trace_without_layers_or_shapes_says_so(write_trace, slices, code):
-    with pytest.raises(TraceError, match=r"needs layers|must say") as raised:
+    with pytest.raises(TraceError, match="must have") as raised:
         roofs(write_trace(slices=slices))
     assert raised.value.code == code
 

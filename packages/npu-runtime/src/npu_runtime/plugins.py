@@ -91,8 +91,8 @@ def kernel_package() -> ModuleType:
     """Returns the package with the kernels; [kernels-absent] if it is not installed."""
     if importlib.util.find_spec(_KERNEL_PACKAGE) is None:
         raise DeviceError(
-            "torch.npu: kernels for the device come with npu-ops; it is not installed. "
-            "Install its wheel: pip install dist/npu_ops-*.whl.",
+            "torch.npu: npu-ops must be installed for the device's kernels, got none. Install its "
+            "wheel: pip install dist/npu_ops-*.whl.",
             code="kernels-absent",
         )
     return importlib.import_module(_KERNEL_PACKAGE)
@@ -116,7 +116,7 @@ def find_inductor_class(name: str) -> Any:
     found = sorted(importlib.metadata.entry_points(group=INDUCTOR_GROUP))
     if len(found) > 1:
         raise InputError(
-            f"torch.npu.{name}: one installed wheel may write Inductor's code, got "
+            f"torch.npu.{name}: at most one installed wheel may generate Inductor code, got "
             f"{', '.join(entry.value for entry in found)}. Uninstall all but one.",
             code="inductor-wheels",
         )

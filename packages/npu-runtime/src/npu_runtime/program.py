@@ -227,14 +227,16 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     if isinstance(model, bytes):
         if not model:
             raise InputError(
-                f"load_program({name!r}): the model's text is empty.", code="program-load-input"
+                f"load_program({name!r}): model must be the text of an OpenVINO .xml, got none. "
+                "Pass the text, or a path.",
+                code="program-load-input",
             )
         return "", model
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            f"load_program({name!r}): there is no file {path}. Pass the path of an OpenVINO .xml, "
-            "or of a .blob.",
+            f"load_program({name!r}): model must be an existing file, got {path}. Pass the path "
+            "of an OpenVINO .xml, or of a .blob.",
             code="program-load-input",
         )
     return os.fspath(path), b""

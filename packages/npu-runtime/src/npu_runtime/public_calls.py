@@ -71,8 +71,8 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
             if getattr(error, "code", None) is not None or error.filename is None:
                 raise
             raise FileAccessError(
-                f"{_subject(function)}: {error.filename} must be a file or folder that can be "
-                f"used so, got: {error.strerror}. Make it so, or name another.",
+                f"{_subject(function)}: {error.filename} must be an accessible file or folder, "
+                f"got: {error.strerror}. Change its permissions, or name another.",
                 code="file-access",
             ) from error
 

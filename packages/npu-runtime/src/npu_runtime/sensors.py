@@ -79,14 +79,14 @@ def _chip(index: int, call: str, root: Path) -> Path:
     if device.driver != "openvino" or not device.device.startswith("NPU"):
         raise DeviceError(
             f"torch.npu.{call}: only an Intel NPU has this reading; {device.name} is "
-            f"{device.device} of the driver {device.driver}. npu-runtime doctor says what keeps "
-            "an NPU from serving.",
+            f"{device.device} of the driver {device.driver}. Run npu-runtime doctor to find why "
+            "no NPU is in use.",
             code="sensor-absent",
         )
     if index >= len(chips):
         raise DeviceError(
-            f"torch.npu.{call}: Linux's {_DRIVER} tells of {len(chips)} NPUs in "
-            f"/sys/class/accel, and this is number {index + 1}. Other systems have no such files.",
+            f"torch.npu.{call}: Linux's {_DRIVER} lists {len(chips)} NPUs in /sys/class/accel, "
+            f"and this is number {index + 1}. Other systems have no such files.",
             code="sensor-absent",
         )
     return chips[index]

@@ -143,14 +143,14 @@ def flips(
         )
     if bit is not None and bit < 0:
         raise InputError(
-            f"npu_runtime.sim.flips: bit counts from 0, the least significant, got {bit}. "
+            f"npu_runtime.sim.flips: bit must be 0, the least significant, or more, got {bit}. "
             "Omit it for the highest below the sign.",
             code="sim-input",
         )
     if config.driver != "sim":
         raise InputError(
-            "npu_runtime.sim.flips: only the simulated device computes wrong values on purpose, "
-            f"got NPU_DRIVER={config.driver!r}. Start the process with NPU_DRIVER=sim.",
+            "npu_runtime.sim.flips: the driver must be the simulated one, got "
+            f"NPU_DRIVER={config.driver!r}. Start the process with NPU_DRIVER=sim.",
             code="sim-input",
         )
     _C.sim_begin_flips(probability, seed, programs, -1 if bit is None else bit)

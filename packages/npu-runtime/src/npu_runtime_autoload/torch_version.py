@@ -39,8 +39,8 @@ def wrong_torch() -> TorchVersionError | None:
         return None
     return TorchVersionError(
         f"npu: torch must be {BUILT_FOR}, as npu-runtime and npu-ops are built for it, got torch "
-        f'{version}. Run: python -m pip install "torch=={BUILT_FOR}.*". Another library has '
-        "replaced it, perhaps; docs/get-started/install.md tells which releases fit.",
+        f'{version}. Run: python -m pip install "torch=={BUILT_FOR}.*". Another library may have '
+        "replaced it; docs/get-started/install.md lists the supported releases.",
         code="torch-version",
     )
 

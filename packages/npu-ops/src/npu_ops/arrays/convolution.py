@@ -67,8 +67,9 @@ class Convolution(WeightedOperator):
             padded = shape[2 + axis] + 2 * self._padding[axis]
             if span > padded:
                 raise OperatorInputError(
-                    f"{subject}: the filter must fit into the padded input; it spans {span} of "
-                    f"{padded} elements of axis {2 + axis}.",
+                    f"{subject}: the filter must fit into the padded input, got a span of {span} "
+                    f"for {padded} elements of axis {2 + axis}. Pad more, or pass a smaller "
+                    "filter.",
                     code="operator-input",
                 )
         slots = [Slot("W", weights)]

@@ -113,16 +113,16 @@ class ProcessMonitor:
         """
         if not 0 < interval_s <= threading.TIMEOUT_MAX:
             raise OperatorInputError(
-                f"interval_s: seconds above 0, and no more than a thread can wait, got "
-                f"{interval_s}. Pass 0.1 or so.",
+                "`interval_s` must be above 0 and at most threading.TIMEOUT_MAX, got "
+                f"{interval_s}. Pass, for example, 0.1.",
                 code="tool-option",
             )
         try:
             self._root = psutil.Process(process_id)
         except (psutil.Error, ValueError) as error:
             raise OperatorInputError(
-                f"process_id: a process that runs, got {process_id} ({error}). Pass its id, or "
-                "leave it out for this one.",
+                f"`process_id` must be a running process, got {process_id} ({error}). Pass its "
+                "id, or omit it for this process.",
                 code="tool-option",
             ) from None
         self._interval_s = interval_s

@@ -53,7 +53,8 @@ class OpObserve(OpTool):
         super().__init__(names, excluded, every=every, per_signature=per_signature)
         if level not in _LEVELS:
             raise OperatorInputError(
-                f"level: 1, 2 or 3, got {level}. Pass 1 for names, 2 for shapes, 3 for values.",
+                f"`level` must be 1, 2 or 3, got {level}. Pass 1 for names, 2 for shapes, 3 for "
+                "values.",
                 code="tool-option",
             )
         self._level = level

@@ -108,7 +108,7 @@ class OpOverflowCheck(OpTool):
         super().__init__(names, excluded, every=every, per_signature=per_signature)
         if limit is not None and not limit > 0:
             raise OperatorInputError(
-                f"limit: a size above 0, got {limit}. Leave it out for the dtype's own.",
+                f"`limit` must be above 0, got {limit}. Omit it for the dtype's limit.",
                 code="tool-option",
             )
         self._limit = limit

@@ -51,7 +51,8 @@ class OpDtypeCast(OpTool):
         super().__init__(names, excluded)
         if not dtype.is_floating_point:
             raise OperatorInputError(
-                f"dtype: a floating-point dtype, got {dtype}. Pass one such as torch.float32.",
+                f"`dtype` must be a floating-point dtype, got {dtype}. Pass one such as "
+                "torch.float32.",
                 code="tool-option",
             )
         self._dtype = dtype

@@ -106,7 +106,8 @@ def replay_directory(
     """
     if run_times < 0:
         raise OperatorInputError(
-            f"run_times: a whole number from 0, got {run_times}. Pass how often to time a call.",
+            f"`run_times` must be an integer from 0, got {run_times}. Pass the number of timed "
+            "runs.",
             code="tool-option",
         )
     for folder in find_captures(directory):
@@ -162,7 +163,7 @@ def replay_report(replays: Sequence[Replay], device: str) -> Report:
     replays = list(replays)  # elements of an iterator were not checked before
     if not all(isinstance(one, Replay) for one in replays):
         raise KindError(
-            "npu_ops.debugging.replay_report: replays must be of replay_directory, got "
+            "npu_ops.debugging.replay_report: replays must be results of replay_directory, got "
             f"{ascii(replays)[:80]}. Pass those.",
             code="argument-kind",
         )
@@ -209,8 +210,8 @@ def _find_op(name: str) -> OpOverload[..., Any]:
     found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
     if not isinstance(found, OpOverload):
         raise OperatorInputError(
-            f"`{name}` must be an op that torch has; it has none of that name. Import the package "
-            "that defines it before, with -i.",
+            f"`{name}` must be an operator of torch, got an unknown name. Import the module that "
+            "defines it with -i.",
             code="unknown-op",
         )
     return found

@@ -163,14 +163,14 @@ class Selection:
         for option, given in (("names", names), ("excluded", excluded)):
             if isinstance(given, str):
                 raise OperatorInputError(
-                    f"{option}: a list of names or patterns, got the string {given!r}. "
+                    f"`{option}` must be a list of names or patterns, got the string {given!r}. "
                     f"Pass [{given!r}].",
                     code="tool-option",
                 )
         for option, number in (("every", every), ("per_signature", per_signature)):
             if number is not None and not (isinstance(number, int) and number >= 1):
                 raise OperatorInputError(
-                    f"{option}: a whole number from 1, got {number!r}. Pass 1 or more.",
+                    f"`{option}` must be an integer from 1, got {number!r}. Pass 1 or more.",
                     code="tool-option",
                 )
         lists = read_tool_lists(tool)
@@ -269,9 +269,8 @@ class OpTool(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if _get_current_dispatch_mode() is not self:
             raise OpsError(
-                f"{type(self).__name__}.stop: a tool ends in the thread that started it, after "
-                "those that started later; this one is not the innermost here. Stop the others "
-                "first, or use with-blocks.",
+                f"{type(self).__name__}.stop: it must be the last tool started on this thread, "
+                "got another order. Stop later tools first, or use `with`.",
                 code="tool-order",
             )
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]

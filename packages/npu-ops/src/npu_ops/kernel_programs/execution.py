@@ -378,14 +378,14 @@ def translated() -> Iterator[None]:
         yield
     except MemoryError as failure:
         raise OpsError(
-            "kernel program: needs memory that the machine does not have left. "
-            "Run fewer rows in a step, or free some.",
+            "kernel program: the machine must have memory left for the step, got none. Run fewer "
+            "rows per step, or free memory.",
             code="out-of-memory",
         ) from failure
     except (ValueError, RuntimeError, KeyError) as failure:
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise OperatorInputError(
-            f"kernel program: {lines[0].rstrip('.')}. Pass what the program was made for.",
+            f"kernel program: {lines[0].rstrip('.')}. Pass inputs of the program's shapes.",
             code="kernel-program",
         ) from failure
 

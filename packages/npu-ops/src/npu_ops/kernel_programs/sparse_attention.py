@@ -45,16 +45,14 @@ class SparseAttention:
             fewest <= self.top_k < most
         ):  # fmt: skip
             raise OperatorInputError(
-                f"SparseAttention: top_k must be a multiple of {BLOCK_SLOTS}, as positions are "
-                f"chosen in blocks of so many, and at least {fewest}, got {self.top_k!r}. Pass "
-                "2048, for instance.",
+                f"SparseAttention: top_k must be a multiple of {BLOCK_SLOTS}, the block size, and "
+                f"at least {fewest}, got {self.top_k!r}. Pass, for example, 2048.",
                 code="sparse-attention",
             )
         if self.after is not None and (type(self.after) is not int or self.after < self.top_k):
             raise OperatorInputError(
-                f"SparseAttention: after must be a number of positions, at least top_k, "
-                f"{self.top_k}, below which nothing is left out, got {self.after!r}. Omit it for "
-                "top_k.",
+                f"SparseAttention: after must be an integer of at least top_k, {self.top_k}, got "
+                f"{self.after!r}. Omit it for top_k.",
                 code="sparse-attention",
             )
 

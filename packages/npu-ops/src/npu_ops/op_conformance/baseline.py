@@ -204,8 +204,8 @@ class Baseline:
             return None
         if entry["inputs"] != checksum(case):
             raise ConformanceError(
-                f"{case.id}: a baseline is for the inputs that it was made from; this machine "
-                "makes others. Make the baseline again with this version of npu-ops.",
+                f"{case.id}: inputs must equal those of the baseline, got others. Create the "
+                "baseline again with this version of npu-ops.",
                 code="conformance-inputs",
             )
         names = [
@@ -244,8 +244,8 @@ class Baseline:
     @staticmethod
     def _error(place: Path, received: str) -> ConformanceError:
         return ConformanceError(
-            f"--baseline: cpu, or a directory with {_INDEX} of format {_FORMAT}, got {place}: "
-            f"{received}. Make one with `npu-ops conformance --save-baseline DIR`.",
+            f"`--baseline` must be cpu, or a directory with {_INDEX} of format {_FORMAT}, got "
+            f"{place}: {received}. Create one with `npu-ops conformance --save-baseline DIR`.",
             code="conformance-baseline",
         )
 

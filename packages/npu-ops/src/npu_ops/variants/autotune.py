@@ -230,7 +230,7 @@ def set_variant_policy(*, mode: str | None = None, tune: bool | None = None) -> 
     """
     if mode is not None and mode not in VARIANT_MODES:
         raise OperatorInputError(
-            f"set_variant_policy: mode is one of {', '.join(VARIANT_MODES)}, got {mode!r}. "
+            f"set_variant_policy: mode must be one of {', '.join(VARIANT_MODES)}, got {mode!r}. "
             "Choose one of these.",
             code="bad-setting",
         )
@@ -308,8 +308,8 @@ def _builder() -> Callable[..., OpProgram]:
     found = sorted(importlib.metadata.entry_points(group="npu_ops.program_builders"))
     if not found:
         raise OpsError(
-            "programs for single ops are built by npu-compiler; it is not installed. "
-            "Install its wheel: pip install dist/npu_compiler-*.whl.",
+            "npu-compiler must be installed for programs of single ops, got none. Install its "
+            "wheel: pip install dist/npu_compiler-*.whl.",
             code="no-builder",
         )
     return found[0].load()  # type: ignore[no-any-return]

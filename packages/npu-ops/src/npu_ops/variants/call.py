@@ -123,7 +123,7 @@ class OpCall:
         except (RuntimeError, IndexError, TypeError, ValueError) as refusal:
             text = str(refusal).strip().splitlines()[0]
             raise OperatorInputError(
-                f"{self}: torch refuses the call: {text} Give arguments that fit.",
+                f"{self}: arguments must be valid, got an error of torch: {text} Correct them.",
                 code="op-arguments",
             ) from refusal
 
@@ -184,7 +184,7 @@ def find_overload(name: str) -> Any:
         known = ", ".join(packet.overloads()) if packet is not None else ""
         hint = f"Its overloads are {known}." if known else "Write it as torch does: aten.mm."
         raise OperatorInputError(
-            f"op: torch has no op {ascii(name)[:200]}. {hint}", code="unknown-op"
+            f"`op` must be an operator of torch, got {ascii(name)[:200]}. {hint}", code="unknown-op"
         )
     return found
 
@@ -208,7 +208,8 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
     known = [argument.name for argument in schema.arguments]
     if unknown := sorted(set(named) - set(known)):
         raise OperatorInputError(
-            f"{op}: arguments are {', '.join(known)}, got {unknown[0]!r}. Use one of these names.",
+            f"{op}: arguments must be among {', '.join(known)}, got {unknown[0]!r}. Use one of "
+            "these names.",
             code="op-arguments",
         )
     required = [a for a in schema.arguments if str(a.type) == "Tensor"]
@@ -233,7 +234,7 @@ def parse_call(op: str, texts: Sequence[str]) -> OpCall:
             raise _missing_argument(op, argument.name, f"{argument.name}=VALUE ({kind})")
     if specs:
         raise OperatorInputError(
-            f"{op}: takes {len(required)} tensors, got {len(specs)} more. Leave them out.",
+            f"{op}: there must be {len(required)} tensors, got {len(specs)} more. Omit them.",
             code="op-arguments",
         )
     return OpCall(f"{overload._schema.name}{_suffix(overload)}", tuple(values))
@@ -252,16 +253,16 @@ def _parse_spec(text: str) -> TensorSpec:
     match = _SPEC.fullmatch(text)
     if match is None or match["dtype"] not in _DTYPES:
         raise OperatorInputError(
-            f"tensor: sizes and a dtype of {', '.join(_DTYPES)}, joined by x, got {text!r}. "
-            "Write it like 512x512xf32.",
+            f"A tensor must be sizes and a dtype of {', '.join(_DTYPES)}, joined by x, got "
+            f"{text!r}. Write, for example, 512x512xf32.",
             code="op-arguments",
         )
     shape = tuple(int(size) for size in match["sizes"].split("x") if size)
     order = tuple(int(axis) for axis in (match["order"] or "").split(".") if axis)
     if order and sorted(order) != list(range(len(shape))):
         raise OperatorInputError(
-            f"tensor: the order after @ names each axis once, got {text!r}. "
-            "Write a transposed matrix like 512x256xf32@1.0.",
+            f"A tensor's order after @ must name each axis once, got {text!r}. Write, for "
+            "example, 512x256xf32@1.0 for a transposed matrix.",
             code="op-arguments",
         )
     return TensorSpec(_DTYPES[match["dtype"]], shape, order)
@@ -276,11 +277,13 @@ def _parse_value(op: str, name: str, text: str) -> Any:
             return _parse_spec(text)
         if text != "null":
             raise OperatorInputError(
-                f"{op}: {name} is read as JSON, got {text!r}. Write it like {name}=[1,1].",
+                f"{op}: {name} must be JSON, got {text!r}. Write, for example, {name}=[1,1].",
                 code="op-arguments",
             ) from None
     return value
 
 
 def _missing_argument(op: str, name: str, form: str) -> OperatorInputError:
-    return OperatorInputError(f"{op}: {name} is missing. Add {form}.", code="op-arguments")
+    return OperatorInputError(
+        f"{op}: {name} must be given, got none. Add {form}.", code="op-arguments"
+    )

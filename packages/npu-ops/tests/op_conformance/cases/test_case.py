@@ -25,7 +25,7 @@ def test_a_line_says_shape_dtype_range_kind_and_strides():
 
 @pytest.mark.parametrize("line", ["2,3", "[2,3] floaty", "[2;3]"])
 def test_a_word_that_says_nothing_is_an_error(line):
-    with pytest.raises(OperatorInputError, match="A tensor of a case") as error:
+    with pytest.raises(OperatorInputError, match="A case's tensor") as error:
         parse_tensor(line)
     assert error.value.code == "case-tensor"
 

@@ -139,9 +139,9 @@ def _mailbox(pid: int) -> Mailbox:
     mailbox = Mailbox(control_directory(), pid)
     if not mailbox.is_announced():
         raise TraceError(
-            f"attach: process {pid} must be waiting for it, got one that is not. Start the job "
-            f"with "
-            "NPU_ATTACH=1 in its environment, as the same user and with the same TMPDIR.",
+            f"attach: process {pid} must be waiting for a recording, got one that is not. Start "
+            "the job with NPU_ATTACH=1 in its environment, as the same user and with the same "
+            "TMPDIR.",
             code="attach-absent",
         )
     return mailbox
@@ -163,7 +163,7 @@ def _wait(pid: int, mailbox: Mailbox, key: str, *, within_s: float) -> dict[str,
 
 def _refused(pid: int, why: str) -> TraceError:
     return TraceError(
-        f"attach: process {pid} was to record itself, and: {why}", code="attach-refused"
+        f"attach: process {pid} must record itself, got an error: {why}", code="attach-refused"
     )
 
 

@@ -79,8 +79,8 @@ def _read(file: str, notes: list[str]) -> Samples:
     trace = load_trace(file)
     if not any(map(len, trace.tracks)):
         raise TraceError(
-            f"compare: {file} must be a trace with work, got one in which nothing ran. Check "
-            f"whether its program failed.",
+            f"compare: {file} must be a trace with events, got an empty one. Check whether its "
+            "program failed.",
             code="trace-empty",
         )
     if not trace.is_complete:

@@ -129,7 +129,7 @@ def _read_sizes(text: str, command: SweepCommand) -> tuple[int, ...]:
             return sizes
     raise TraceError(
         f"`--sizes` must be {'x'.join(command.sizes)} in whole numbers above 0, got {text!r}. "
-        f"Pass {command.default}, say.",
+        f"Pass, for example, {command.default}.",
         code="sweep-option",
     )
 

@@ -48,7 +48,7 @@ def read_schedules(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         except (KeyError, TypeError, OSError, ValueError) as failure:
             said = [one["detail"] for one in check["findings"] if one["judge"] == "compiler"]
             raise TraceError(
-                f"estimate: an NPU's compiler must give a schedule of {name}, got none: "
+                f"estimate: {name} must have a schedule of an NPU's compiler, got none: "
                 f"{' '.join(said)} See `npu-compiler target list`.",
                 code="estimate-schedule",
             ) from failure

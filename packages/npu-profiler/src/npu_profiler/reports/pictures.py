@@ -21,7 +21,7 @@ def check_picture(name: str, *, formats: Sequence[str] = _FORMATS) -> Path:
     """
     if Path(name).suffix not in formats:
         raise TraceError(
-            f"`picture` must end in {' or '.join(formats)}, got {name}. Name it so.",
+            f"`picture` must end in {' or '.join(formats)}, got {name}. Rename it.",
             code="picture-format",
         )
     return check_writable(name, "picture")

@@ -142,13 +142,13 @@ def sum_roofs(roofs: Sequence[Roof]) -> RoofTotal:
 def _check(trace: Trace, *, has_layers: bool, has_shapes: bool) -> None:
     if not has_layers:
         raise TraceError(
-            f"{trace.path}: needs layers, got a trace without. Record it with trace --layers.",
+            f"{trace.path}: the trace must have layers, got none. Record it with trace --layers.",
             code="trace-no-layers",
         )
     if not has_shapes:
         raise TraceError(
-            f"{trace.path}: layers must say what they read and wrote, got none that does. Record "
-            "it again with this npu-runtime, on a device whose driver tells it.",
+            f"{trace.path}: layers must have recorded inputs and outputs, got none. Record it "
+            "again with this npu-runtime, on a device whose driver reports them.",
             code="trace-no-shapes",
         )
 

@@ -169,8 +169,8 @@ def _describe(device_index: int) -> str:
         about = info.device_info(device_index)
     except NpuError as failure:
         raise TraceError(
-            f"roofline: needs the device to measure its peaks, got: {failure}. "
-            "Give --bandwidth and --peak instead.",
+            f"roofline: the device must be available to measure its peaks, got: {failure}. Pass "
+            "--bandwidth and --peak instead.",
             code="roofline-device",
         ) from failure
     threads = f", {torch.get_num_threads()} threads" if about.device == "CPU" else ""

@@ -108,7 +108,7 @@ def test_the_server_answers_nobody_else(trace_file):
     with served(trace_file) as port:
         assert refused(port, "/etc")[0] == 404
         assert refused(port, "/trace", Host="elsewhere.example")[0] == 404
-        with pytest.raises(TraceError, match="must be one that is free") as raised:
+        with pytest.raises(TraceError, match="must be a free port") as raised:
             make_server(trace_file, port)
         assert raised.value.code == "view-port"
 

@@ -63,9 +63,8 @@ def find_driver(name: str, *, device: str | None = None) -> DriverUnderTest:
         programs = None if give_programs is None else give_programs()
     except Exception as error:
         raise DriverError(
-            f"conformance: the wheel of driver {name} fails while it is looked at: "
-            f"{type(error).__name__}: {error}. The entry point {entries[name].value} must give the "
-            "path of the library.",
+            f"conformance: the entry point of driver {name} must return the path of the library, "
+            f"got {type(error).__name__}: {error}. Correct {entries[name].value}.",
             code="driver-locate",
         ) from error
     return DriverUnderTest(

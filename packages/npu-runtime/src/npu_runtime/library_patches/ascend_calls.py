@@ -271,6 +271,7 @@ def _refused(call: str, what: str = "") -> AscendCallError:
     shown = f" with {what}" if what else ""
     return AscendCallError(
         f"torch_npu.{call}: this npu is not Huawei's and has no such call{shown}. Use the "
-        "library's option for other devices; docs/guides/hugging-face.md lists what is served.",
+        "library's option for other devices; docs/guides/hugging-face.md lists the supported "
+        "calls.",
         code="ascend-call",
     )

@@ -121,9 +121,9 @@ def get_npu_overflow_flag() -> bool:
         InputError: [overflow-flag].
     """
     raise InputError(
-        "torch.npu.get_npu_overflow_flag: no flag is kept, since numbers overflow to infinity; "
-        "False would hide it. Call torch.npu.npu_check_overflow(gradient), or use "
-        "torch.npu.amp.GradScaler, which looks at gradients.",
+        "torch.npu.get_npu_overflow_flag: there is no overflow flag, because numbers overflow to "
+        "infinity. Call torch.npu.npu_check_overflow(gradient), or use torch.npu.amp.GradScaler, "
+        "which checks gradients.",
         code="overflow-flag",
     )
 

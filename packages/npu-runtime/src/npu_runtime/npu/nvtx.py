@@ -75,8 +75,8 @@ def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa:
         text = msg.format(*args, **kwargs)
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise InputError(
-            f"torch.npu.nvtx.range: msg must be a format that its arguments fill, got "
-            f"{ascii(msg)[:80]}: {error}. Write braces twice where none is to be filled.",
+            "torch.npu.nvtx.range: msg must be a format string for its arguments, got "
+            f"{ascii(msg)[:80]}: {error}. Double literal braces.",
             code="range-format",
         ) from error
     with observe.span(_CATEGORY, text):

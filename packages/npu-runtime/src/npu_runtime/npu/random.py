@@ -46,8 +46,8 @@ def _checked(seed: int) -> int:
     number = int(seed)
     if not -(2**63) <= number < 2**64:
         raise InputError(
-            f"torch.npu: a seed must be a whole number of 64 bits, got one of "
-            f"{number.bit_length()} bits. Pass a smaller one.",
+            f"torch.npu: a seed must be a 64-bit integer, got one of {number.bit_length()} bits. "
+            "Pass a smaller one.",
             code="seed-range",
         )
     return number
@@ -88,7 +88,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
     if new_state.dtype is not torch.uint8:
         raise KindError(
             f"torch.npu.set_rng_state: new_state must be a uint8 tensor, got {new_state.dtype}. "
-            "Pass what get_rng_state gave.",
+            "Pass the result of get_rng_state.",
             code="argument-kind",
         )
     _C.default_generator(device_index(device)).set_state(new_state.cpu())
@@ -104,8 +104,8 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the states of all devices' generators, by index."""
     if isinstance(new_states, torch.Tensor):
         raise KindError(
-            f"torch.npu.set_rng_state_all: new_states must be a list of tensors, got a tensor of "
-            f"{tuple(new_states.shape)}. Pass what get_rng_state_all gave.",
+            "torch.npu.set_rng_state_all: new_states must be a list of tensors, got a tensor of "
+            f"{tuple(new_states.shape)}. Pass the result of get_rng_state_all.",
             code="argument-kind",
         )
     for index, state in enumerate(new_states):

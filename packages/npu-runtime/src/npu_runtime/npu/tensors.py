@@ -48,8 +48,8 @@ class _TensorType(type):
             on_cpu: torch.Tensor = getattr(torch, cls.__name__.rpartition(".")[2])(*args)
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"{cls.__name__}: arguments must be sizes, or values of its dtype, got what torch "
-                f"refuses: {error}. Pass such, or use torch.tensor(..., device='npu').",
+                f"{cls.__name__}: arguments must be sizes, or values of its dtype, got an error "
+                f"of torch: {error}. Correct them, or use torch.tensor(..., device='npu').",
                 code="tensor-arguments",
             ) from error
         return on_cpu.to("npu")

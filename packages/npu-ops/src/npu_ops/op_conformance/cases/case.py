@@ -254,9 +254,9 @@ def _integer_range(spec: TensorSpec, dtype: torch.dtype) -> tuple[int, int]:
 
 def _unreadable(text: str, word: str) -> OperatorInputError:
     return OperatorInputError(
-        f"A tensor of a case: a shape such as [2,3], then a dtype, a range such as 0..5, "
+        "A case's tensor must be a shape such as [2,3], then a dtype, a range such as 0..5, "
         f"{', '.join(KINDS)}, constant, or strides such as @3,1, got {word!r} in {text!r}. "
-        "Mend the line.",
+        "Correct the line.",
         code="case-tensor",
     )
 

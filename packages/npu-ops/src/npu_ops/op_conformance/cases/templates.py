@@ -145,7 +145,7 @@ def _wrong(what: str, name: str, known: Any) -> OperatorInputError:
     shown = sorted(known)
     some = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
     return OperatorInputError(
-        f"A template of cases: a known {what} ({some}), got {name!r}. Mend the template, or add "
-        f"the {what}.",
+        f"A case template must have a known {what} ({some}), got {name!r}. Correct the template, "
+        f"or add the {what}.",
         code="case-template",
     )

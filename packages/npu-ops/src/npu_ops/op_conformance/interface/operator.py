@@ -92,9 +92,9 @@ class Operator:
         )
         if astray or missing:
             raise OperatorInputError(
-                f"{self.name}: arguments are those of its signature {self.signature}, got "
-                f"{astray or 'none'} beside them, and {missing or 'none'} is missing. "
-                "Mend the case, or the signature in operators.toml.",
+                f"{self.name}: arguments must match the signature {self.signature}, got extra: "
+                f"{astray or 'none'}, missing: {missing or 'none'}. Correct the case, or the "
+                "signature in operators.toml.",
                 code="case-argument",
             )
         given = [one for one in self.schema.arguments if not one.kwarg_only]

@@ -135,8 +135,8 @@ def record_network(recording: Recording, name: str, row: dict[str, Any]) -> None
     kind = getattr(transformers, row["model"], None)
     if kind is None:
         raise ConformanceError(
-            f"{name}: a class of transformers {transformers.__version__}, got {row['model']!r}. "
-            "Name one that it has in models/networks.toml.",
+            f"{name} must be a class of transformers {transformers.__version__}, got "
+            f"{row['model']!r}. Correct models/networks.toml.",
             code="network-unknown",
         )
     configuration = kind.config_class

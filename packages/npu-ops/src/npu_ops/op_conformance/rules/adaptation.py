@@ -141,9 +141,9 @@ def load_rules(name: str) -> Rules:
     except (OSError, ValueError, KeyError, AttributeError, AssertionError) as error:
         known = ", ".join(sorted(one.stem for one in _SHIPPED.glob("*.toml")))
         raise OperatorInputError(
-            f"--rules: a TOML file with [[dtype]] (from, to) and [[layout]] (to), or one of "
-            f"{known}, got {name!r}: {type(error).__name__}: {error}. "
-            "Mend the file; docs/guides/conformance.md shows one.",
+            "`--rules` must be a TOML file with [[dtype]] (from, to) and [[layout]] (to), or one "
+            f"of {known}, got {name!r}: {type(error).__name__}: {error}. Correct the file; "
+            "docs/guides/conformance.md shows one.",
             code="conformance-rules",
         ) from error
 

@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     if call.op not in _C.variant_ops():
         names = ", ".join(dotted_name(name) for name in _C.variant_ops())
         raise OperatorInputError(
-            f"{dotted_name(call.op)}: this op never runs as a program. Those that may: {names}.",
+            f"`{dotted_name(call.op)}` must be an op that can run as a program, got one that "
+            f"never runs as a program. Choose among {names}.",
             code="no-program",
         )
     deciding = autotuner()

@@ -182,7 +182,6 @@ def make_server(path: Path, port: int) -> http.server.ThreadingHTTPServer:
         return http.server.ThreadingHTTPServer((_HOST, port), _Handler)
     except (OSError, OverflowError) as failure:
         raise TraceError(
-            f"view: --port must be one that is free, got {port} ({failure}). "
-            "Omit it for any that is.",
+            f"view: --port must be a free port, got {port} ({failure}). Omit it for any free port.",
             code="view-port",
         ) from failure
