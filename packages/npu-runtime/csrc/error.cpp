@@ -1,4 +1,4 @@
-// The runtime's exception class; the table of codes is in the documentation.
+// The runtime's exception class; the documentation has the codes.
 #include "npu/error.h"
 
 namespace npu {
@@ -9,7 +9,7 @@ Error::Error(ErrorKind kind, std::string_view code, std::string message)
       code_(code),
       message_(std::move(message)) {}
 
-// Defined here so that the class has one type_info, which catching it across libraries needs.
+// Defined here so that the class has one type_info, which is required to catch it across libraries.
 Error::~Error() = default;
 
 }  // namespace npu

@@ -1,5 +1,5 @@
-// Seeding every device's default generator, also before there are any. The generators themselves
-// are in generator.cpp.
+// Seeds every device's default generator, even before they exist. The generators are in
+// generator.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace npu {
 
-// Opens no device: where the generators have yet to be made, they start from this seed.
+// Does not open a device: generators created later start from this seed.
 NPU_API void seed_default_generators(std::uint64_t seed);
 
 }  // namespace npu

@@ -17,7 +17,7 @@ thread_local c10::DeviceIndex current_index = 0;
 }  // namespace
 
 void check_device(c10::DeviceIndex device_index) {
-  driver::table();  // with no device at all, the reason is the better message
+  driver::table();  // without a device, the reason is the better message
   const c10::DeviceIndex count = device_count();
   if (device_index >= 0 && device_index < count) return;
   throw Error(

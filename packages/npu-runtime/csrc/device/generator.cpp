@@ -55,11 +55,11 @@ c10::DeviceIndex checked(c10::DeviceIndex device_index) {
   return resolved;
 }
 
-// Never destroyed: generators are used by static objects of other libraries at exit. Once made, the
-// vector stays as it is, so that references into it hold.
+// Never destroyed: static objects of other libraries use generators at exit. The vector never
+// changes after creation, so that references into it remain valid.
 struct Defaults {
   std::mutex mutex;
-  std::optional<std::uint64_t> seed;  // asked for before there were generators
+  std::optional<std::uint64_t> seed;  // seeded before the generators existed
   std::vector<at::Generator> generators;
 };
 
@@ -89,7 +89,7 @@ const at::Generator& default_generator(c10::DeviceIndex device_index) {
 }
 
 void seed_default_generators(std::uint64_t seed) {
-  if (is_in_bad_fork()) return;  // no generator here is ever used
+  if (is_in_bad_fork()) return;  // this generator is never used
   Defaults& state = defaults();
   const std::lock_guard lock(state.mutex);
   state.seed = seed;

@@ -1,4 +1,4 @@
-// The device guard: how torch's own code switches devices and streams, and records events.
+// The device guard, by which torch switches devices and streams, and records events.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
@@ -33,7 +33,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
-  // Every dtype: what the device itself does not compute in runs on the host.
+  // Every dtype: ops in dtypes that the device does not support run on the host.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     check_process();
     check_device(device.index());

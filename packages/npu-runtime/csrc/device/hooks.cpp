@@ -1,4 +1,4 @@
-// The hooks: what torch asks of a device that no tensor operation covers.
+// The hooks: torch's device functions other than tensor ops.
 #include <algorithm>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -46,8 +46,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(block->device_index)};
   }
 
-  // Asked of CPU tensors only: one whose bytes lie in the arena is memory the device can use
-  // directly.
+  // Called for CPU tensors only: the device can use a tensor in the arena directly.
   bool isPinnedPtr(const void* data) const override { return owns(data); }
 
   at::Allocator* getPinnedMemoryAllocator() const override {

@@ -1,4 +1,4 @@
-// Marks the child of a fork in which the device cannot work.
+// Marks forked children in which the device cannot work.
 #include "npu/process.h"
 
 #include <pthread.h>

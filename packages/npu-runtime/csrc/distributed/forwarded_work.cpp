@@ -1,4 +1,4 @@
-// Handles of collectives: what Gloo says, with npu tensors for its CPU tensors.
+// Handles of collectives: Gloo's, with npu tensors in place of CPU tensors.
 #include "distributed/forwarded_work.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::vector<c10::Device> devices_of(const TensorLists& lists) {
   return devices;
 }
 
-// Gloo's future holds one list of tensors, and a list of lists only where there are several.
+// Gloo's future has one list of tensors, and a list of lists only if there are several.
 c10::IValue value_of(const TensorLists& results) {
   if (results.size() > 1) return c10::IValue(results);
   return c10::IValue(results.empty() ? Tensors{} : results.front());

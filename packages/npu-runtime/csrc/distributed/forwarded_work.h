@@ -1,4 +1,4 @@
-// The handle of a collective that Gloo carries out: Gloo's own handle, showing npu tensors.
+// The handle of a collective run by Gloo: Gloo's own handle, with npu tensors.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,13 @@
 
 namespace npu::distributed {
 
-// Everything comes from Gloo, but results and futures carry the npu tensors: a consumer of the
-// future (a hook of DistributedDataParallel, say) goes on computing with them.
+// All calls are forwarded to Gloo's handle, but results and futures have the npu tensors, because a
+// consumer of the future (for example a hook of DistributedDataParallel) continues to compute with
+// them.
 class ForwardedWork final : public c10d::Work {
  public:
-  // `results` has the shape of Gloo's own: one list of tensors for most operations. `copies` is
-  // null for operations without outputs.
+  // `results` has the structure of Gloo's results: one list of tensors for most operations.
+  // `copies` is null for operations without outputs.
   ForwardedWork(c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, TensorLists results,
                 std::shared_ptr<OutputCopies> copies);
 
@@ -43,7 +44,7 @@ class ForwardedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Several operations under one handle, done when all are.
+// Several operations under one handle, done when all are done.
 class JoinedWork final : public c10d::Work {
  public:
   explicit JoinedWork(std::vector<c10::intrusive_ptr<c10d::Work>> parts);

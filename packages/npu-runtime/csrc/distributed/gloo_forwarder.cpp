@@ -1,5 +1,5 @@
-// Each operation in the same three steps: make contiguous CPU tensors, call Gloo on them, wrap
-// its handle.
+// Each operation has three steps: create contiguous CPU tensors, call Gloo on them, wrap its
+// handle.
 #include "distributed/gloo_forwarder.h"
 
 #include <cstddef>
@@ -14,11 +14,10 @@ using c10d::OpType;
 
 namespace {
 
-// Gloo wants the shape of a gathered tensor's parts to be the input's, other backends and programs
-// written for them only its number of elements: both are shown as rows.
+// Gloo requires the parts of a gathered tensor to have the input's shape; other backends, and
+// programs written for them, only its number of elements: both are viewed as rows.
 void show_as_rows(at::Tensor& output, at::Tensor& input, int size) {
-  if (output.numel() != input.numel() * size)
-    return;  // Gloo's error then names the shapes that were given
+  if (output.numel() != input.numel() * size) return;  // Gloo's error then has the given shapes
   output = output.view(-1);
   input = input.view(-1);
 }
@@ -227,7 +226,7 @@ GlooForwarder::WorkPtr GlooForwarder::recvAnysource(Tensors& tensors, int tag) {
 
 GlooForwarder::WorkPtr GlooForwarder::barrier(const c10d::BarrierOptions& options) {
   c10d::BarrierOptions on_host = options;
-  on_host.device_ids.clear();  // npu's, which mean nothing to Gloo
+  on_host.device_ids.clear();  // options of npu, which Gloo does not have
   on_host.device.reset();
   return forwarded(OpType::BARRIER, gloo_->barrier(on_host), {}, nullptr);
 }

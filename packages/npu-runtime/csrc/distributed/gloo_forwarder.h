@@ -1,4 +1,4 @@
-// torch.distributed on npu: a c10d backend that hands every operation to Gloo.
+// torch.distributed on npu: a c10d backend that forwards every operation to Gloo.
 //
 // Device memory is memory that the host can read, so Gloo gets CPU tensors over the same bytes
 // (host_view.h), and copies only tensors that are not contiguous.
@@ -18,7 +18,7 @@ class GlooForwarder final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // `gloo` is torch's ProcessGroupGloo of the same group, used by nobody else.
+  // `gloo` is torch's ProcessGroupGloo of the same group, not used otherwise.
   explicit GlooForwarder(c10::intrusive_ptr<c10d::Backend> gloo);
   ~GlooForwarder() override;
 
@@ -31,7 +31,7 @@ class GlooForwarder final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
-  // Gloo starts every operation at once; between the two calls their handles are gathered into one.
+  // Gloo starts every operation at once; handles between the two calls are combined into one.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;

@@ -1,4 +1,4 @@
-// CPU tensors over npu memory, each holding the storage it looks at, and copies of scattered ones.
+// CPU tensors over npu memory, which hold its storage, and copies of non-contiguous tensors.
 #include "distributed/host_view.h"
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace npu::distributed {
 
 namespace {
 
-// What a view keeps while it lives: the memory, and the host's right to use it.
+// Resources of a view: the memory, and the host's access to it.
 class Hold {
  public:
   explicit Hold(c10::Storage storage) : storage_(std::move(storage)), access_(storage_.data()) {}
@@ -52,8 +52,7 @@ bool is_strided(const at::Tensor& tensor) {
 at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
   check(tensor);
-  // Writable for inputs as well: memory shared by copy-on-write becomes the tensor's own here, not
-  // while Gloo works on it.
+  // Writable for inputs as well: copy-on-write memory is copied here, not while Gloo works on it.
   void* data = tensor.mutable_data_ptr();
   auto hold = std::make_shared<Hold>(tensor.storage());
   return at::from_blob(

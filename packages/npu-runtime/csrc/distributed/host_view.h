@@ -1,7 +1,7 @@
-// What Gloo gets in place of an npu tensor: a CPU tensor over the same bytes, or a contiguous copy.
+// CPU tensors for Gloo in place of npu tensors: views of the same bytes, or contiguous copies.
 //
-// The collectives that use it are in gloo_forwarder.cpp. The aliases on which CPU kernels run are
-// npu-ops's, a package above this one.
+// gloo_forwarder.cpp has the collectives. The aliases of CPU kernels are in npu-ops, a package
+// above this one.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace npu::distributed {
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
-// Contiguous copies of outputs that are not contiguous: Gloo takes memory in order, whatever the
-// strides are. They are written back once, after Gloo is done.
+// Contiguous copies of non-contiguous outputs: Gloo requires contiguous memory. They are written
+// back once, after Gloo is done.
 class OutputCopies {
  public:
   at::Tensor contiguous(const at::Tensor& view);
@@ -28,18 +28,17 @@ class OutputCopies {
   std::vector<std::pair<at::Tensor, at::Tensor>> views_and_copies_;
 };
 
-// The contiguous CPU tensors with the values of npu tensors: views of their bytes, or copies where
-// the strides are others. Made after waiting for the device's work on them, a view holds the npu
-// memory and a host window on it, so the work that has it may outlive every npu tensor.
+// Contiguous CPU tensors with the values of npu tensors: views of their bytes, or copies if they
+// are not contiguous. Waits for the device's work on them. A view holds the npu memory and a host
+// window on it, so its work may outlive every npu tensor.
 //
-// Throws Error [collective-layout] for what has no strided memory and for outputs of which several
-// elements share an address, [capture-host-op] while the thread captures a graph, and what went
-// wrong in the work that was waited for.
+// Throws Error [collective-layout] for tensors without strided memory and for outputs with
+// overlapping elements, [capture-host-op] during graph capture, and errors of the awaited work.
 at::Tensor host_input(const at::Tensor& tensor);
 Tensors host_inputs(const Tensors& tensors);
 TensorLists host_inputs(const TensorLists& lists);
 
-// The same for tensors that Gloo writes to; `copies.write_back()` completes the operation.
+// The same for outputs of Gloo; `copies.write_back()` completes the operation.
 at::Tensor host_output(const at::Tensor& tensor, OutputCopies& copies);
 Tensors host_outputs(const Tensors& tensors, OutputCopies& copies);
 TensorLists host_outputs(const TensorLists& lists, OutputCopies& copies);

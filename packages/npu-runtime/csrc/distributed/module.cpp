@@ -1,6 +1,6 @@
-// The extension module of torch.distributed's backend; loaded when a process group is made.
+// The extension module of torch.distributed's backend; loaded when a process group is created.
 //
-// Apart from _C, so that a program which never communicates does not load it.
+// Separate from _C, so that programs without communication do not load it.
 #include <torch/csrc/utils/pybind.h>
 
 #include "distributed/gloo_forwarder.h"

@@ -1,6 +1,6 @@
-// Times of DistributedDataParallel's phases on npu, which its logger asks for by device type.
+// Times of DistributedDataParallel's phases on npu, which its logger looks up by device type.
 //
-// Host times: gradients are reduced from host threads, after the device was waited for.
+// Host times: gradients are reduced from host threads, after a synchronization.
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 namespace npu::distributed {

@@ -1,4 +1,4 @@
-// Opens the driver once, on the first use of a device. The built-in drivers are beside this file.
+// Opens the driver once, on the first use of a device. The built-in drivers are in this directory.
 #include "driver/device_selection.h"
 
 #include <dlfcn.h>
@@ -23,15 +23,14 @@ struct Choice {
   Settings settings;
   const npu_driver* table = nullptr;
   std::string error;
-  std::string refusal_code;  // not empty: no driver is to be opened
+  std::string refusal_code;  // if not empty, no driver may be opened
   std::string refusal;
   std::atomic<bool> is_decided{false};
   std::atomic<bool> is_open{false};
 };
 
 Choice& choice() {
-  static auto* instance =
-      new Choice;  // outlives every static destructor that may still free memory
+  static auto* instance = new Choice;  // outlives every static destructor that may free memory
   return *instance;
 }
 
@@ -39,7 +38,7 @@ const char* or_null(const std::string& text) {
   return text.empty() ? nullptr : text.c_str();
 }
 
-// The table of a vendor's library, or nullptr with the reason in `error`.
+// The table of a vendor's library, or nullptr with the cause in `error`.
 const npu_driver* load_vendor(const VendorDriver& vendor, std::string& error) {
   void* library = dlopen(vendor.library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -56,7 +55,7 @@ const npu_driver* load_vendor(const VendorDriver& vendor, std::string& error) {
   return function();
 }
 
-// Opens a driver; an empty text when it serves, else why it does not.
+// Opens a driver; returns an empty text on success, else the reason.
 std::string open_table(const npu_driver& candidate, const char* library, const char* device) {
   if (candidate.abi_version != NPU_DRIVER_ABI_VERSION) {
     return std::string("driver ABI ") + std::to_string(candidate.abi_version) +
@@ -76,7 +75,7 @@ std::string open_table(const npu_driver& candidate, const char* library, const c
 void try_open(Choice& state, const std::string& name, const npu_driver* candidate,
               std::string problem) {
   if (candidate != nullptr) {
-    // A vendor's driver finds its own software; the built-in ones compute with OpenVINO.
+    // A vendor's driver finds its own software; the built-in ones use OpenVINO.
     const bool is_built_in = built_in_table(name) == candidate;
     problem =
         open_table(*candidate, is_built_in ? or_null(state.settings.openvino_library) : nullptr,
@@ -90,9 +89,9 @@ void try_open(Choice& state, const std::string& name, const npu_driver* candidat
   }
 }
 
-// The installed vendors' drivers; none where one of the built-in ones was asked for.
+// The installed vendors' drivers; none if a built-in driver is requested.
 std::vector<VendorDriver> find_vendors(const Settings& settings) {
-  // A vendor's module that uses the device while it is looked for meets the built-in drivers.
+  // While drivers are searched, a vendor's module that uses the device gets the built-in drivers.
   static thread_local bool is_looking = false;
   if (is_looking || !settings.find_vendors || built_in_table(settings.driver) != nullptr) return {};
   is_looking = true;
@@ -155,8 +154,8 @@ const npu_driver* table_or_null() noexcept {
   Choice& state = choice();
   if (!state.refusal_code.empty()) return nullptr;
   if (!state.is_decided.load(std::memory_order_acquire)) {
-    // Not under the flag: looking runs Python code, and a thread that holds Python's lock may be
-    // waiting for the flag.
+    // Not under the flag: the search runs Python code, and a thread with the GIL may be waiting for
+    // the flag.
     const std::vector<VendorDriver> vendors = find_vendors(state.settings);
     std::call_once(state.once, [&] {
       open(state, vendors);

@@ -1,4 +1,4 @@
-// One sentence per thread about its latest failure, and the number of devices.
+// The message of each thread's latest failure, and the number of devices.
 #include "driver/host_device.h"
 
 #include <algorithm>

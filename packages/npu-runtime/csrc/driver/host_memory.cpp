@@ -1,4 +1,4 @@
-// Host memory needs no preparation: whatever is committed is an address the device can be given.
+// Host memory needs no preparation: the device can use any committed address.
 #include "driver/host_memory.h"
 
 #include <sys/mman.h>
@@ -49,7 +49,7 @@ npu_status host_memory_commit(std::int32_t device, void* address, std::size_t si
     return fail(NPU_ERROR_MEMORY, std::string("mprotect: ") + std::strerror(errno));
   }
   constexpr std::size_t kHugePage = 2U << 20U;
-  // Advice only: without huge pages the memory is right and merely slower to touch first.
+  // Only advice: without huge pages, the first access is slower.
   if (size_bytes >= kHugePage) madvise(address, size_bytes, MADV_HUGEPAGE);
   return NPU_OK;
 }

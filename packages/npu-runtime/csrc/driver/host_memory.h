@@ -1,4 +1,4 @@
-// Memory of a driver whose device works in the host's own: pages of the reserved range.
+// Memory of a driver on the host: pages of the reserved range.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace npu::driver {
 
-// The refusal, on behalf of `call`, of a range that is not whole pages inside what was attached.
+// The error of `call` for a range that is not whole pages of the attached range.
 npu_status check_range(const char* call, const void* address, std::size_t size_bytes);
 
-// The memory functions of the table, ready to put into one.
+// The memory functions of the table.
 npu_status host_memory_attach(void* begin, std::size_t size_bytes);
 npu_status host_memory_commit(std::int32_t device, void* address, std::size_t size_bytes);
 npu_status host_memory_decommit(std::int32_t device, void* address, std::size_t size_bytes);

@@ -1,5 +1,4 @@
-// Host streams: an event is a point that the stream's worker reaches, at once when the stream is
-// idle.
+// Host streams: an event is a point in the worker's queue, reached at once if the stream is idle.
 #include "driver/host_streams.h"
 
 #include <chrono>
@@ -43,8 +42,7 @@ std::shared_ptr<npu_event::Point> npu_event::point() {
 namespace npu::driver {
 namespace {
 
-// Raising a worker thread's priority needs privileges, so both priorities are served
-// alike.
+// Raising a worker thread's priority requires privileges, so both priorities are equal.
 npu_status stream_create(std::int32_t device, std::int32_t, npu_stream** stream) {
   if (const auto status = check_device_index("stream_create", device); status != NPU_OK)
     return status;

@@ -1,4 +1,4 @@
-// Streams and events of a driver whose device has no queues of its own: worker threads on the host.
+// Streams and events of a device without queues: worker threads on the host.
 #pragma once
 
 #include <condition_variable>
@@ -9,15 +9,14 @@
 #include "driver/work_queue.h"
 #include "npu/driver.h"
 
-// The two types that driver.h leaves to drivers; the built-in ones share these.
+// The two opaque types of driver.h; the built-in drivers share these.
 struct npu_stream {
   std::int32_t device = 0;
   npu::driver::WorkQueue queue;
 };
 
 struct npu_event {
-  // One record of the event. Recording again makes a new one, and whoever waits for the old keeps
-  // it.
+  // One record of the event. Recording again creates a new one; existing waits keep the old one.
   struct Point {
     std::mutex mutex;
     std::condition_variable reached;
@@ -37,7 +36,7 @@ struct npu_event {
 
 namespace npu::driver {
 
-// Puts the stream and event functions into a table.
+// Sets the stream and event functions of a table.
 void fill_host_streams(npu_driver& table) noexcept;
 
 }  // namespace npu::driver

@@ -1,7 +1,6 @@
-// The OpenVINO driver's table. What its parts share is in openvino_parts.cpp.
-// Devices are in openvino_devices.cpp, memory in openvino_imports.cpp, compiled models in
-// openvino_programs.cpp, their runs in openvino_requests.cpp; loading the library and checking it
-// is in openvino_api.cpp.
+// The OpenVINO driver's table. Common parts are in openvino_parts.cpp, devices in
+// openvino_devices.cpp, memory in openvino_imports.cpp, compiled models in openvino_programs.cpp,
+// their runs in openvino_requests.cpp; loading the library and checking it is in openvino_api.cpp.
 #include "driver/openvino.h"
 
 #include "driver/host_memory.h"

@@ -1,5 +1,4 @@
-// The driver for Intel's devices through OpenVINO: NPU, GPU, or the CPU plugin where no NPU is
-// present.
+// The driver for Intel's devices through OpenVINO: NPU, GPU, or the CPU plugin without an NPU.
 #pragma once
 
 #include "npu/driver.h"

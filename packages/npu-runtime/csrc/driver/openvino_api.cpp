@@ -1,4 +1,4 @@
-// Loads OpenVINO's C library and checks that it means the same by its numbers as the headers did.
+// Loads OpenVINO's C library and checks that its enum values match the headers.
 #include "driver/openvino_api.h"
 
 #include <dlfcn.h>
@@ -7,8 +7,8 @@ namespace npu::openvino {
 
 namespace {
 
-// Element types are plain numbers in the ABI and OpenVINO has inserted new ones in the middle
-// before. A one-element tensor of each type we use tells by its size whether the number still fits.
+// Element types are plain numbers in the ABI, and OpenVINO has inserted new ones in the middle
+// before. The size of a one-element tensor shows for each type whether the number still matches.
 std::string check_element_types(const Api& api) {
   struct Expected {
     ov_element_type_e type;
@@ -37,7 +37,7 @@ std::string check_element_types(const Api& api) {
 }  // namespace
 
 std::string load_api(const char* library, Api& api) {
-  // Never closed: plugins leave threads and static objects behind that outlive any owner here.
+  // Never closed: plugins leave threads and static objects that outlive any owner here.
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();

@@ -63,7 +63,7 @@ struct Api {
   void* library = nullptr;  // dlopen's handle
 };
 
-// Loads `library` and fills `api`. Returns an empty string, or what went wrong.
+// Loads `library` and fills `api`. Returns an empty string, or the error.
 std::string load_api(const char* library, Api& api);
 
 }  // namespace npu::openvino

@@ -1,4 +1,4 @@
-// Which OpenVINO device serves, and what it is. One OpenVINO device is one npu device.
+// Selects OpenVINO devices, and reads their properties. One OpenVINO device is one npu device.
 #include <sys/sysinfo.h>
 
 #include <limits>
@@ -26,7 +26,7 @@ std::string join(const std::vector<std::string>& names) {
   return text.empty() ? "none" : text;
 }
 
-// "NPU" also finds "NPU.0": OpenVINO numbers devices when there are several of a kind.
+// "NPU" also matches "NPU.0": OpenVINO numbers devices if there are several of a kind.
 bool find_device(const std::vector<std::string>& names, std::string_view wanted,
                  std::string& found) {
   for (const auto& name : names) {
@@ -62,7 +62,7 @@ npu_status choose_device(const char* requested) {
               "OpenVINO finds neither an NPU nor its CPU plugin; it finds: " + join(names));
 }
 
-// An NPU without a context, of an older driver, copies what it is given.
+// An NPU without a context (older drivers) copies its inputs and outputs.
 void open_context() {
   if (!device.name.starts_with("NPU")) return;
   if (device.api.ov_core_get_default_context(device.core, device.name.c_str(), &device.context) !=
@@ -106,7 +106,7 @@ npu_status device_properties(std::int32_t index, npu_device_properties* properti
       NPU_OK) {
     copy_text(properties->full_name, sizeof(properties->full_name), device.name);
   }
-  // Absent on some devices; an empty list then says that the vendor does not report it.
+  // Missing on some devices; an empty list then means that the vendor does not report it.
   core_property("OPTIMIZATION_CAPABILITIES", properties->capabilities,
                 sizeof(properties->capabilities));
   ov_version_t version{};
@@ -114,19 +114,18 @@ npu_status device_properties(std::int32_t index, npu_device_properties* properti
     std::string served_by = version.buildNumber;
     device.api.ov_version_free(&version);
     char driver[24] = {};
-    // An NPU's compiler is a part of its driver: with another one, programs are others.
+    // An NPU's compiler is part of its driver: another version gives other programs.
     if (device.name.starts_with("NPU") &&
         core_property("NPU_DRIVER_VERSION", driver, sizeof(driver)) == NPU_OK)
       served_by += std::string("; driver ") + driver;
     copy_text(properties->driver_version, sizeof(properties->driver_version), served_by);
   }
-  // The CPU plugin computes on the host's own cores: while a program runs, the host has nothing to
-  // compute on, so a run in line loses nothing and saves the hand-over. Other devices work beside
-  // it.
+  // The CPU plugin computes on the host's cores: while a program runs, the host could not compute,
+  // so a synchronous run loses nothing and saves the hand-over. Other devices work in parallel.
   constexpr std::int64_t kInlineBelowNs = 200'000;
   properties->inline_below_ns =
       device.name == "CPU" ? std::numeric_limits<std::int64_t>::max() : kInlineBelowNs;
-  // All devices of this driver work in the machine's own memory.
+  // All devices of this driver use the machine's memory.
   struct sysinfo info{};
   if (sysinfo(&info) == 0) properties->memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
   return NPU_OK;

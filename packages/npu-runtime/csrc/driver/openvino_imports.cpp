@@ -1,4 +1,4 @@
-// Memory that the NPU is told of: ranges of the pool, imported when a program first uses them.
+// Imports of memory into the NPU: ranges of the pool, imported at a program's first use.
 #include <unistd.h>
 
 #include <iterator>
@@ -12,30 +12,30 @@
 namespace npu::openvino {
 namespace {
 
-// Memory that was committed, and what of it is imported.
+// Committed memory, and its imported parts.
 struct Range {
   std::size_t size_bytes = 0;
   std::uintptr_t imported_begin = 0;
   std::size_t imported_bytes = 0;
   Owned<ov_tensor_t> import{nullptr, nullptr};  // keeps the memory imported
-  std::uint64_t number = 0;                     // of the import; 0 before it was tried
+  std::uint64_t number = 0;                     // of the import; 0 before an attempt
 };
 
 struct Ranges {
   std::mutex mutex;
   std::map<std::uintptr_t, Range> by_address;
-  std::uint64_t imports = 0;  // tried so far
+  std::uint64_t imports = 0;  // attempted so far
 };
 
 Ranges& ranges() {
-  static auto* instance = new Ranges;  // pools give memory back after static destructors began
+  static auto* instance = new Ranges;  // pools free memory after static destructors began
   return *instance;
 }
 
 bool import(Range& range, std::uintptr_t begin, std::uintptr_t end) {
   std::int64_t size = static_cast<std::int64_t>(end - begin);
   ov_tensor_t* tensor = nullptr;
-  // The plugin's kind of memory for addresses of the process (MemType::CPU_VA).
+  // The plugin's memory type for addresses of the process (MemType::CPU_VA).
   const auto status = device.api.ov_remote_context_create_tensor(
       device.context, U8, ov_shape_t{1, &size}, 4, &tensor, "MEM_TYPE", "CPU_VA", "MEM_HANDLE",
       reinterpret_cast<void*>(begin));
@@ -58,9 +58,9 @@ std::uint64_t import_around(const void* data) {
   if (address - start >= range.size_bytes) return 0;
   if (range.number == 0) {
     range.number = ++all.imports;
-    // The plugin refuses a range when what begins at its end is imported already. So the first page
-    // of a large block, the pool's own, is left out: the range below may then be imported whole.
-    // Without its last page, a range ends where nothing is.
+    // The plugin refuses a range that ends where another import begins. So the first page of a
+    // large block, which is the pool's, is left out, and the range below can be imported whole.
+    // Without its last page, a range does not touch another import.
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     const auto begin = address == start + page ? address : start;
     const auto end = start + range.size_bytes;
@@ -85,8 +85,8 @@ npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_b
     const auto end = begin + size_bytes;
     Ranges& all = ranges();
     const std::lock_guard lock(all.mutex);
-    // An import holds the pages, and would outlive the mapping. What stays of a range that is given
-    // back in parts is imported again at its next use.
+    // An import holds the pages, and would outlive the mapping. The rest of a partly freed range is
+    // imported again at its next use.
     auto range = all.by_address.lower_bound(begin);
     if (range != all.by_address.begin()) {
       const auto before = std::prev(range);

@@ -1,8 +1,8 @@
-// Shapes and precisions of the layers that a program executes, as its property LAYER_SHAPES.
+// Shapes and precisions of a program's executed layers, as its property LAYER_SHAPES.
 //
-// OpenVINO's C library hands out the executed model, but no function that looks into it. The C++
-// library that it is linked to has; the functions are found there by the names they have in the
-// file, so that the wheel is not pinned to one release. Other releases lack the property.
+// OpenVINO's C library returns the executed model, but has no functions to read it. These are in
+// the C++ library, and are looked up by symbol name, so that the wheel is not pinned to one
+// release. Other releases lack the property.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -18,13 +18,13 @@
 namespace npu::openvino {
 namespace {
 
-// OpenVINO's classes, only ever seen by their address.
+// OpenVINO's classes, used only by address.
 struct Model;
 struct Node;
 struct Type;
 struct Shape;
 
-// What OpenVINO's C library keeps behind ov_model_t*, the same since its 2022.3.
+// The target of ov_model_t* in OpenVINO's C library, the same since 2022.3.
 struct ModelHandle {
   std::shared_ptr<Model> model;
 };
@@ -51,7 +51,7 @@ void find(Functions& functions, Function& function, const char* symbol) {
   if (function == nullptr) functions.is_complete = false;
 }
 
-// Only for releases with which it was run (2026.4.1, 2026-11): their handle is private.
+// Only for tested releases (2026.4.1, 2026-11): their handle is private.
 bool is_known_release() {
   ov_version_t version{};
   if (device.api.ov_get_openvino_version(&version) != OK) return false;
@@ -93,7 +93,7 @@ void append_layer(const Node* node, std::string& text) {
     text += call.type_text(call.input_type(node, i)) + call.shape_text(call.input_shape(node, i));
   }
   const std::size_t outputs = call.output_count(node);
-  text += '\t';  // also where nothing follows: what writes a state has no outputs
+  text += '\t';  // also at the end: a layer that writes a state has no outputs
   for (std::size_t i = 0; i < outputs; ++i) {
     if (i != 0) text += ' ';
     text += call.type_text(call.output_type(node, i)) + call.shape_text(call.output_shape(node, i));
@@ -120,8 +120,8 @@ npu_status read(const npu_program* program, std::string& text) {
   return NPU_OK;
 }
 
-// Whether sizes that change from run to run are read: the first times, and then as long as reading
-// takes no more than a fiftieth of the time.
+// Whether to read dynamic sizes: in the first runs, and then as long as reading takes at most a
+// fiftieth of the time.
 bool is_due(const LayerShapes& shapes) {
   constexpr std::int64_t kAlways = 4;
   constexpr int kTimes = 50;

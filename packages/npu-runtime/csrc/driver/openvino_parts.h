@@ -1,5 +1,5 @@
-// What the parts of the OpenVINO driver share: the loaded library, the open device, translation of
-// OpenVINO's errors and element types, and the functions that each part puts into the table.
+// Common parts of the OpenVINO driver: the loaded library, the open device, conversion of
+// OpenVINO's errors and element types, and the functions of the table, by file.
 #pragma once
 
 #include <atomic>
@@ -17,18 +17,18 @@
 
 namespace npu::openvino {
 
-// OpenVINO's CPU plugin reports for each layer the mean over all runs of the program so far. What
-// the runs since the latest look took is the difference of two reports.
+// OpenVINO's CPU plugin reports the mean time of each layer over all runs of the program so far.
+// The time of the runs since the previous report is the difference of two reports.
 struct LayerMeans {
   std::atomic<std::int64_t> runs{0};  // of all requests: they share the plugin's counters
   std::mutex mutex;
-  std::int64_t looked_at = 0;        // runs at the latest look
+  std::int64_t looked_at = 0;        // runs at the previous report
   std::vector<std::int64_t> totals;  // microseconds until then, by layer
-  std::vector<std::int64_t> latest;  // what was reported then, by layer
+  std::vector<std::int64_t> latest;  // reported values then, by layer
 };
 
-// What layers read and wrote, as it was read latest. Reading takes 10 to 40 us for each node of the
-// executed model (2026-11), so it is not done for each run whose layers are reported.
+// The latest inputs and outputs of layers. Reading takes 10 to 40 us for each node of the executed
+// model (2026-11), so it is not done in each reported run.
 struct LayerShapes {
   std::mutex mutex;
   std::vector<std::vector<std::int64_t>> wanted;  // input sizes of the reported run
@@ -44,7 +44,7 @@ struct LayerShapes {
 struct npu_program {
   ov_compiled_model_t* compiled = nullptr;
   std::vector<npu_port> ports[2];           // by npu_direction
-  std::vector<ov_element_type_e> types[2];  // OpenVINO's own of the ports
+  std::vector<ov_element_type_e> types[2];  // OpenVINO's types of the ports
   bool has_layers = true;                   // whether its runs record layers
   bool is_imported = false;                 // from a blob, without compiling
   mutable npu::openvino::LayerMeans means;
@@ -59,15 +59,15 @@ using driver::fail;
 struct OpenDevice {
   Api api;
   ov_core_t* core = nullptr;
-  ov_remote_context_t* context = nullptr;  // where memory is imported; null where none is
+  ov_remote_context_t* context = nullptr;  // where memory is imported; otherwise null
   std::string name;                        // OpenVINO's, for example "CPU" or "NPU"
-  std::string reason;                      // why it serves
+  std::string reason;                      // reason for the selection
 };
 
 // The one device of this process; filled by open_driver.
 extern OpenDevice device;
 
-// Passes OpenVINO's own message on, with the call that gave it.
+// Returns OpenVINO's message, with the failing call.
 npu_status fail_call(const char* call, ov_status_e status);
 
 #define NPU_OV(name, ...)                                                          \
@@ -87,11 +87,11 @@ using Owned = std::unique_ptr<T, void (*)(T*)>;
 
 npu_dtype from_openvino(ov_element_type_e type);
 
-// Whether two elements share a byte, the first in its lower half. torch has no such dtype: a port
-// of these is one of bytes, half as long in its last dimension.
+// Whether two elements share a byte, the first in its lower half. Torch has no such dtype: the port
+// is one of bytes, with half the last dimension.
 bool is_half_byte(ov_element_type_e type);
 
-// NPU_OK, or the refusal of a port that the program does not have, on behalf of `call`.
+// NPU_OK, or the error of `call` for a port that the program does not have.
 npu_status check_port(const char* call, const npu_program* program, npu_direction direction,
                       std::size_t index);
 
@@ -101,17 +101,16 @@ const char* choice_reason();
 npu_status device_properties(std::int32_t index, npu_device_properties* properties);
 
 // openvino_imports.cpp: ranges of the pool's memory, each imported into the NPU at its first use.
-// OpenVINO's plugin uses a tensor where it lies when it is inside imported memory, and otherwise
-// imports it by itself for each run, but only whole pages; it copies the rest. What cannot be
-// imported is copied by the plugin, too. import_around returns the import that `data` lies in, by a
-// number that no other import has, or 0 where it lies in none. Only for a device with a context.
+// OpenVINO's plugin uses tensors in imported memory in place. Otherwise it imports whole pages for
+// each run, and copies the rest. import_around returns the unique number of the import that
+// contains `data`, or 0. Only for a device with a context.
 std::uint64_t import_around(const void* data);
 npu_status memory_commit(std::int32_t index, void* address, std::size_t size_bytes);
 npu_status memory_decommit(std::int32_t index, void* address, std::size_t size_bytes);
 
-// openvino_layer_shapes.cpp: the inputs and outputs of each layer, one layer in a line, with the
-// sizes that they had in the latest run whose layers were reported. NPU_ERROR_UNSUPPORTED where
-// these sizes were not read, because reading them again so soon would slow the program down.
+// openvino_layer_shapes.cpp: the inputs and outputs of each layer, one line per layer, with their
+// sizes in the latest reported run. NPU_ERROR_UNSUPPORTED if these sizes were not read, because
+// reading them that often would slow the program down.
 npu_status layer_shapes(const npu_program* program, char* value, std::size_t bytes);
 
 // openvino_programs.cpp

@@ -12,8 +12,8 @@
 namespace npu::openvino {
 namespace {
 
-// Reading an NPU's blob is a setting of the whole core, which also changes how cached programs are
-// read: others compile before it is set or after it is reset.
+// The mode for reading an NPU's blob is a setting of the whole core, which also affects cached
+// programs: other compilations run before it is set or after it is reset.
 std::shared_mutex core_settings;
 
 bool is_blob(const npu_program_source* source) {
@@ -32,7 +32,7 @@ npu_status import_blob(const char* path, ov_compiled_model_t** compiled) {
   if (content.empty())
     return fail(NPU_ERROR_ARGUMENT, std::string("program_load: cannot read ") + path);
   if (!device.name.starts_with("NPU")) return read_blob(content, compiled);
-  // As the compiler wrote it, without the plugin's trailer, which names one release of OpenVINO.
+  // As written by the compiler, without the plugin's trailer, which has OpenVINO's release.
   constexpr const char* kRaw = "NPU_IMPORT_RAW_BLOB";
   const std::unique_lock lock(core_settings);
   NPU_OV(ov_core_set_property, device.core, device.name.c_str(), kRaw, "YES");
@@ -108,7 +108,7 @@ npu_status read_port(const ov_compiled_model_t* compiled, npu_direction directio
   }
   const Owned<ov_output_const_port_t> owned{handle, device.api.ov_output_const_port_free};
   char* name = nullptr;
-  // A port without a name is legal; it keeps the empty one.
+  // A port may have no name.
   if (device.api.ov_port_get_any_name(handle, &name) == OK) {
     copy_text(port->name, sizeof(port->name), name);
     device.api.ov_free(name);
@@ -175,8 +175,8 @@ npu_status program_load(std::int32_t index, const npu_program_source* source,
     program_unload(loaded.release());
     return status;
   }
-  // Without profiling OpenVINO still lists layers, with no times. A device that does not know the
-  // property is asked for its layers all the same.
+  // Without profiling, OpenVINO lists layers without times. A device without the property still
+  // lists its layers.
   char profiling[8] = {};
   if (program_property(loaded.get(), "PERF_COUNT", profiling, sizeof(profiling)) == NPU_OK) {
     loaded->has_layers = std::string_view(profiling) == "YES";

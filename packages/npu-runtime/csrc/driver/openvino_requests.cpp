@@ -10,15 +10,15 @@
 
 namespace npu::openvino {
 
-// What a port of a request is bound to, so that binding the same memory again costs nothing. An
-// NPU's plugin keeps memory from being told of it until the end of a run, and would keep that of a
-// request which never runs after the memory was given back: it is told when the request runs.
+// Bound memory of a request's ports, so that binding the same memory again is free. An NPU's plugin
+// locks a memory binding until the end of a run, and would keep freed memory of a request that
+// never runs: so memory is passed when the request runs.
 struct Binding {
   void* data = nullptr;
   std::vector<std::int64_t> dims;
   bool is_bound = false;
   bool is_told = false;
-  std::uint64_t import = 0;  // that the memory lay in when OpenVINO was told
+  std::uint64_t import = 0;  // import of the memory when it was passed to OpenVINO
 };
 
 }  // namespace npu::openvino
@@ -49,7 +49,7 @@ bool fits(const npu_port& port, npu_dtype dtype, std::int32_t rank, const std::i
   return true;
 }
 
-// Refuses here what OpenVINO would refuse with a message that names none of the values.
+// Reports errors that OpenVINO would report without the values.
 npu_status check_binding(const npu_port& port, npu_dtype dtype, std::int32_t rank,
                          const std::int64_t* dims, const void* data) {
   if (rank < 0 || rank > NPU_MAX_RANK || (port.rank >= 0 && rank != port.rank)) {
@@ -77,16 +77,16 @@ ov_status_e set_tensor(npu_request* request, npu_direction direction, std::size_
                                                                       tensor);
 }
 
-// The sizes as OpenVINO counts them; see is_half_byte.
+// The sizes in OpenVINO's units; see is_half_byte.
 std::vector<std::int64_t> whole_dims(const Binding& bound, ov_element_type_e type) {
   std::vector<std::int64_t> dims = bound.dims;
   if (is_half_byte(type)) dims.back() *= 2;
   return dims;
 }
 
-// Whether OpenVINO need not be told of the memory, which lies in `import` now. An NPU's plugin lets
-// memory go at the end of a run and looks for it again at the next, which fails where it is no
-// longer in an import.
+// Whether OpenVINO already has this memory, which is in `import` now. An NPU's plugin releases
+// memory at the end of a run and looks it up again at the next, which fails if it is no longer
+// imported.
 bool is_known(const Binding& bound, std::uint64_t import) {
   return bound.is_told && (device.context == nullptr || (import != 0 && import == bound.import));
 }
@@ -124,8 +124,7 @@ npu_status tell_all(npu_request* request) {
   return NPU_OK;
 }
 
-// Takes back what OpenVINO was told, after a run that failed: its tensors are memory of its own
-// until the next run.
+// Resets OpenVINO's bindings after a failed run: the next run binds again.
 void untell_all(npu_request* request) {
   for (const npu_direction direction : {NPU_INPUT, NPU_OUTPUT}) {
     for (std::size_t i = 0; i < request->bindings[direction].size(); ++i) {
@@ -157,7 +156,7 @@ npu_status infer(npu_request* request) {
   return NPU_OK;
 }
 
-// What a layer took in each run since the latest look, from means over all runs.
+// Time of a layer per run since the previous report, from means over all runs.
 void take_latest(LayerMeans& means, const ov_profiling_info_list_t& list) {
   const std::lock_guard lock(means.mutex);
   const std::int64_t runs = means.runs.load(std::memory_order_relaxed);
@@ -169,7 +168,7 @@ void take_latest(LayerMeans& means, const ov_profiling_info_list_t& list) {
     const ov_profiling_info_t& info = list.profiling_infos[i];
     const std::int64_t mean = info.status == ov_profiling_info_t::EXECUTED ? info.real_time : 0;
     const std::int64_t total = mean * runs;
-    // Means are whole microseconds: the difference may be wrong by as many as there were runs.
+    // Means are whole microseconds: the difference may be wrong by the number of runs.
     means.latest[i] =
         since == 0 ? mean : std::max<std::int64_t>((total - means.totals[i]) / since, 0);
     means.totals[i] = total;

@@ -1,7 +1,6 @@
 // The simulated device's memory (one file mapped twice: the device's view is always open, the
-// host's only inside windows), and its table: the OpenVINO driver's, with work on the stream's own
-// thread, with failures where tests plant them (sim_faults.cpp) and with wrong values where they
-// ask for them (sim_flips.cpp).
+// host's only inside windows), and its table: the OpenVINO driver's, with work on a thread per
+// stream, injected failures (sim_faults.cpp) and injected bit flips (sim_flips.cpp).
 #include "driver/sim.h"
 
 #include <fcntl.h>
@@ -45,7 +44,7 @@ struct Memory {
   char* host_begin = nullptr;
   char* device_begin = nullptr;
   std::size_t size_bytes = 0;
-  std::map<void*, int> windows;  // open windows by the start of their block
+  std::map<void*, int> windows;  // open windows by start of their block
 };
 
 Memory& memory() {
@@ -53,7 +52,7 @@ Memory& memory() {
   return *instance;
 }
 
-// Where the device sees what the host knows as `address`. Other memory is the same to both.
+// The device's address of the host's `address`. Other memory has the same address for both.
 void* device_view(const void* address) {
   const Memory& all = memory();
   auto* host = static_cast<char*>(const_cast<void*>(address));
@@ -118,7 +117,7 @@ npu_status host_access_begin(std::int32_t device, void* address, std::size_t siz
   const std::lock_guard lock(all.mutex);
   if (all.windows[address]++ > 0) return NPU_OK;
   if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0) return NPU_OK;
-  // The system maps only so many ranges; the next caller must not find a window that is not open.
+  // The system limits the number of mappings; the next caller must not find a closed window.
   all.windows.erase(address);
   return fail_system("mprotect");
 }
@@ -138,7 +137,7 @@ npu_status host_access_end(std::int32_t device, void* address, std::size_t size_
 
 // --- work
 
-// Puts `body` on the stream; with no `done` it waits, and still runs on the stream's thread.
+// Enqueues `body` on the stream; without `done` it waits, and still runs on the stream's thread.
 template <typename Body>
 npu_status work(npu_stream* stream, npu_done done, void* context, Body body) {
   if (done != nullptr) {
@@ -183,7 +182,7 @@ void request_destroy(npu_request* request) {
 npu_status request_run(npu_request* request, npu_stream* stream, npu_done done, void* context) {
   return work(stream, done, context, [=]() -> npu_status {
     NPU_SIM_FAULT(request_run);
-    // On the stream's own thread OpenVINO needs no stream; it finds this one empty of other work.
+    // On the stream's own thread, OpenVINO needs no stream and finds no other work.
     static thread_local npu_stream inner;
     const npu_status status = base().request_run(request, &inner, nullptr, nullptr);
     return status == NPU_OK ? flip_after_run(base(), request) : status;
@@ -219,20 +218,20 @@ npu_status device_properties(std::int32_t device, npu_device_properties* propert
   if (status != NPU_OK) return status;
   driver::copy_text(properties->name, sizeof(properties->name), "SIM");
   driver::copy_text(properties->full_name, sizeof(properties->full_name), "simulated device");
-  properties->inline_below_ns = 0;  // everything is enqueued, so that everything is tested
+  properties->inline_below_ns = 0;  // everything is enqueued, for testing
   return NPU_OK;
 }
 
 // --- the table
 
-// The name of a function of the table, as a template's argument.
+// The name of a table function as a template argument.
 template <std::size_t N>
 struct Name {
   char text[N];
   constexpr Name(const char (&given)[N]) { std::copy_n(given, N, text); }
 };
 
-// A function of OpenVINO's table that first fails where a test planted it.
+// A function of OpenVINO's table, preceded by injected failures.
 template <Name kCall, auto kFunction, typename Signature>
 struct Faulty;
 

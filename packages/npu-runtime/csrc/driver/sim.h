@@ -1,8 +1,8 @@
-// The simulated device: strict where real ones are lenient, slow and faulty on request.
+// The simulated device: stricter than real ones, and slow and faulty on request.
 //
 // Device memory is protected against the host outside its windows, so a missing wait or window
 // crashes a test instead of passing by luck. Work runs on a thread per stream with an injectable
-// delay. Programs are computed by OpenVINO's CPU plugin.
+// delay. OpenVINO's CPU plugin computes programs.
 #pragma once
 
 #include "npu/driver.h"

@@ -1,4 +1,4 @@
-// Which calls of the simulated device fail, and how long its work waits. Tests set both through
+// Failures of calls and delays of work on the simulated device. Tests set both through
 // npu_runtime.sim.
 #include "driver/sim_faults.h"
 

@@ -1,4 +1,4 @@
-// Planted failures and delays of the simulated device, set by tests and met by its table.
+// Injected failures and delays of the simulated device, set by tests.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace npu::sim {
 
-// The planted failure of a call, if its turn has come; its sentence is kept for last_error.
+// The injected failure of a call, if any is due; its message is stored for last_error.
 std::optional<npu_status> planted(const char* call);
 
 #define NPU_SIM_FAULT(call)                                     \
@@ -18,18 +18,18 @@ std::optional<npu_status> planted(const char* call);
     if (const auto planted_ = planted(#call)) return *planted_; \
   } while (false)
 
-// Waits as long as a piece of work is to be delayed.
+// Waits for the delay of an item of work.
 void delay();
 
-// Each piece of work waits a random time in [least, most] before it runs.
+// Delays each item of work by a random time in [least, most].
 NPU_API void set_delay(std::int64_t least_us, std::int64_t most_us, std::uint64_t seed);
 
-// The function `call` of the driver's table fails `times` times with `status`, after `skip` good
+// Makes the table's function `call` fail `times` times with `status`, after `skip` successful
 // calls.
 NPU_API void inject_failure(std::string call, npu_status status, std::int64_t skip,
                             std::int64_t times);
 
-// No failures and no delay.
+// Removes failures and delays.
 NPU_API void clear();
 
 }  // namespace npu::sim

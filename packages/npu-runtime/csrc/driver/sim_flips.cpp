@@ -1,5 +1,4 @@
-// Which runs are hit and what is flipped. The outputs are found where the vendor left them: in the
-// memory that they are bound to, or in the request's own.
+// Selects runs and flips bits. Outputs are in the bound memory, or in the request's own.
 #include "driver/sim_flips.h"
 
 #include <fnmatch.h>
@@ -35,7 +34,7 @@ Flips& state() {
   return *instance;
 }
 
-// Calls `body` with a value of the C++ type that stands for `dtype`; false for one that has none.
+// Calls `body` with a value of the C++ type of `dtype`; false for a dtype without one.
 template <typename Body>
 bool with_type(npu_dtype dtype, Body body) {
   switch (dtype) {
@@ -65,7 +64,7 @@ bool with_type(npu_dtype dtype, Body body) {
 }
 
 std::int32_t chosen_bit(npu_dtype dtype, std::size_t size_bytes, std::int32_t asked) {
-  if (dtype == NPU_DTYPE_BOOL) return 0;  // any other makes a byte that is not a bool
+  if (dtype == NPU_DTYPE_BOOL) return 0;  // another bit would give a byte that is not a bool
   const auto bits = static_cast<std::int32_t>(8 * size_bytes);
   if (asked >= 0) return asked < bits ? asked : bits - 1;
   return dtype == NPU_DTYPE_UINT8 ? bits - 1 : bits - 2;
@@ -95,7 +94,7 @@ struct Output {
   void* data;
 };
 
-// The outputs of the latest run that hold at least one value.
+// The non-empty outputs of the latest run.
 npu_status read_outputs(const npu_driver& base, npu_request* request, const npu_program* program,
                         std::vector<Output>& outputs) {
   std::size_t count = 0;

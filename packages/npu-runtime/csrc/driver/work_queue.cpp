@@ -1,4 +1,4 @@
-// The queue's worker: takes work in order, one piece at a time.
+// The queue's worker: runs work in order, one item at a time.
 #include "driver/work_queue.h"
 
 #include <utility>
@@ -41,7 +41,7 @@ void WorkQueue::run() {
     works_.pop_front();
     lock.unlock();
     work();
-    work = nullptr;  // what it held goes before it counts as done
+    work = nullptr;  // its captures are destroyed before it counts as done
     lock.lock();
     ++finished_;
     unfinished_.fetch_sub(1, std::memory_order_acq_rel);

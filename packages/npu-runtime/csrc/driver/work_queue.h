@@ -1,6 +1,6 @@
-// An in-order queue of host work with a worker thread of its own, made when first used.
+// An in-order queue of host work with a worker thread, started on first use.
 //
-// What the built-in drivers make their streams of (host_streams.cpp).
+// The built-in drivers use it for streams (host_streams.cpp).
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class WorkQueue {
   // Waits for the work and ends the thread.
   ~WorkQueue();
 
-  // True when nothing is waiting or running. One load.
+  // True if no work is waiting or running. One load.
   bool is_idle() const noexcept { return unfinished_.load(std::memory_order_acquire) == 0; }
 
   // Appends work. It must not throw, nor wait for this queue.

@@ -32,9 +32,9 @@ Dependency::Dependency(std::string name, const at::Tensor& tensor)
       data_(data_of(storage_of(*tensor.unsafeGetTensorImpl()))),
       offset_(tensor.storage_offset()) {}
 
-// Asked of each weight at each replay, so no reference is taken: torch takes Python's lock for that
-// when a tensor has one, 250 ns (2026-11-23). The weak references keep both objects' own memory,
-// and only the storage of the capture is looked into.
+// Called for each weight at each replay, so it takes no reference: torch takes the GIL for that if
+// a tensor has a Python object, 250 ns (2026-11-23). The weak references keep both objects' memory,
+// and only the capture's storage is read.
 bool Dependency::is_current() const {
   if (counter_.current_version() != version_) return false;
   if (tensor_.use_count() == 0) return true;
@@ -42,7 +42,7 @@ bool Dependency::is_current() const {
   const c10::StorageImpl* storage = storage_of(tensor);
   const bool is_same = storage == storage_._unsafe_get_target() && data_of(storage) == data_ &&
                        tensor.storage_offset() == offset_;
-  return is_same || tensor_.use_count() == 0;  // it may have gone meanwhile
+  return is_same || tensor_.use_count() == 0;  // it may be gone by now
 }
 
 }  // namespace npu::graph

@@ -1,5 +1,5 @@
-// What a captured program holds as it was: a tensor whose values are constants of the program, seen
-// to change by its version counter and its memory.
+// A dependency of a captured program: a tensor whose values are constants of the program, with its
+// version counter and memory, to detect changes.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace npu::graph {
 
-// Keeps neither the tensor nor its memory alive: a weight that nobody holds any more cannot change.
+// Keeps neither the tensor nor its memory alive: a freed weight cannot change.
 class Dependency {
  public:
-  // Precondition: the tensor is not an inference tensor; `name` is what its owner calls it.
+  // Precondition: the tensor is not an inference tensor; `name` is the owner's name for it.
   Dependency(std::string name, const at::Tensor& tensor);
 
   const std::string& name() const noexcept { return name_; }
 
-  // Whether the tensor holds what it held. A write that torch does not count is not seen.
+  // Whether the tensor is unchanged. A write that torch does not count is not detected.
   bool is_current() const;
 
  private:

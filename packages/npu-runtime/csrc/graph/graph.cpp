@@ -1,4 +1,4 @@
-// Capture and replay. A node has a request of its own, which stays bound to the addresses of the
+// Capture and replay. A node has its own request, which stays bound to the addresses of the
 // capture.
 #include "graph/graph.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 thread_local Graph* current = nullptr;
 
-// Later work of one stream starts after what another has now.
+// Orders later work of a stream after the current work of another.
 void order(c10::Stream before, c10::Stream after) {
   struct Event {
     npu_event* native = nullptr;
@@ -59,11 +59,11 @@ Graph* Graph::capturing() noexcept {
 Graph::~Graph() {
   if (is_in_bad_fork()) return;
   if (current == this) stop_capture();
-  // A node's request may still be in use; errors of its run stay with the stream.
+  // A node's request may still be in use; errors of its run remain with the stream.
   try {
     if (device_index_ >= 0) stream::drain_device(device_index_);
   } catch (const Error&) {
-    // Whether the requests are done is not known then, and one in use must not go.
+    // Otherwise it is unknown whether the requests are done, and one in use must not be destroyed.
     for (Node& node : nodes_)
       static_cast<void>(node.request.release());
   }
@@ -177,7 +177,7 @@ void Graph::follow_memory(Node& node) const {
   if (!follows_weights()) raise_moved(node);
   Program& program = *node.program;
   program::check_inputs(program.name_, program.inputs_, node.inputs);
-  stream::state_of(node.stream).drain();  // its latest run may still use what is bound
+  stream::state_of(node.stream).drain();  // its latest run may still use the bound memory
   program.bind(node.request.get(), node.inputs, node.outputs);
   node.note_addresses();
 }
@@ -227,7 +227,7 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
             {},
             current_stream(program.device_index_),
             {}};
-  // The node keeps what a run needs, and a graph waits before it goes.
+  // The node keeps a run's resources, and a graph waits before it is destroyed.
   node.outputs = program.run_on(node.request.get(), inputs, outputs, output_device, {});
   node.note_addresses();
   nodes_.push_back(std::move(node));

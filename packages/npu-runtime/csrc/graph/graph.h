@@ -1,5 +1,4 @@
-// Captured steps: programs recorded with the memory they were bound to, and run again without
-// binding.
+// Captured steps: programs recorded with their bound memory, and run again without binding.
 #pragma once
 
 #include <memory>
@@ -19,11 +18,11 @@
 
 namespace npu {
 
-// What a graph does about weights that change after the capture. A program may hold them as
-// constants, or read their memory.
+// Handling of weights that change after the capture. A program may hold them as constants, or read
+// their memory.
 enum class Weights {
-  kRefuse,  // a replay is an error that names one
-  kFollow,  // programs read their memory: they are captured without constants
+  kRefuse,  // a replay raises an error that names one
+  kFollow,  // programs read their memory: captured without constants
 };
 
 class NPU_API Graph {
@@ -33,42 +32,41 @@ class NPU_API Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  // Starts to record the programs that this thread runs. They run as well, so that values are at
-  // hand. Throws Error [capture-state] when this thread captures already, or this graph was
+  // Starts recording the programs that this thread runs. They run as well, so that values are
+  // available. Throws Error [capture-state] if this thread is capturing, or if this graph was
   // captured before.
   //
-  // What the thread allocates until capture_end lies in the region of the pool that `pool` names;
-  // {0, 0} makes one.
+  // Until capture_end, the thread allocates in the region `pool`; {0, 0} creates one.
   void capture_begin(c10::MempoolId_t pool = {0, 0});
   void capture_end();
 
-  // Leaves the capture and comes back to it, for work in between that is not to be replayed.
+  // Pauses and resumes the capture, for work in between that is not replayed.
   void pause();
   void resume();
 
-  // Runs what was recorded, in order, on the current stream: it reads and writes the tensors of the
-  // capture. Throws Error [capture-stale] when a tensor that a program holds as a constant has
-  // changed since, or one that it reads has other memory and the graph does not follow.
+  // Runs the recorded programs, in order, on the current stream: they read and write the tensors of
+  // the capture. Throws Error [capture-stale] if a tensor that a program holds as a constant has
+  // changed, or one that it reads has other memory and the graph does not follow.
   void replay();
 
-  // Forgets what was recorded, and lets go of its memory.
+  // Drops the recording, and releases its memory.
   void reset();
 
   std::size_t size() const noexcept { return nodes_.size(); }
 
-  // The region of the capture. Throws Error [capture-state] before there was one.
+  // The region of the capture. Throws Error [capture-state] before there is one.
   c10::MempoolId_t pool() const;
 
-  // One line for each program: its name and what goes in and out.
+  // One line per program: its name, inputs and outputs.
   std::string describe() const;
 
-  // The graph that this thread captures; nullptr when there is none.
+  // The graph that this thread is capturing; nullptr if there is none.
   static Graph* capturing() noexcept;
 
   bool follows_weights() const noexcept { return weights_ == Weights::kFollow; }
 
-  // Told during the capture, before or after the run: the program that runs now holds this tensor
-  // as a constant. `name` is for the error. Precondition: the tensor counts its versions.
+  // Called during the capture, before or after the run: the current program holds this tensor as a
+  // constant. `name` is for the error. Precondition: the tensor counts its versions.
   void depends_on(std::string name, const at::Tensor& tensor);
 
   // A run during the capture.
@@ -81,15 +79,15 @@ class NPU_API Graph {
     program::Request request;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
-    c10::Stream stream;                     // of its latest run, which its next one must not meet
-    std::vector<const void*> addresses[2];  // that inputs and outputs are bound to
+    c10::Stream stream;                     // of its latest run, which the next must not overlap
+    std::vector<const void*> addresses[2];  // bound to inputs and outputs
 
     void note_addresses();
   };
 
   void stop_capture();
   void check_dependencies() const;
-  // Rebinds what has other memory, or throws.
+  // Rebinds ports with other memory, or throws.
   void follow_memory(Node& node) const;
   [[noreturn]] static void raise_moved(const Node& node);
   void release_pool() noexcept;
@@ -101,7 +99,7 @@ class NPU_API Graph {
   std::vector<Node> nodes_;
   Weights weights_;
   std::vector<graph::Dependency> dependencies_;
-  std::unordered_set<const c10::TensorImpl*> depended_on_;  // while it captures
+  std::unordered_set<const c10::TensorImpl*> depended_on_;  // during the capture
 };
 
 }  // namespace npu

@@ -1,5 +1,5 @@
-// The mapping, in torch's words for it: a run is a kernel, a copy a memcpy, and what the host does
-// for them are runtime calls.
+// The mapping to kineto's activities: a run is a kernel, a copy a memcpy, and the host's calls for
+// them are runtime calls.
 #include "kineto/activities.h"
 
 #include <output_base.h>
@@ -16,7 +16,7 @@ using libkineto::ActivityType;
 
 namespace {
 
-// Our texts in JSON, which kineto does not escape.
+// Escapes our texts in JSON, which kineto does not.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -52,10 +52,10 @@ Activities::Activities(const std::set<ActivityType>& types, Rows& rows,
 
 void Activities::add(const observe::Record& record) {
   const std::string& category = *record.category;
-  // Time of the program around it: counted again it would double the device's time.
+  // Time of the enclosing program: counted again it would double the device's time.
   if (category == "layer" || category == "layer_shapes") return;
   if (category == "program") {
-    // The call that enqueued a run is an event of its own.
+    // The call that enqueued a run is a separate event.
     if (!record.is_enqueued) add_host(record, "npu::run", true);
     note_annotation(record, add_device(record, ActivityType::CONCURRENT_KERNEL));
   } else if (category == "copy") {
@@ -64,7 +64,7 @@ void Activities::add(const observe::Record& record) {
   } else if (category == "launch") {
     add_host(record, "npu::launch", true);
   } else if (category == "fallback") {
-    // By op, so that sorting by the host's own time still tells which op is slow.
+    // By op, so that sorting by host time still shows the slow op.
     add_host(record, ("npu::fallback " + *record.name).c_str(), false);
   } else if (category == "sync") {
     add_host(record, ("npu::synchronize " + *record.name).c_str(), false);

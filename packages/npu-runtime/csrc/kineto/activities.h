@@ -1,5 +1,5 @@
-// From the runtime's events to kineto's activities: what stands on the host's rows, what on the
-// device's, and which arrow joins them.
+// Converts the runtime's events to kineto's activities: rows of the host, rows of the device, and
+// arrows between them.
 #pragma once
 
 #include <GenericTraceActivity.h>
@@ -17,16 +17,16 @@ namespace npu::kineto {
 
 class Activities {
  public:
-  // `types` are those that were asked for; others are left out.
+  // `types` are the requested types; others are left out.
   Activities(const std::set<libkineto::ActivityType>& types, Rows& rows,
              libkineto::getLinkedActivityCallback linked_activity,
              libkineto::ActivityLogger& logger);
 
-  // Logs what one event becomes. Precondition: called by rising start.
+  // Logs the activities of an event. Precondition: called in order of start.
   void add(const observe::Record& record);
 
-  // Logs the spans of record_function on the device's rows, each from its first piece of work to
-  // its last.
+  // Logs the spans of record_function on the device's rows, from the first to the last work in
+  // each.
   void add_annotations();
 
  private:

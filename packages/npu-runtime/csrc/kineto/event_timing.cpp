@@ -1,5 +1,5 @@
-// The older way of torch's profiler, torch.autograd.profiler.profile(use_device="npu"): two events
-// of the device around every op. The rows of kineto are profiler.cpp.
+// The older interface of torch's profiler, torch.autograd.profiler.profile(use_device="npu"): two
+// events of the device around every op. profiler.cpp has kineto's rows.
 #include <torch/csrc/profiler/stubs/base.h>
 
 #include <functional>

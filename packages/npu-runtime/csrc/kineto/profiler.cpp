@@ -1,7 +1,7 @@
-// Registers the device with torch's profiler, in both of its ways: kineto's activities (a Session
-// for each window), and the older one that brackets every op with two events of the device.
+// Registers the device with both interfaces of torch's profiler: kineto's activities (a Session for
+// each window), and the older one with two device events around every op.
 //
-// What a session makes of the runtime's events is activities.cpp.
+// activities.cpp converts the runtime's events.
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
 #include <libkineto.h>
@@ -26,8 +26,8 @@ class NpuProfiler final : public libkineto::IActivityProfiler {
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       const std::set<ActivityType>& types, const libkineto::Config& /*config*/) override {
-    // A profile of the CPU alone asks for runtime calls as well; without a device's row to point
-    // to they would only split its ops in two.
+    // A CPU-only profile requests runtime calls as well; without a device row they would only split
+    // its ops.
     if (!types.contains(ActivityType::CONCURRENT_KERNEL) &&
         !types.contains(ActivityType::GPU_MEMCPY)) {
       return nullptr;

@@ -1,5 +1,5 @@
-// Giving out rows. Viewers draw only spans that nest, so that two that cross need a row each: two
-// threads can run short programs in line on one stream at the same time.
+// Assigns rows. Viewers draw only nested spans, so overlapping ones need separate rows: two threads
+// can run short programs synchronously on one stream.
 #include "kineto/rows.h"
 
 #include <output_base.h>

@@ -1,5 +1,5 @@
-// The rows of a device in torch's trace: one for each stream and one for copies, and more where
-// spans overlap.
+// The rows of a device in torch's trace: one per stream and one for copies, and more if spans
+// overlap.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace npu::kineto {
 
 class Rows {
  public:
-  // The number of the row on which a span stands; rows of one device have different numbers, and a
-  // stream's first row has the stream's. Precondition: called by rising start.
+  // The number of a span's row; rows of a device have different numbers, and a stream's first row
+  // has the stream's. Precondition: called in order of start.
   std::int32_t place(const observe::Record& span);
 
   std::set<c10::DeviceIndex> devices() const;
 
-  // The process that stands for a device in the trace.
+  // The process id of a device in the trace.
   static libkineto::DeviceInfo device_info(c10::DeviceIndex device_index);
 
   std::vector<libkineto::ResourceInfo> resource_infos() const;
@@ -35,7 +35,7 @@ class Rows {
     auto operator<=>(const Key&) const = default;
   };
 
-  // By row, when its latest span ended.
+  // End of the latest span, by row.
   std::map<Key, std::vector<std::int64_t>> lane_ends_;
 };
 

@@ -1,4 +1,4 @@
-// A session's life: kineto starts and stops it, then asks for what it heard.
+// A session's lifetime: kineto starts and stops it, then reads its events.
 #include "kineto/session.h"
 
 #include <libkineto.h>
@@ -15,8 +15,8 @@ namespace npu::kineto {
 
 namespace {
 
-// Kineto drops the session of a window that another thread replaces, without stopping it, and the
-// new one may have begun by then: only the latest may end the listening.
+// Kineto drops the session of a window replaced by another thread without stopping it, and the new
+// one may have begun by then: only the latest may stop listening.
 std::atomic<Session*> recording{nullptr};
 
 }  // namespace
@@ -33,13 +33,13 @@ Session::~Session() {
 void Session::start() {
   recording.store(this);
   observe::begin_window();
-  observe::set_listening(observe::kKineto, false);  // what an earlier window left behind
+  observe::set_listening(observe::kKineto, false);  // left by an earlier window
   observe::set_listening(observe::kKineto, true);
   status_ = libkineto::TraceStatus::RECORDING;
 }
 
-// Work that is still pending ends after the window and is not in it: torch waits for the device
-// before it stops, and nobody else may wait here, where torch holds its locks.
+// Pending work ends after the window and is not in it: torch synchronizes before it stops, and
+// waiting here would deadlock on torch's locks.
 void Session::stop() {
   Session* self = this;
   if (!recording.compare_exchange_strong(self, nullptr)) return;
@@ -63,7 +63,7 @@ void Session::processTrace(libkineto::ActivityLogger& logger,
   std::vector<const observe::Record*> spans;
   spans.reserve(records_.size());
   records_.each([&](const observe::Record& record) {
-    // Work from before the window that ended in it: its op is in no trace.
+    // Work from before the window that ended in it: its op is not in the trace.
     if (record.is_span && record.origin.time_ns >= start_ns) spans.push_back(&record);
   });
   std::stable_sort(spans.begin(), spans.end(),
@@ -74,7 +74,7 @@ void Session::processTrace(libkineto::ActivityLogger& logger,
     activities.add(*span);
   activities.add_annotations();
   for (const c10::DeviceIndex device_index : rows_.devices()) {
-    // The first one is getDeviceInfo's; kineto asks for no more.
+    // The first is getDeviceInfo's; kineto requests no more.
     if (device_index != 0) logger.handleDeviceInfo(Rows::device_info(device_index), start_ns);
   }
   records_ = {};

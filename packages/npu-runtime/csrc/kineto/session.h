@@ -1,5 +1,5 @@
-// One window of torch's profiler, seen from the device: it listens to the runtime's events and
-// hands them over as kineto's activities. How torch comes to it is profiler.cpp.
+// One window of torch's profiler on the device: listens to the runtime's events and returns them as
+// kineto's activities. profiler.cpp registers it.
 #pragma once
 
 #include <IActivityProfiler.h>

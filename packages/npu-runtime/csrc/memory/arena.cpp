@@ -1,5 +1,5 @@
-// Reserves addresses once and hands ranges of them out, best fit, joining neighbours when they
-// return. Making a range usable memory is the driver's work (npu_driver::memory_commit).
+// Reserves addresses once and hands out ranges, best fit, coalescing free neighbours. The driver
+// commits memory to them (npu_driver::memory_commit).
 #include "memory/arena.h"
 
 #include <sys/mman.h>
@@ -19,8 +19,7 @@ std::uintptr_t arena_end = 0;
 
 namespace {
 
-// Addresses cost nothing until they are used, but a limit on address space (ulimit -v) can forbid
-// many.
+// Unused addresses are free, but a limit on address space (ulimit -v) can forbid many.
 constexpr std::size_t kLargestArena = std::size_t{1} << 40U;
 constexpr std::size_t kSmallestArena = std::size_t{1} << 28U;
 

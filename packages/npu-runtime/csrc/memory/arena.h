@@ -1,4 +1,4 @@
-// The one range of addresses in which all device memory lies.
+// The address range of all device memory.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@ extern std::uintptr_t arena_begin;
 extern std::uintptr_t arena_end;
 }  // namespace detail
 
-// One subtraction and one comparison; false for everything until the arena exists.
+// One subtraction and one comparison; false for all addresses until the arena exists.
 inline bool arena_contains(const void* pointer) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address - detail::arena_begin < detail::arena_end - detail::arena_begin;
 }
 
-// Start and length of the arena, which this reserves; {nullptr, 0} when the system refuses.
+// Start and length of the arena, reserved by this call; {nullptr, 0} if the system refuses.
 std::pair<void*, std::size_t> arena_range();
 
-// Takes a range of reserved, inaccessible addresses; nullptr when none is long enough.
-// Both arguments are multiples of the page; `alignment` is a power of two.
+// Takes a range of reserved, inaccessible addresses; nullptr if none is long enough. Both arguments
+// are multiples of the page; `alignment` is a power of two.
 void* arena_take(std::size_t bytes, std::size_t alignment = kPage);
 
-// Gives a range back. The caller has made it inaccessible.
+// Returns a range. The caller has made it inaccessible.
 void arena_return(void* address, std::size_t bytes);
 
 }  // namespace npu::memory

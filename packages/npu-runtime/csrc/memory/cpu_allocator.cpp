@@ -31,7 +31,7 @@ class ScopedCpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (scope_device < 0 || bytes == 0) {
       c10::DataPtr memory = base->allocate(bytes);
-      // An unusual pointer (of an allocator that someone else put below) keeps its own deleter.
+      // A pointer of another allocator below keeps its own deleter.
       static_cast<void>(memory.compare_exchange_deleter(base_deleter, &free_any));
       return memory;
     }
@@ -48,9 +48,9 @@ class ScopedCpuAllocator final : public c10::Allocator {
 
 ScopedCpuAllocator scoped_allocator;
 
-// torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped;
-// then CPU kernels' results are copied into device memory instead of taken over (npu-ops does
-// either).
+// Torch registers its own with priority 0. An allocator without a raw deleter cannot be wrapped;
+// then CPU kernels' results are copied into device memory instead of adopted (npu-ops supports
+// both).
 bool wrap_cpu_allocator() {
   base = c10::GetCPUAllocator();
   base_deleter = base->raw_deleter();
@@ -60,9 +60,8 @@ bool wrap_cpu_allocator() {
 
 }  // namespace
 
-// Wraps at the first scope, so that programs without npu tensors keep torch's allocator as it is.
-// Other threads may be allocating: they read one pointer, which is the old one or the new one, and
-// either may serve them.
+// Wraps at the first scope, so that programs without npu tensors keep torch's allocator. Other
+// threads may be allocating: they read the old or the new pointer, and both work.
 PoolScope::PoolScope(c10::DeviceIndex device_index) noexcept : previous_(scope_device) {
   [[maybe_unused]] static const bool is_wrapped = wrap_cpu_allocator();
   scope_device = device_index;

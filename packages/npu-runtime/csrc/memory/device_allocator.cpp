@@ -1,5 +1,5 @@
-// What torch sees of device memory: the allocator of PrivateUse1, the block header's owner rules,
-// PoolScope's hand-over from CPU to npu. Where blocks come from is pool.cpp.
+// Device memory for torch: the allocator of PrivateUse1, ownership in the block header, and
+// PoolScope's hand-over from CPU to npu. pool.cpp allocates blocks.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -31,7 +31,7 @@ namespace memory {
 
 namespace {
 
-// Of the bytes that are allocated on a device.
+// For allocated bytes on a device.
 observe::Counter& counter(c10::DeviceIndex device_index) {
   static const auto* const all = [] {
     auto* const made = new std::vector<std::unique_ptr<observe::Counter>>;
@@ -42,10 +42,10 @@ observe::Counter& counter(c10::DeviceIndex device_index) {
   return *(*all)[static_cast<std::size_t>(device_index)];
 }
 
-// Tells profilers and observers of `bytes` more (or, below zero, less) at `data`. Called after the
-// pool has counted them, so that the totals agree.
+// Reports `bytes` allocated (freed if negative) at `data` to profilers and observers. Called after
+// the pool has counted them, so that the totals agree.
 void report(void* data, std::int64_t bytes, const Pool& from) {
-  if (!from.is_device_memory()) return;  // pinned memory has statistics of its own
+  if (!from.is_device_memory()) return;  // pinned memory has separate statistics
   const c10::Device device(c10::DeviceType::PrivateUse1, from.device_index());
   c10::reportMemoryUsageToProfiler(data, bytes, from.allocated_bytes(), from.reserved_bytes(),
                                    device);
@@ -72,7 +72,7 @@ Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index) {
 
 namespace {
 
-// The last hold gives the block back to its pool.
+// The last hold returns the block to its pool.
 void drop_hold(Block* block) noexcept {
   if (block->holds.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   Pool& from = block->region->pool();
@@ -105,12 +105,13 @@ Block* allocate_pinned_block(std::size_t bytes, c10::DeviceIndex device_index) {
 }
 
 void free_block(void* data) {
-  // A forked child touches no block: its parent's threads may have held the pool's lock when the
-  // process forked, and where the driver shares memory the headers are still the parent's.
+  // A forked child touches no block: its parent's threads may have held the pool's lock at the
+  // fork, and with shared memory the headers still belong to the parent.
   if (data == nullptr || is_in_bad_fork()) return;
-  // Not block_of: the pool itself reports a header that was overwritten.
+  // Not block_of: the pool itself reports an overwritten header.
   Block* block = static_cast<Block*>(data) - 1;
-  // The attachment goes first and outside the pool's lock: its destructor may free other memory.
+  // The attachment is deleted first and outside the pool's lock: its destructor may free other
+  // memory.
   delete block->attachment.exchange(nullptr, std::memory_order_acq_rel);
   end_host_ownership(block);
   drop_user(block);
@@ -145,7 +146,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device(c10::DeviceType::PrivateUse1, current_device());
     if (bytes == 0) {
-      pool(device.index());  // an empty tensor on an absent device is an error all the same
+      pool(device.index());  // an empty tensor on an absent device is still an error
       return {nullptr, nullptr, &free_block, device};
     }
     void* data = allocate_block(bytes, device.index())->data();
@@ -167,8 +168,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
       pool(i).empty_cache(id);
   }
 
-  // Pending work holds every block it uses, on whichever stream, so there is nothing to remember
-  // here. Noting the stream makes host code that uses the block see that stream's errors.
+  // Pending work holds every block it uses, on any stream, so nothing is recorded here. Marking the
+  // stream makes host code that uses the block receive the stream's errors.
   void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
     if (Block* block = block_of(memory.get())) {
       block->streams.fetch_or(stream::state_of(stream).bit(), std::memory_order_acq_rel);
@@ -197,8 +198,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
 DeviceMemory device_memory;
 
-// The registration of PrivateUse1's allocator; importing npu_runtime loads this library and so runs
-// it.
+// Registration of PrivateUse1's allocator when the library is loaded, which importing npu_runtime
+// does.
 [[maybe_unused]] const bool is_registered = [] {
   c10::SetAllocator(c10::DeviceType::PrivateUse1, &device_memory);
   return true;
@@ -227,7 +228,7 @@ bool adopt_as_npu(c10::DataPtr& pointer, c10::DeviceIndex device_index) noexcept
   if (pointer.get() != pointer.get_context()) return false;
   if (pointer.get() != nullptr && !owns(pointer.get())) return false;
   void* data = pointer.release_context();
-  // Its own context is its start, so the header is in front of it.
+  // Its context is its start, so the header is before it.
   if (data != nullptr) memory::end_host_ownership(static_cast<Block*>(data) - 1);
   pointer = c10::DataPtr(data, data, &memory::free_block,
                          c10::Device(c10::DeviceType::PrivateUse1, device_index));

@@ -1,5 +1,4 @@
-// Taking and giving back blocks, with reports to profilers and observers, and what keeps a block in
-// use.
+// Allocates and frees blocks, with reports to profilers and observers, and reference counts.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +9,25 @@
 
 namespace npu::memory {
 
-// A block of at least `bytes` (1 or more) on a device, with its owner as the one user.
+// A block of at least `bytes` (1 or more) on a device, with one reference.
 Block* allocate_block(std::size_t bytes, c10::DeviceIndex device_index);
 
-// The same, for memory that is a CPU tensor's for now: the host may use it until close_window.
+// The same, for memory that currently belongs to a CPU tensor: the host may use it until
+// close_window.
 Block* allocate_host_block(std::size_t bytes, c10::DeviceIndex device_index);
 
 // The same, from the pool of pinned memory.
 Block* allocate_pinned_block(std::size_t bytes, c10::DeviceIndex device_index);
 
-// The deleter of pointers into the arena, npu tensors' and PoolScope's CPU memory alike, and of
-// what the pinned allocator gives back. A c10::DeleterFnPtr; nullptr is allowed. Memory that
-// pending work uses goes back when that has ended.
+// The deleter of pointers into the arena (npu tensors, PoolScope's CPU memory) and of memory
+// returned by the pinned allocator. A c10::DeleterFnPtr; accepts nullptr. Memory in use by pending
+// work is freed when the work has ended.
 void free_block(void* data);
 
-// One user less; the last one gives the block back to its pool.
+// Drops a reference; the last one returns the block to its pool.
 void drop_user(Block* block) noexcept;
 
-// Lets the host use the block; false when it always may, and there is nothing to close.
+// Lets the host use the block; false if it always may, so that there is no window to close.
 bool open_window(Block* block);
 void close_window(Block* block) noexcept;
 

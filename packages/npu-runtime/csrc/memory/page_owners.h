@@ -1,8 +1,7 @@
-// Which block or slab each page of the arena belongs to, so that a block is found from any address
-// inside it and not from its first alone.
+// Maps each page of the arena to its block or slab, to find a block from any address inside it.
 //
-// Storages over a part of a block are what DLPack and slices of storages make. What a block is
-// stands in npu/allocator.h, who allocates them in pool.cpp.
+// DLPack and slices of storages create storages over a part of a block. Blocks are declared in
+// npu/allocator.h and allocated in pool.cpp.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +13,12 @@ struct Block;
 
 namespace npu::memory {
 
-// Reserves the table for an arena: a word for each page, of which only used ones take memory. False
-// when the system refuses the addresses.
+// Reserves the table of an arena: a word per page, committed on use. False if the system refuses
+// the addresses.
 bool reserve_page_owners(std::uintptr_t arena_begin, std::size_t arena_bytes);
 
 // The pages of [address, address + bytes) belong to one large block, to one slab of small blocks,
-// or to nobody.
+// or to none.
 void set_block_pages(const void* address, std::size_t bytes, Block* block) noexcept;
 void set_slab_pages(const void* slab, std::size_t bytes) noexcept;
 void clear_pages(const void* address, std::size_t bytes) noexcept;
@@ -29,7 +28,7 @@ struct PageOwner {
   const void* slab = nullptr;  // of a slab's page
 };
 
-// Precondition: `address` lies in the arena.
+// Precondition: `address` is in the arena.
 PageOwner page_owner(const void* address) noexcept;
 
 }  // namespace npu::memory

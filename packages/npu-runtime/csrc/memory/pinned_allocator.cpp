@@ -1,7 +1,7 @@
 // Pinned host memory: CPU tensors in memory that the device can use without a copy.
 //
-// Keeping freed blocks, and their statistics, is torch's caching host allocator; what is here is
-// where its memory comes from (a pool of its own, pool.h) and when a freed block may be used again.
+// Torch's caching host allocator caches freed blocks and keeps statistics; this file provides its
+// memory (from a separate pool, pool.h), and decides when a freed block may be reused.
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <bit>
@@ -26,10 +26,10 @@ struct EventDeleter {
   void operator()(npu_event* event) const noexcept { destroy_event(event); }
 };
 
-// The point in a stream that a freed block waits for.
+// The point in a stream after which a freed block may be reused.
 struct Use {
   c10::Stream stream;
-  std::unique_ptr<npu_event, EventDeleter> event;  // null when the driver could not record one
+  std::unique_ptr<npu_event, EventDeleter> event;  // null if the driver could not record one
 };
 
 using HostBlock = at::HostBlock<c10::Stream>;
@@ -60,11 +60,11 @@ class PinnedBlocks final : public at::CachingHostAllocatorImpl<c10::Stream, Use,
   }
 
   void free(void* context) override {
-    // The locks may have been held by another thread of a forked child's parent.
+    // Another thread of a forked child's parent may have held the locks.
     if (context == nullptr || is_in_bad_fork()) return;
     auto* host = static_cast<HostBlock*>(context);
     Block* block = block_of(host->ptr_);
-    // Work was enqueued on the block through torch.npu.as_npu, and has not ended.
+    // Work was enqueued on the block through torch.npu.as_npu, and is pending.
     if (block->users.load(std::memory_order_acquire) > 1) {
       const std::lock_guard lock(host->mutex_);
       for (std::uint64_t rest = block->streams.load(); rest != 0; rest &= rest - 1) {
@@ -93,13 +93,13 @@ class PinnedBlocks final : public at::CachingHostAllocatorImpl<c10::Stream, Use,
     memory::free_block(host->ptr_);
   }
 
-  // Called while a pointer is being freed, where nothing may throw.
+  // Called while a pointer is freed, so it must not throw.
   void record_stream(std::optional<std::vector<Use>>& uses, c10::Stream stream) override {
     npu_event* event = nullptr;
     try {
       npu::record_event(&event, stream);
     } catch (const Error&) {
-      destroy_event(std::exchange(event, nullptr));  // then the stream's being idle tells
+      destroy_event(std::exchange(event, nullptr));  // then checks whether the stream is idle
     }
     uses->push_back(Use{stream, std::unique_ptr<npu_event, EventDeleter>(event)});
   }
@@ -108,7 +108,7 @@ class PinnedBlocks final : public at::CachingHostAllocatorImpl<c10::Stream, Use,
     try {
       return use.event != nullptr ? is_event_done(use.event.get()) : is_idle(use.stream);
     } catch (const Error&) {
-      return false;  // asked again at the next allocation
+      return false;  // checked again at the next allocation
     }
   }
 
@@ -118,7 +118,7 @@ class PinnedBlocks final : public at::CachingHostAllocatorImpl<c10::Stream, Use,
 
 void free_pinned(void* context);
 
-// A child that was forked after use has the parent's locks, and may not take them.
+// A child forked after use has the parent's locks, and may not take them.
 class PinnedMemory final : public at::CachingHostAllocatorInterface<PinnedBlocks, &free_pinned> {
  public:
   void empty_cache() override {
@@ -139,7 +139,7 @@ class PinnedMemory final : public at::CachingHostAllocatorInterface<PinnedBlocks
   }
 };
 
-// Never destroyed: pinned tensors of static objects are freed after it would be.
+// Never destroyed: pinned tensors of static objects are freed later.
 PinnedMemory& pinned_memory() {
   static auto* instance = new PinnedMemory;
   return *instance;

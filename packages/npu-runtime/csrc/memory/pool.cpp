@@ -1,4 +1,4 @@
-// Allocation over the regions of a pool, with limits, statistics and the end of memory.
+// Allocation in the regions of a pool, with limits, statistics and out-of-memory handling.
 #include "memory/pool.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
-// Below this a request is not worth asking the system how much memory it has.
+// Smaller requests do not check how much memory the system has.
 constexpr std::size_t kCheckedBytes = std::size_t{64} << 20U;
 constexpr c10::MempoolId_t kOwnRegion{0, 0};
 
@@ -55,7 +55,7 @@ void for_each_stat(c10::CachingDeviceAllocator::DeviceStats& stats, Function fun
   }
 }
 
-// Where a thread allocates: the latest begin_region that has not ended. A list, because contexts
+// The thread's current region: the latest begin_region that has not ended. A list, because contexts
 // nest and a graph's capture can begin inside one.
 struct Route {
   Region* region;
@@ -133,7 +133,7 @@ Region& Pool::current_region() noexcept {
 void Pool::free(Block* block) noexcept {
   const std::lock_guard lock(mutex_);
   if (block->magic != kAllocatedMagic) {
-    // Freed twice, or its header overwritten: reusing it would spread the damage.
+    // Double free, or an overwritten header: reuse would spread the damage.
     std::fprintf(stderr,
                  "npu: a device block at %p was freed twice or overwritten; it is not reused\n",
                  block->data());
@@ -167,7 +167,7 @@ void Pool::empty_cache(c10::MempoolId_t id) {
   raise_driver_error();
 }
 
-// Private regions that somebody may still allocate in keep theirs, as torch's pools do.
+// Private regions still in use for allocation keep theirs, as torch's pools do.
 void Pool::release_unused() {
   own_.release_free();
 }
@@ -259,7 +259,7 @@ void Pool::decommit(void* address, std::size_t bytes, bool is_small) noexcept {
   if (driver::table().memory_decommit(device_index_, address, bytes) == NPU_OK) {
     arena_return(address, bytes);
   } else {
-    // Addresses whose pages could not be given back are not handed out again.
+    // Addresses whose pages could not be freed are not reused.
     note_driver_error("memory_decommit");
   }
   reserved_now_ -= bytes;
@@ -369,8 +369,8 @@ Pool& pool_in(Pools& pools, c10::DeviceIndex device_index) {
   return *pools[static_cast<std::size_t>(device_index)];
 }
 
-// Never destroyed: tensors that live in static objects are freed after they would be. The callers
-// have opened the driver before, outside their static's lock: opening may run Python code.
+// Never destroyed: tensors in static objects are freed later. The callers have opened the driver
+// before, outside their static's lock: opening may run Python code.
 Pools* make_pools(PoolKind kind) {
   auto* made = new Pools;
   mark_device_used();
@@ -383,7 +383,7 @@ Pools* make_pools(PoolKind kind) {
 
 Pool& pool(c10::DeviceIndex device_index) {
   check_process();
-  driver::table();  // says why when there is no device
+  driver::table();  // throws the reason if there is no device
   static Pools* pools = make_pools(PoolKind::kDevice);
   return pool_in(*pools, device_index);
 }

@@ -1,9 +1,8 @@
-// The pool of one device: blocks that stay mapped when they are freed, with statistics in torch's
-// shape.
+// The pool of one device: freed blocks stay mapped; statistics have torch's format.
 //
-// Pages that are already mapped are what makes large element-wise ops fast: the kernel need not
-// fault and clear them again. Blocks are made and kept in regions (region.h), addresses come from
-// arena.h, rounding is in size_class.h.
+// Mapped pages make large element-wise ops fast: the kernel does not fault and clear them again.
+// Regions create and cache blocks (region.h), addresses come from arena.h, rounding is in
+// size_class.h.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@
 
 namespace npu::memory {
 
-// Marks the header of a block that nobody holds.
+// Marks the header of a free block.
 inline constexpr std::uint32_t kFreeMagic = 0x4e50'5546;
 
 enum class PoolKind {
@@ -34,31 +33,31 @@ class NPU_API Pool {
  public:
   Pool(c10::DeviceIndex device_index, PoolKind kind);
 
-  // A block of at least `bytes` (1 or more) from the region in which this thread allocates. Throws
-  // c10::OutOfMemoryError after the cache was emptied and the allocation tried again.
+  // A block of at least `bytes` (1 or more) from this thread's current region. Throws
+  // c10::OutOfMemoryError after emptying the cache and trying again.
   Block* allocate(std::size_t bytes);
 
-  // Takes a block back. Its attachment must be gone, and its last user.
+  // Frees a block. Its attachment and its last reference must be gone.
   void free(Block* block) noexcept;
 
-  // Gives the pages of free blocks back to the system: those of one private region, or with {0, 0}
-  // all of the pool's own. Throws Error [driver-call] when the driver could not take some of them.
+  // Returns the pages of free blocks to the system: of a private region, or with {0, 0} of the
+  // pool's own. Throws Error [driver-call] if the driver could not free some of them.
   void empty_cache(c10::MempoolId_t id = {0, 0});
 
-  // Never has more than this reserved; allocations beyond it are out of memory.
+  // Limits reserved memory; allocations beyond it are out of memory.
   void set_limit(std::size_t bytes);
 
-  // A private region, made when it is first named, lives until each retain has its release and no
-  // block of it is in use.
+  // A private region, created on first use, lives until each retain has its release and no block of
+  // it is in use.
   void retain_region(c10::MempoolId_t id, bool is_last_resort = false);
   void release_region(c10::MempoolId_t id) noexcept;
   int region_users(c10::MempoolId_t id);
 
-  // From here on this thread allocates in a private region; ends with the matching end_region.
+  // Makes this thread allocate in a private region until the matching end_region.
   void begin_region(c10::MempoolId_t id);
   void end_region(c10::MempoolId_t id);
 
-  // Segments with their blocks, used and free, by address: all of them, or those of one region.
+  // Segments with their blocks, used and free, by address: of all regions, or of one.
   std::vector<c10::CachingDeviceAllocator::SegmentInfo> snapshot(c10::MempoolId_t id = {0, 0});
 
   c10::CachingDeviceAllocator::DeviceStats stats();
@@ -67,7 +66,7 @@ class NPU_API Pool {
 
   c10::DeviceIndex device_index() const noexcept { return device_index_; }
   bool is_device_memory() const noexcept { return kind_ == PoolKind::kDevice; }
-  // Whether the driver protects memory: by whole blocks, and so by whole pages.
+  // Whether the driver protects memory: by whole blocks, and therefore by whole pages.
   bool is_protected() const noexcept { return is_protected_; }
   std::size_t allocated_bytes() const noexcept { return allocated_now_; }
   std::size_t reserved_bytes() const noexcept { return reserved_now_; }
@@ -94,20 +93,20 @@ class NPU_API Pool {
   std::size_t limit_bytes_;
   std::size_t allocated_now_ = 0;
   std::size_t reserved_now_ = 0;
-  std::string driver_error_;  // of a call that failed for another reason than too little memory
+  std::string driver_error_;  // of a call that failed for another reason than low memory
   c10::CachingDeviceAllocator::DeviceStats stats_;
 };
 
-// The pools of a device, made at first use. Throw npu::Error when no driver serves the device, and
-// in a child that was forked after use.
+// The pools of a device, created at first use. Throw npu::Error without a driver, and in a child
+// forked after use.
 NPU_API Pool& pool(c10::DeviceIndex device_index);
 NPU_API Pool& pinned_pool(c10::DeviceIndex device_index);
 
-// An id for a private region, unlike all before: {n, 0} for a graph's own, {0, n} for one that
-// a user made, as torch numbers them.
+// A new id of a private region: {n, 0} for a graph's, {0, n} for one created by a user, in torch's
+// numbering.
 NPU_API c10::MempoolId_t new_region_id(bool is_graphs);
 
-// Whether freed blocks are kept for the next request; on from the start.
+// Whether freed blocks are cached; initially on.
 NPU_API bool is_caching() noexcept;
 NPU_API void set_caching(bool is_on) noexcept;
 
@@ -116,10 +115,10 @@ struct MemoryInfo {
   std::size_t total_bytes;
 };
 
-// What the machine has left, and in all: device memory is the machine's memory.
+// The machine's free and total memory: device memory is the machine's memory.
 MemoryInfo machine_memory();
 
-// Called when an allocation fails for good, without any lock, before the exception.
+// Called without locks when an allocation finally fails, before the exception.
 using OutOfMemoryObserver = void (*)(c10::DeviceIndex device_index, std::size_t bytes,
                                      std::size_t free_bytes);
 NPU_API void set_out_of_memory_observer(OutOfMemoryObserver observer) noexcept;

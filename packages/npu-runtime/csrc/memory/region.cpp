@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20U;
 
-// A large block's header sits at the end of a page of its own, so that the data begins on a page.
+// A large block's header is at the end of a separate page, so that the data begins on a page.
 void* large_base(Block* block) {
   return static_cast<char*>(block->data()) - kPage;
 }
 
 }  // namespace
 
-// Stands at the start of its own memory, which is aligned to kSlabBytes, so a block finds it by
-// masking.
+// At the start of its memory, which is aligned to kSlabBytes, so that masking a block's address
+// finds it.
 struct alignas(64) Region::Slab {
   std::size_t used_bytes;
   std::size_t live_blocks;
@@ -74,7 +74,7 @@ Block* Region::carve_small(SizeClass size) {
 Block* Region::map_large(SizeClass size) {
   void* memory = pool_.commit(size.bytes + kPage, kPage, false);
   if (memory == nullptr) return nullptr;
-  // The header's page is the runtime's own, for as long as the block is mapped.
+  // The header's page belongs to the runtime while the block is mapped.
   if (pool_.is_protected()) {
     const npu_status status =
         driver::table().host_access_begin(pool_.device_index(), memory, kPage);
@@ -106,7 +106,7 @@ void Region::release_large() {
       large_.erase(block);
       void* base = large_base(block);
       const std::size_t bytes = block->size_bytes + kPage;
-      // From here on the header is out of reach.
+      // From here on the header is inaccessible.
       if (pool_.is_protected()) driver::table().host_access_end(pool_.device_index(), base, kPage);
       pool_.decommit(base, bytes, false);
     }
@@ -128,12 +128,12 @@ void Region::release_slabs() {
 Block* Region::find_small(const void* slab, const void* address) noexcept {
   const auto begin = reinterpret_cast<std::uintptr_t>(slab);
   const auto target = reinterpret_cast<std::uintptr_t>(address);
-  // The usual address is the first of a block, with the header before it.
+  // The usual address is the start of a block, after the header.
   if (target % alignof(Block) == 0 && target - begin > sizeof(Block)) {
     Block* block = static_cast<Block*>(const_cast<void*>(address)) - 1;
     if (block->magic == kAllocatedMagic) return block;
   }
-  // Blocks lie one behind the other, and those before an allocated one stay as they are.
+  // Blocks are contiguous, and those before an allocated one do not change.
   for (std::uintptr_t place = begin + sizeof(Slab);
        place + sizeof(Block) <= target && place + sizeof(Block) <= begin + kSlabBytes;) {
     auto* block = reinterpret_cast<Block*>(place);

@@ -1,4 +1,4 @@
-// A region of a pool: segments whose blocks serve each other's requests, and nobody else's.
+// A region of a pool: segments whose blocks are reused only within the region.
 //
 // Each pool has one of its own; torch.npu.MemPool and captured graphs add private ones. Every call
 // is made under the pool's lock; limits and statistics are the pool's (pool.h).
@@ -21,18 +21,18 @@ class Region {
  public:
   Region(Pool& pool, c10::MempoolId_t id);
 
-  // A block that was freed before; nullptr when there is none of this size.
+  // A cached block; nullptr if there is none of this size.
   Block* take_free(SizeClass size) noexcept;
 
-  // A block in new memory; nullptr when there is none to be had.
+  // A block in new memory; nullptr if memory is exhausted.
   Block* make(SizeClass size);
 
   void put_back(Block* block) noexcept;
 
-  // Gives the pages of free blocks back to the system.
+  // Returns the pages of free blocks to the system.
   void release_free();
 
-  // The allocated block that holds an address inside a slab; nullptr when none does.
+  // The allocated block that contains an address inside a slab; nullptr if there is none.
   static Block* find_small(const void* slab, const void* address) noexcept;
 
   void append_snapshot(std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments) const;
@@ -41,9 +41,10 @@ class Region {
   Pool& pool() const noexcept { return pool_; }
   c10::MempoolId_t id() const noexcept { return id_; }
 
-  // Who may still allocate here. Without any, what is freed goes back to the system at once.
+  // References of users that may allocate here. Without any, freed memory goes back to the system
+  // at once.
   int users = 1;
-  // Whether free blocks here may serve a request of the pool that would be out of memory.
+  // Whether free blocks here may satisfy a request of the pool that would be out of memory.
   bool is_last_resort = false;
 
  private:

@@ -1,4 +1,4 @@
-// Sizes that the pool rounds to, so that a freed block serves the next request of about its size.
+// Size classes of the pool, so that a freed block fits the next request of about its size.
 //
 // Small blocks (up to 4 KiB) come in steps of 64 bytes up to 512 and then four to a doubling. Large
 // ones are whole pages, eight classes to a doubling, so that at most an eighth is lost.
@@ -20,8 +20,8 @@ struct SizeClass {
 
 namespace detail {
 
-// Rounds `units` (at least 1) up to a number whose binary form has at most `bits` leading digits,
-// and numbers these numbers from 0.
+// Rounds `units` (at least 1) up to a number with at most `bits` leading binary digits, and numbers
+// these from 0.
 constexpr SizeClass round_to_digits(std::size_t units, unsigned bits) {
   const std::size_t steps = std::size_t{1} << (bits - 1);
   const auto top = static_cast<unsigned>(std::bit_width(units));

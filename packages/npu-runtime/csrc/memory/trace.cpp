@@ -1,6 +1,6 @@
-// The record of live blocks and of what happened. Stacks are torch's own captured tracebacks, which
-// cost microseconds to take and are turned into text only when somebody reads them. Frees have
-// none: they happen on threads that must not wait for Python's lock.
+// The record of live blocks and of actions. Stacks are torch's captured tracebacks, which take
+// microseconds to capture and are symbolized only when read. Frees have none: they happen on
+// threads that must not wait for the GIL.
 #include "memory/trace.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>
@@ -75,7 +75,7 @@ void set_history(std::size_t most) {
 }
 
 void record_allocation(const Block& block) {
-  auto stack = take_stack();  // before the lock: it needs Python's
+  auto stack = take_stack();  // before the lock: it needs the GIL
   Record& all = record();
   const std::lock_guard lock(all.mutex);
   const std::uint64_t age = all.next_age++;

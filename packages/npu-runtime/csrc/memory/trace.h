@@ -1,4 +1,4 @@
-// Who allocated what: Python stacks of live blocks, and the history of what the pools did, recorded
+// Allocation traces: Python stacks of live blocks, and the history of the pools' actions, recorded
 // on request for snapshots and the leak report.
 #pragma once
 
@@ -30,10 +30,10 @@ inline bool has_history() noexcept {
   return detail::keeps_history.load(std::memory_order_relaxed);
 }
 
-// Starts or stops; stopping forgets what was recorded.
+// Starts or stops; stopping drops the record.
 NPU_API void set_recording(bool is_on);
 
-// While recording, keeps the latest `most` actions; 0 keeps none. Forgets those before.
+// While recording, keeps the latest `most` actions; 0 keeps none. Drops earlier ones.
 NPU_API void set_history(std::size_t most);
 
 void record_allocation(const Block& block);
@@ -43,21 +43,21 @@ struct LiveBlock {
   std::size_t address;
   std::size_t requested_bytes;
   std::int16_t device_index;
-  std::shared_ptr<torch::CapturedTraceback> stack;  // null when it could not be taken
+  std::shared_ptr<torch::CapturedTraceback> stack;  // null if it could not be captured
 };
 
-// Blocks that were allocated while recording and are still in use, oldest first.
+// Blocks allocated during the recording and still in use, oldest first.
 NPU_API std::vector<LiveBlock> live_blocks();
 
 enum class Action { kAlloc, kFree, kSegmentAlloc, kSegmentFree, kOutOfMemory };
 
 struct Entry {
   Action action;
-  std::size_t address;  // of an out of memory: the bytes that the machine had left
+  std::size_t address;  // of an out of memory: free bytes of the machine
   std::size_t bytes;
   std::int16_t device_index;
   std::int64_t time_us;                             // since the Unix epoch
-  std::shared_ptr<torch::CapturedTraceback> stack;  // of an allocation, where it could be taken
+  std::shared_ptr<torch::CapturedTraceback> stack;  // of an allocation, if available
 };
 
 // The history, oldest first.

@@ -16,9 +16,9 @@ namespace npu::memory {
 
 namespace {
 
-// Spans that are this near to each other are watched as one; an allocator's words lie between.
+// Spans this close to each other are watched as one; the allocator's metadata is between them.
 constexpr std::size_t kNear = 256;
-// A comparison of so few bytes costs less than a question to the system.
+// Comparing so few bytes costs less than a system call.
 constexpr std::size_t kSmall = 16384;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
@@ -41,8 +41,8 @@ bool overlap(PageRange one, PageRange other) {
   return one.begin < other.end && other.begin < one.end;
 }
 
-// XXH3's step on 16 lanes: each is rotated, takes the word beside its own, and adds a product of
-// the halves of its own. A lane is a bijection of what it was, so a change of one block shows.
+// XXH3's step on 16 lanes: each is rotated, combined with its neighbour's word, and a product of
+// its halves is added. The step is a bijection per lane, so a change of one block is detected.
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kStep = kLanes * sizeof(std::uint64_t);
 constexpr std::uint64_t kKey = 0x9E3779B185EBCA87U;
@@ -120,7 +120,7 @@ WatchedMemory::WatchedMemory(std::vector<Bytes> spans, bool is_watching)
     registry().push_back(this);
     protect();
   }
-  // After the pages are watched: a write meanwhile shows as one.
+  // After the pages are watched: a concurrent write is then detected.
   for (const Copy& copy : copies_)
     std::memcpy(copied_.data() + copy.place, copy.source.begin, copy.source.count);
   std::vector<std::size_t> all(blocks_.size());
@@ -182,7 +182,7 @@ void WatchedMemory::find_runs() {
   }
 }
 
-// Copies what lies beside the pages, and notes what lies in them.
+// Copies the data around the pages, and hashes the data in them.
 void WatchedMemory::take(std::size_t span, PageRange pages) {
   const Bytes& bytes = spans_[span];
   const std::uintptr_t begin = address(bytes.begin);
@@ -202,8 +202,8 @@ void WatchedMemory::take(std::size_t span, PageRange pages) {
   }
 }
 
-// Watches again what was written. Precondition: the registry is locked. What others watch in the
-// same pages would be missed there, so they read theirs.
+// Watches written pages again. Precondition: the registry is locked. Other watchers of the same
+// pages would miss the write, so they read their data.
 void WatchedMemory::protect() {
   is_suspect_.store(false, std::memory_order_release);
   const bool can_watch = is_watching_ && reports_written_pages();

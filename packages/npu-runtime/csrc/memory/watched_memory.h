@@ -1,5 +1,5 @@
-// WatchedMemory: whether bytes are what they were, without a version counter. Pages are watched for
-// writes where the system can; what lies beside them, and all bytes elsewhere, are compared.
+// WatchedMemory: detects changes of bytes without a version counter. Pages are watched for writes
+// if the system supports it; data around them, and all other bytes, are compared.
 #pragma once
 
 #include <array>
@@ -17,35 +17,35 @@ struct Bytes {
   std::size_t count = 0;
 };
 
-// The memory must stay mapped while it is asked about.
+// The memory must stay mapped while it is watched.
 class WatchedMemory {
  public:
-  // Where `is_watching` is false, nothing is looked at before suspect().
+  // If `is_watching` is false, nothing is checked before suspect().
   WatchedMemory(std::vector<Bytes> spans, bool is_watching);
   ~WatchedMemory();
   WatchedMemory(const WatchedMemory&) = delete;
   WatchedMemory& operator=(const WatchedMemory&) = delete;
 
-  // Whether all bytes are what they were at the beginning. Costs one look at the pages of each run
-  // of spans. All bytes are read after a write to one, and those of pages that cannot be watched.
+  // Whether all bytes are unchanged. Costs one check of the pages of each run of spans. All bytes
+  // are read after a write to one, and those of pages that cannot be watched.
   bool is_unchanged();
 
-  // Whether this span was found changed; later calls of is_unchanged do not take that back.
+  // Whether this span was found changed; later calls of is_unchanged do not reset it.
   bool is_changed(std::size_t span) const { return is_changed_[span] != 0; }
 
-  // Has all bytes of all that is watched be read at the next question.
+  // Makes the next check read all bytes of all watched memory.
   static void suspect_all() noexcept;
 
  private:
   using Digest = std::array<std::uint64_t, 2>;
 
-  // Pages of spans that lie next to each other.
+  // Pages of adjacent spans.
   struct Run {
     PageRange pages;
     bool is_watchable = true;
   };
 
-  // A part of a span beside these pages, which is compared with a copy.
+  // A part of a span outside these pages, compared with a copy.
   struct Copy {
     std::size_t span = 0;
     Bytes source;

@@ -17,14 +17,14 @@ namespace npu::memory {
 
 namespace {
 
-// From linux/userfaultfd.h and linux/fs.h (6.7): the headers at hand may be older than the kernel.
+// From linux/userfaultfd.h and linux/fs.h (6.7): installed headers may be older than the kernel.
 constexpr unsigned kUserModeOnly = 1;
 constexpr __u64 kApi = 0xAA;
 constexpr __u64 kWriteProtect = 1U << 0;
 constexpr __u64 kReportUnpopulated = 1ULL << 13;
 constexpr __u64 kAsynchronous = 1ULL << 15;
 constexpr __u64 kModeWriteProtect = 1U << 1;
-constexpr __u64 kOnlyWatched = 1U << 1;  // else PAGEMAP_SCAN takes memory that is not watched
+constexpr __u64 kOnlyWatched = 1U << 1;  // otherwise PAGEMAP_SCAN accepts unwatched memory
 constexpr __u64 kIsWritten = 1U << 1;
 
 struct Api {
@@ -71,7 +71,7 @@ void close_files() noexcept {
   files = Files();
 }
 
-// Both files are of the parent's memory.
+// Both files refer to the parent's memory.
 void forget_parent() noexcept {
   close_files();
   state.store(0, std::memory_order_relaxed);
@@ -88,7 +88,7 @@ bool open_files() noexcept {
   return files.pages >= 0;
 }
 
-// Writes to a page and looks whether that is seen.
+// Writes to a page and checks whether the write is detected.
 bool passes_trial() noexcept {
   const std::size_t bytes = page_bytes();
   void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,6 +1,6 @@
-// Which pages of the process were written since they were protected, by Linux's asynchronous write
-// protection (userfaultfd and PAGEMAP_SCAN, since 6.7). A first write to a page costs its writer
-// half a microsecond; nothing else changes for it.
+// Detects written pages of the process by Linux's asynchronous write protection (userfaultfd and
+// PAGEMAP_SCAN, since 6.7). The first write to a page costs half a microsecond; nothing else
+// changes.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@ struct PageRange {
 
 std::size_t page_bytes();
 
-// Whether the system reports writes; tried once in a process, with a page of its own. False where
+// Whether the system reports writes; tested once per process on a separate page. False if
 // `is_wanted` was set to false.
 bool reports_written_pages();
 void want_written_pages(bool is_wanted);
 
-// Begins to watch a range; also again, after a write. False where the system refuses.
+// Starts watching a range; also after a write. False if the system refuses.
 bool protect_pages(PageRange range) noexcept;
 void release_pages(PageRange range) noexcept;
 
 // Whether a page was written or is no longer watched. Costs 0.4 us and 0.2 us for each MB.
 bool are_written(PageRange range) noexcept;
 
-// The parts of memory that other processes may write to, which no page table of ours shows: what
-// /proc/self/maps lists as shared.
+// Memory that other processes may write to, which our page tables do not show: mappings listed as
+// shared in /proc/self/maps.
 std::vector<PageRange> shared_mappings();
 
 }  // namespace npu::memory

@@ -1,5 +1,5 @@
-// What was emitted, as plain records, until a listener takes it: one list for Python and one for
-// torch's profiler. What events mean is npu/observe.h.
+// Emitted events as plain records, until a listener takes them: one list for Python and one for
+// torch's profiler. npu/observe.h documents events.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace npu::observe {
 
-// The listeners there are, as bits of detail::listeners.
+// The active listeners, as bits of detail::listeners.
 enum Listener : unsigned { kPython = 1, kKineto = 2 };
 
 struct RecordArg {
@@ -25,7 +25,7 @@ struct RecordArg {
   const std::string* text;  // interned; set for kText
 };
 
-// Fixed in size and free of owners, so that emitting allocates nothing. Strings are interned.
+// Of fixed size and without owners, so that emitting does not allocate. Strings are interned.
 struct Record {
   bool is_span;  // otherwise a counter
   bool is_enqueued;
@@ -36,13 +36,13 @@ struct Record {
   const std::string* name;
   std::int64_t start_ns;
   std::int64_t duration_ns;
-  std::int64_t thread_id;  // where it was done
+  std::int64_t thread_id;  // thread of the work
   double value;
   Origin origin;  // the same thread unless it was enqueued
   std::array<RecordArg, kMostArgs> args;
 };
 
-// Records in the order of their arrival, in pieces, so that growing moves nothing.
+// Records in order of arrival, in chunks, so that growing does not move them.
 class RecordList {
  public:
   void push(const Record& record);
@@ -62,20 +62,20 @@ class RecordList {
 };
 
 struct Drained {
-  // Counts what does not fit: a listener that never drains must not fill the memory.
+  // Counts overflow: a listener that never drains must not fill the memory.
   void push(const Record& record);
 
   RecordList records;
-  std::size_t dropped = 0;  // records that did not fit since the last drain
+  std::size_t dropped = 0;  // records dropped since the last drain
 };
 
-// Begins to keep records for a listener, or ends it and forgets what it has not taken.
+// Starts keeping records for a listener, or stops and drops those not taken.
 NPU_API void set_listening(Listener listener, bool is_on);
 // Whether Python's listeners want kernels; torch's profiler always does.
 NPU_API void set_kernels_wanted(bool is_wanted);
 NPU_API Drained drain(Listener listener);
 
-// Runs `body` with the lock and the records for Python, or with nullptr where nobody listens there.
+// Runs `body` with the lock and the records for Python, or with nullptr without a listener.
 void with_python_records(c10::function_ref<void(Drained*)> body);
 
 }  // namespace npu::observe

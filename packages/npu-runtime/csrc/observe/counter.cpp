@@ -85,7 +85,7 @@ void Counter::record(Drained& to, const Point& point) {
 
 Ticks Counter::due_after(Ticks now, std::int64_t now_ns) const {
   const std::int64_t known_ns = now_ns - first_ns_;
-  if (known_ns < kSampleNs) return now;  // too little to say how long a tick is
+  if (known_ns < kSampleNs) return now;  // too short to measure a tick
   const double ticks_per_ns =
       static_cast<double>(now - first_ticks_) / static_cast<double>(known_ns);
   return now + static_cast<Ticks>(ticks_per_ns * static_cast<double>(kSampleNs));

@@ -1,5 +1,5 @@
-// Values over time that change with every op, such as the bytes that are allocated on a device:
-// sampled, as a record of each change would cost more than the op's own.
+// Counters that change with every op, such as allocated bytes of a device: sampled, because a
+// record of each change would cost more than the op.
 #pragma once
 
 #include <atomic>
@@ -12,14 +12,14 @@
 
 namespace npu::observe {
 
-// Of a counter's values within a tenth of a millisecond three are reported: the first, the
-// highest, and the last, as the value at the end of that time. Only Python's listeners are told:
-// torch's profiler hears of memory from torch itself.
+// Three of a counter's values within a tenth of a millisecond are reported: the first, the highest,
+// and the last, as the value at the end of that time. Only Python's listeners receive them: torch
+// reports memory to its own profiler.
 //
-// Never destroyed, so that it is there for whoever listens next. Any thread may set it.
+// Never destroyed, so that it is available to later listeners. Any thread may set it.
 class Counter {
  public:
-  // The texts are literals.
+  // The texts must be literals.
   Counter(const char* category, const char* name, c10::DeviceIndex device_index);
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
@@ -36,9 +36,9 @@ class Counter {
     sample(value, now);
   }
 
-  // With the buffer's lock: forgets earlier values when somebody begins to listen.
+  // With the buffer's lock: drops earlier values when a listener starts.
   void begin();
-  // With the buffer's lock: records what was not recorded yet.
+  // With the buffer's lock: records pending values.
   void settle(Drained& to, std::int64_t now_ns);
 
  private:
@@ -63,11 +63,11 @@ class Counter {
   // With the buffer's lock.
   Point recorded_{};
   std::int64_t highest_ns_ = 0;
-  Ticks first_ticks_ = 0;  // both of the first record, which tells how long a tick is
+  Ticks first_ticks_ = 0;  // both of the first record, to measure ticks
   std::int64_t first_ns_ = 0;
 };
 
-// Of all counters there are, with the buffer's lock.
+// For all counters, with the buffer's lock.
 void begin_counters();
 void settle_counters(Drained& to);
 

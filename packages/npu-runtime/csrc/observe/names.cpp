@@ -1,4 +1,4 @@
-// Interned texts: a table for all threads, in front of it a small cache of each thread's own.
+// Interned strings: a table for all threads, behind a small per-thread cache.
 #include "observe/names.h"
 
 #include <array>
@@ -13,7 +13,7 @@ namespace {
 
 struct Table {
   std::mutex mutex;
-  std::unordered_set<std::string> names;  // nodes stay where they are when it grows
+  std::unordered_set<std::string> names;  // nodes do not move when it grows
 };
 
 // Never destroyed: a thread may emit while the process ends.

@@ -1,4 +1,4 @@
-// One copy of every text that events carry, kept for the process's life.
+// One copy of each string in events, kept for the life of the process.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace npu::observe {
 
-// The same address for the same text, from any thread. There are as many as programs, ops and
-// counters have names, and only those that were seen while somebody listened.
+// Returns the same address for the same text, from any thread. There are as many as programs, ops
+// and counters have names, and only those seen while a listener was active.
 const std::string* intern(std::string_view text);
 
-// For a forked child: starts a table of its own, as another thread of the parent may have held the
-// old one's lock. Addresses of before stay valid.
+// For a forked child: starts a new table, because another thread of the parent may have held the
+// old one's lock. Earlier addresses remain valid.
 void forget_names();
 
 }  // namespace npu::observe

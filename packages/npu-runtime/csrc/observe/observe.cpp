@@ -1,4 +1,4 @@
-// The lists of records between native code, which may not hold Python's lock, and the listeners.
+// The lists of records between native code, which may not hold the GIL, and the listeners.
 #include <pthread.h>
 
 #include <mutex>
@@ -37,8 +37,8 @@ Buffer& buffer() {
   return *instance.load(std::memory_order_acquire);
 }
 
-// Another thread of the parent may have held the lock, and what the parent saw is for the parent
-// to report: a forked child starts with a buffer of its own.
+// Another thread of the parent may have held the lock, and the parent reports its own events: a
+// forked child starts with a new buffer.
 void start_anew() {
   instance.store(new Buffer, std::memory_order_release);
   forget_names();
@@ -49,7 +49,7 @@ bool is_listening(Listener listener) {
   return (detail::listeners.load(std::memory_order_relaxed) & listener) != 0;
 }
 
-// To be called with the buffer's lock, when what it depends on has changed.
+// Call it with the buffer's lock after its inputs have changed.
 void decide_on_kernels() {
   const bool are_wanted =
       is_listening(kKineto) || (is_listening(kPython) && do_python_listeners_want_kernels);

@@ -1,4 +1,4 @@
-// Reading both clocks as one, and the line between two readings.
+// Reads both clocks at once, and interpolates between two readings.
 #include "observe/op_clock.h"
 
 #include <algorithm>
@@ -9,11 +9,11 @@ namespace npu::observe {
 
 namespace {
 
-// Of this many readings the shortest counts: no interrupt was in it.
+// The shortest of this many readings counts, as it was not interrupted.
 constexpr int kReadings = 5;
-// Closer readings say too little of how long a tick is.
+// Closer readings do not determine the length of a tick.
 constexpr std::int64_t kLeastNs = 200'000;
-// Two a second: the first hours of longer recordings are then measured by one line.
+// Two per second: a single line covers the first hours of longer recordings.
 constexpr std::size_t kMostMoments = 1U << 16U;
 
 }  // namespace

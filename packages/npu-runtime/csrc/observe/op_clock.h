@@ -1,5 +1,5 @@
-// The processor's counter as a clock for ops: reading it takes a third of what the system's clock
-// takes, and an op needs it twice. Its ticks become times when ops are drained.
+// The processor's counter as a clock for ops: reading it takes a third of the time of the system's
+// clock, and an op needs it twice. Ticks are converted to times when ops are drained.
 #pragma once
 
 #include <c10/util/ApproximateClock.h>
@@ -15,14 +15,14 @@ inline Ticks now_ticks() noexcept {
   return c10::getApproximateTime();
 }
 
-// Moments at which both clocks were read. Between two of them ticks count as equally long, so that
-// times follow the system's clock where it is adjusted.
+// Times at which both clocks were read. Ticks between two of them have equal length, so that times
+// follow adjustments of the system's clock.
 class OpClock {
  public:
-  // To be called when ops begin to be recorded, and before a drain's ticks are turned into times.
+  // Call it when a recording starts, and before a drain converts ticks to times.
   void read_both();
 
-  // Nanoseconds since the Unix epoch. Precondition: both were read twice at least.
+  // Nanoseconds since the Unix epoch. Precondition: both were read at least twice.
   std::int64_t time_of(Ticks ticks) const noexcept;
 
  private:

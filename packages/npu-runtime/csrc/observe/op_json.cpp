@@ -1,4 +1,4 @@
-// Formatting of events, and which backward belongs to which forward.
+// Formats events, and matches backward with forward ops.
 #include "observe/op_json.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace npu::observe {
 
 namespace {
 
-// Graphs without a backward pass leave their ops here; past this number they are forgotten.
+// Graphs without a backward pass leave their ops here; beyond this number they are dropped.
 constexpr std::size_t kMostForward = 1U << 20U;
 
 std::string quote(const std::string& text) {
@@ -98,7 +98,7 @@ void OpWriter::write_op(const OpRecord& record, std::int64_t thread_id, std::str
   to += '}';
 }
 
-// Of the ops that bear one number the one that began last made the node of the graph.
+// Of the ops with a number, the one that began last created the node of the graph.
 void OpWriter::note_forward(const OpRecord& record, const ThreadOps& on) {
   if (forward_count_ >= kMostForward) {
     forward_.clear();
@@ -113,7 +113,7 @@ void OpWriter::note_forward(const OpRecord& record, const ThreadOps& on) {
   }
 }
 
-// Threads are read one after the other: a forward op may come one piece later than its backward.
+// Threads are read one after the other: a forward op may arrive one chunk later than its backward.
 void OpWriter::write_flows(std::vector<Waiting> backward, std::string& to) {
   for (const Waiting& node : backward) {
     auto& of_thread = forward_[node.thread];

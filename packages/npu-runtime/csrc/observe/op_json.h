@@ -1,5 +1,5 @@
-// Drained ops as lines of Chrome trace JSON, made outside of Python, so that the program does not
-// wait for its lock. Recording is op_recorder.h.
+// Formats drained ops as lines of Chrome trace JSON outside of Python, so that the program does not
+// wait for the GIL. op_recorder.h records.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace npu::observe {
 
-// Time of all calls of one op.
+// Total time of all calls of an op.
 struct OpTotal {
   std::int64_t calls = 0;
   std::int64_t self_ns = 0;
-  std::int64_t total_ns = 0;  // a recursive call is inside already
+  std::int64_t total_ns = 0;  // inside a recursive call
 };
 
-// Turns pieces of one recording into text, one after the other.
+// Formats chunks of one recording, one after the other.
 class NPU_API OpWriter {
  public:
   // Times are written relative to `base_ns`.
   OpWriter(std::int64_t pid, std::int64_t base_ns) : pid_(pid), base_ns_(base_ns) {}
 
-  // The events of a piece, each after ",\n", with the arrows from forward to backward.
+  // The events of a chunk, each after ",\n", with the arrows from forward to backward.
   std::string write(const DrainedOps& ops);
 
   // Since the last call.

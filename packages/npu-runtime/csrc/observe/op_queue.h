@@ -1,4 +1,4 @@
-// Finished ops of one thread on their way to whoever drains them: one writer, one reader, no lock.
+// Finished ops of one thread: a lock-free queue with one writer and one reader.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace npu::observe {
 
-// An op as its thread leaves it; times are made of its ticks when it is drained.
+// An op as written by its thread; ticks become times in a drain.
 struct FinishedOp {
   const std::string* name;
   Ticks start;
@@ -36,7 +36,7 @@ class OpQueue {
       delete std::exchange(first_, first_->next.load(std::memory_order_acquire));
   }
 
-  // The writer's. What does not fit is counted.
+  // For the writer. Counts ops that do not fit.
   void push(const FinishedOp& op) {
     std::size_t count = last_->count.load(std::memory_order_relaxed);
     if (count == kPieceOps) {
@@ -54,7 +54,7 @@ class OpQueue {
     last_->count.store(count + 1, std::memory_order_release);
   }
 
-  // The reader's: shows each op that came since, in the order of their ends.
+  // For the reader: visits each new op, in order of end.
   template <typename Visitor>
   void drain(Visitor&& visit) {
     while (true) {
@@ -73,9 +73,9 @@ class OpQueue {
   std::uint64_t take_dropped() { return dropped_.exchange(0, std::memory_order_relaxed); }
 
  private:
-  // Below what the C library gives back to the system at once: pages of a piece are used again.
+  // Below the size that the C library returns to the system at once: pages of a chunk are reused.
   static constexpr std::size_t kPieceOps = 1024;
-  // A reader that never comes must not let the memory fill: a million ops of a thread.
+  // Limits memory if the reader never drains: a million ops per thread.
   static constexpr std::size_t kMostPieces = 1024;
 
   struct Piece {

@@ -1,5 +1,5 @@
-// A callback of torch's RecordFunction. An op costs 0.1 us with what torch needs for calling it, so
-// it takes no lock, allocates nothing and copies no text.
+// A callback of torch's RecordFunction. An op costs 0.1 us including torch's call, so it takes no
+// lock, and does not allocate or copy text.
 #include "observe/op_recorder.h"
 
 #include <ATen/record_function.h>
@@ -22,7 +22,7 @@ namespace npu::observe {
 
 namespace {
 
-// Deeper calls are recorded, but count as the time of the deepest that is kept.
+// Deeper calls are recorded, but count as time of the deepest frame kept.
 constexpr std::size_t kMostDepth = 64;
 
 // Odd while recording: an op belongs to the window in which it began.
@@ -34,7 +34,7 @@ bool is_recording(std::uint32_t number) {
   return number % 2 == 1;
 }
 
-// An op that is under way.
+// A running op.
 struct Frame {
   const at::RecordFunction* op;  // only compared
   const std::string* name;
@@ -45,8 +45,8 @@ struct Frame {
   bool is_recursive;
 };
 
-// The names of a thread's ops by the address of their text. An address may come to hold
-// another text, so both are compared.
+// The names of a thread's ops by the address of their text. An address may be reused for another
+// text, so both are compared.
 class NameCache {
  public:
   const std::string* find(const char* text) {
@@ -68,7 +68,7 @@ class NameCache {
 
 struct Registry;
 
-// A thread with ops. It is deleted by a drain after its end, or never.
+// A thread with ops. A drain after its end deletes it.
 struct Thread {
   explicit Thread(Registry& of) : in(&of) {}
 
@@ -120,7 +120,7 @@ Thread* this_thread() {
   return add_thread(*current);
 }
 
-// For an op that the frames cannot hold, or that may end on another thread than it began on.
+// For an op that exceeds the frames, or that may end on another thread.
 struct OpenOp final : at::ObserverContext {
   Frame frame{};
 };
@@ -159,7 +159,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   return open;
 }
 
-// Takes an op off this thread's frames, with what is above it. Without a result if it is not there.
+// Pops an op and the ops above it from this thread's frames. Returns nothing if it is not there.
 const Frame* leave(Thread& thread, const at::RecordFunction& op, Ticks end) {
   std::size_t depth = thread.depth;
   while (depth > 0 && thread.frames[depth - 1].op != &op)
@@ -227,7 +227,7 @@ OpRecord record_of(const FinishedOp& op, const OpClock& clock) {
           .is_recursive = op.is_recursive};
 }
 
-// Another thread of the parent may have held a lock, and its ops are for the parent to report.
+// Another thread of the parent may have held a lock, and the parent reports its own ops.
 void end_in_child() {
   if (is_recording(window.load(std::memory_order_relaxed))) ++window;
   registry.store(new Registry, std::memory_order_release);
@@ -270,7 +270,7 @@ DrainedOps drain_ops() {
   if (all.threads.empty()) return drained;
   all.clock.read_both();
   std::erase_if(all.threads, [&](const std::unique_ptr<Thread>& thread) {
-    // Read first: its last ops are in then.
+    // Read first: its last ops are complete then.
     const bool has_ended = thread->has_ended.load(std::memory_order_acquire);
     ThreadOps ops{thread->id, thread->torch_id, {}};
     thread->finished.drain(

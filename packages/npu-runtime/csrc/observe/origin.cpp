@@ -12,7 +12,7 @@ namespace npu::observe {
 
 namespace {
 
-// Deeper calls are counted but not told apart: they belong to the deepest that is kept.
+// Deeper calls are counted but not distinguished: they belong to the deepest one kept.
 constexpr std::size_t kMostKept = 64;
 
 struct Stack {
@@ -35,7 +35,7 @@ std::atomic<std::uint32_t> latest_work_id{0};
 // Plain data, so that destructors of other thread-local objects may still emit.
 thread_local ThreadStacks of_thread{};
 
-// A window can end while an op is open, and then nobody reports the op's end.
+// A window can end while an op is open, so the op's end is not reported.
 ThreadStacks& stacks() noexcept {
   const std::uint64_t window = current_window.load(std::memory_order_relaxed);
   if (of_thread.window != window) {
@@ -64,7 +64,7 @@ void leave(Scope scope) noexcept {
 }
 
 std::uint32_t next_work_id() noexcept {
-  // Torch numbers its ops from 1, and takes an event of ours with an op's number for that op.
+  // Torch numbers its ops from 1, and would match our event with an op of the same number.
   constexpr std::uint32_t kFirst = 1U << 30U;
   return kFirst | (latest_work_id.fetch_add(1, std::memory_order_relaxed) & (kFirst - 1));
 }

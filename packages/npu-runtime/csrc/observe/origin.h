@@ -1,5 +1,5 @@
-// Which op of torch a thread is in, while a profiler counts them. torch's profiler tells when one
-// begins and ends (csrc/kineto); observe::here() reads it.
+// The current torch op of a thread, while a profiler counts ops. torch's profiler reports its begin
+// and end (csrc/kineto); observe::here() reads it.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace npu::observe {
 
 enum class Scope { kOp, kAnnotation };
 
-// A new window of profiling: what threads were in before no longer counts.
+// Starts a new window of profiling: earlier ops and annotations of threads are dropped.
 void begin_window() noexcept;
 
 void enter(Scope scope, std::uint64_t id) noexcept;
 void leave(Scope scope) noexcept;
 
-// A number that no other piece of work of this process has, and no op of torch's. Fits an int32.
+// A number unique among the process's work and torch's ops. Fits an int32.
 std::uint32_t next_work_id() noexcept;
 
-// The operating system's number of the calling thread.
+// The OS id of the calling thread.
 std::int64_t thread_id() noexcept;
 
-// The calling thread, for work that it asked for at `time_ns`.
+// The calling thread, for work requested at `time_ns`.
 Origin origin_at(std::int64_t time_ns) noexcept;
 
 }  // namespace npu::observe

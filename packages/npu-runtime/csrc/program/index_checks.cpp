@@ -1,4 +1,4 @@
-// Looks at indices: the least and the greatest of them against the bounds of a check.
+// Checks indices: compares their minimum and maximum with the bounds of a check.
 #include "program/index_checks.h"
 
 #include <algorithm>
@@ -45,8 +45,8 @@ Extremes extremes_of(const CheckedIndices::Values& values) {
   }
 }
 
-// Opens memory that no pending work writes to the host; begin_host_access would also wait for the
-// run that asks.
+// Gives the host memory that pending work does not write; begin_host_access would also wait for the
+// current run.
 class Window {
  public:
   explicit Window(const void* data) : block_(data == nullptr ? nullptr : block_of(data)) {

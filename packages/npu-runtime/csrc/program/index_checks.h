@@ -1,7 +1,7 @@
-// Indices that a run reads or returns: whether each is within the bounds that its program named.
+// Bounds checks of indices that a run reads or returns.
 //
-// For an index out of range a device may read anything, or write there. The host looks at the
-// indices themselves: they are few, and their memory is the host's as well.
+// For an index out of range, a device may read or write other memory. The host checks the indices:
+// they are few, and in memory that the host shares.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace npu::program {
 
-// The memory of a check in one run. Whoever holds it keeps the memory.
+// The memory of a check in one run. Its holder keeps the memory alive.
 struct CheckedIndices {
   struct Values {
     const void* data = nullptr;
@@ -26,10 +26,10 @@ struct CheckedIndices {
   CheckedIndices(const IndexCheck& check, const std::vector<at::Tensor>& inputs,
                  const std::vector<at::Tensor>& outputs);
 
-  // Whether no device work is pending on what it reads.
+  // Whether the device has no pending work on its memory.
   bool is_idle() const noexcept;
 
-  // What is wrong, if anything. The caller makes sure that the memory is not being written.
+  // The error, if any. The caller ensures that the memory is not being written.
   std::optional<std::string> find_violation(const std::string& program) const;
 
   const IndexCheck* check;
@@ -38,17 +38,17 @@ struct CheckedIndices {
   std::int64_t known_size = 0;
 };
 
-// Whether a check needs what a run gave.
+// Whether a check needs outputs of a run.
 bool needs_outputs(const IndexCheck& check) noexcept;
 
-// The first violation among the checks that need outputs, or among those that do not.
+// The first violation among the checks that need outputs, or among the others.
 std::optional<std::string> find_violation(const std::string& program,
                                           const std::vector<IndexCheck>& checks,
                                           const std::vector<at::Tensor>& inputs,
                                           const std::vector<at::Tensor>& outputs,
                                           bool with_outputs);
 
-// Throws Error [program-input] for a check of ports that a program does not have.
+// Throws Error [program-input] for ports that a program does not have.
 void check_ports(const std::string& program, const std::vector<IndexCheck>& checks,
                  const std::vector<Port>& inputs, const std::vector<Port>& outputs);
 

@@ -1,4 +1,4 @@
-// The plan of sampling, one for the process, and the spans of layers.
+// The sampling plan of the process, and the spans of layers.
 #include "program/layer_samples.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace npu::program {
 
 namespace {
 
-// A new plan has a new number, so that counters start again; 0 is "none".
+// A new plan has a new number, so that counters restart; 0 means none.
 struct Plan {
   std::atomic<std::uint32_t> number{0};
   std::atomic<std::uint32_t> latest{0};

@@ -30,10 +30,10 @@ std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program
   std::string text(1U << 20U, '\0');
   const npu_status status =
       driver::table().program_property(program, "LAYER_SHAPES", text.data(), text.size());
-  if (status != NPU_OK) return {};                      // times of layers are worth having without
-  text.resize(std::min(text.find('\0'), text.size()));  // a foreign driver may forget the zero
+  if (status != NPU_OK) return {};                      // times of layers are useful without
+  text.resize(std::min(text.find('\0'), text.size()));  // another driver may omit the zero
   std::unordered_map<std::string, LayerShapes> found;
-  // A line that the buffer cut has no end, and is left out.
+  // A truncated line has no end, and is left out.
   std::size_t start = 0;
   for (std::size_t end = 0; (end = text.find('\n', start)) != std::string::npos; start = end + 1) {
     const std::string line = text.substr(start, end - start);

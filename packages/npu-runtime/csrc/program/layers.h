@@ -1,4 +1,4 @@
-// Times per layer, as the vendor measured them in a request's latest run.
+// Times per layer, measured by the vendor in a request's latest run.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace npu::program {
 
-// Empty when the program was loaded without profiling.
+// Empty if the program was loaded without profiling.
 std::vector<LayerRecord> read_layers(npu_request* request);
 
-// What a layer reads and writes, such as "f32[1,64] bf16[64,8]".
+// Inputs and outputs of a layer, such as "f32[1,64] bf16[64,8]".
 struct LayerShapes {
   std::string inputs;
   std::string outputs;
 };
 
-// By the layer's name, with the sizes of the latest run; empty when the driver does not know.
+// By the layer's name, with the sizes of the latest run; empty if the driver does not report them.
 std::unordered_map<std::string, LayerShapes> read_layer_shapes(const npu_program* program);
 
 }  // namespace npu::program

@@ -1,6 +1,6 @@
-// Whether a run is enqueued or done on the calling thread.
+// Decides whether a run is enqueued or synchronous.
 //
-// A pure decision from facts: program.cpp gathers them and carries the decision out.
+// A pure function of facts; program.cpp collects these and applies the decision.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 namespace npu::program {
 
 struct RunFacts {
-  bool is_pooled;  // all memory is the pool's, so that it can be kept while the work is pending
+  bool is_pooled;           // all memory is the pool's, so that pending work can keep it
   bool has_static_outputs;  // outputs can be allocated before the run
   bool is_stream_idle;
-  bool is_launch_blocking;        // the user wants errors where they arise
-  std::int64_t mean_duration_ns;  // of earlier runs; 0 when there was none
+  bool is_launch_blocking;        // the user wants errors at their source
+  std::int64_t mean_duration_ns;  // of earlier runs; 0 if there was none
   std::int64_t inline_below_ns;   // the device's threshold
 };
 
 enum class Placement { kInline, kEnqueued };
 
-// A run in line costs no hand-over between threads, which for short work is more than the work.
-// Behind work that is pending a run must keep the order, so it is enqueued whatever it costs.
+// A synchronous run avoids the hand-over between threads, which costs more than short work. After
+// pending work, a run must keep the order, so it is enqueued.
 constexpr Placement place_run(const RunFacts& facts) {
   if (!facts.is_pooled || !facts.has_static_outputs || facts.is_launch_blocking)
     return Placement::kInline;

@@ -1,4 +1,4 @@
-// Ports: the driver's description in torch's terms, and the sentences for tensors that do not fit.
+// Ports: the driver's description in torch's terms, and messages for tensors that do not fit.
 #include "program/ports.h"
 
 #include <c10/core/ScalarType.h>

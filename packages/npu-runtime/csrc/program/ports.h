@@ -1,4 +1,4 @@
-// A program's inputs and outputs: reading them from the driver, and whether a tensor fits.
+// A program's inputs and outputs: read from the driver, and checked against tensors.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ namespace npu::program {
 at::ScalarType to_torch(npu_dtype dtype);
 npu_dtype from_torch(at::ScalarType dtype);
 
-// Throws Error [program-load] for a model whose inputs have no rank.
+// Throws Error [program-load] for a model with inputs of unknown rank.
 std::vector<Port> read_ports(const npu_program* program, npu_direction direction,
                              const std::string& name);
 
-// One sentence for a tensor that a port cannot take; empty when it can.
+// The message for a tensor that does not fit a port; empty if it fits.
 std::string mismatch(const Port& port, const at::Tensor& tensor);
 
 [[noreturn]] void raise_input(const std::string& program, const char* what, std::size_t index,

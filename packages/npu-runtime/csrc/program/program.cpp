@@ -1,5 +1,5 @@
-// Programs: compiling or importing, their properties, and which request a run takes. The run itself
-// is run.cpp, a session's session.cpp.
+// Programs: compilation or import, properties, and the choice of a run's request. Runs are in
+// run.cpp, sessions in session.cpp.
 #include "npu/program.h"
 
 #include <algorithm>
@@ -77,7 +77,7 @@ Program::Program(std::string name, c10::DeviceIndex device_index, ProgramSource 
 
 Program::~Program() {
   requests_.reset();
-  // In a forked child the vendor's library would wait for threads that only the parent has.
+  // In a forked child, the vendor's library would wait for threads of the parent.
   if (!is_in_bad_fork()) driver::table().program_unload(program_);
 }
 

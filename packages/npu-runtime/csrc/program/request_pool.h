@@ -1,4 +1,4 @@
-// Execution contexts that wait for the next run of their program.
+// Idle execution contexts of a program.
 #pragma once
 
 #include <mutex>
@@ -11,15 +11,15 @@ namespace npu::program {
 
 class RequestPool {
  public:
-  // The request that came back last, which is the warmest; empty when none waits.
+  // The request returned last, which is the warmest; empty if none is idle.
   Request take();
 
   void give_back(Request request);
 
-  // Layers of the latest run among the requests that wait.
+  // Layers of the latest run among the idle requests.
   std::vector<LayerRecord> layers();
 
-  // Counts every run of the program, also those on a session's request.
+  // Counts every run of the program, including those of sessions.
   LayerSampler& layer_sampler() noexcept { return layer_sampler_; }
 
  private:

@@ -1,4 +1,4 @@
-// Runs: binding tensors, in line or enqueued, and what observers are told of them. Loading is
+// Runs: bind tensors, run synchronously or enqueued, and report to observers. Loading is in
 // program.cpp.
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
@@ -39,7 +39,7 @@ at::Tensor allocate(c10::IntArrayRef shape, at::ScalarType dtype, c10::Device de
                                    std::nullopt);
 }
 
-// The pool's block behind a tensor; nullptr for memory that is not the pool's.
+// The pool's block of a tensor; nullptr for other memory.
 Block* pool_block(const at::Tensor& tensor) {
   return tensor.is_privateuseone() ? block_of(tensor.storage().data()) : nullptr;
 }
@@ -66,7 +66,7 @@ void collect_blocks(const std::vector<at::Tensor>& tensors, std::vector<Block*>&
   throw Error(ErrorKind::kIndex, "index-range", std::move(violation));
 }
 
-// Tells observers of a run, and of its layers where a request is given to read them from.
+// Reports a run to observers, with its layers if a request is given.
 void tell_run(const observe::Span& run, const std::string& device, const npu_program* program,
               npu_request* request) {
   if (!observe::is_enabled()) return;
@@ -76,7 +76,7 @@ void tell_run(const observe::Span& run, const std::string& device, const npu_pro
 
 }  // namespace
 
-// A run that a stream has taken over. It ends on a thread of the driver's.
+// An enqueued run. It ends on a thread of the driver.
 class EnqueuedRun final : public stream::PendingWork {
  public:
   EnqueuedRun(Program& program, npu_request* request, stream::StreamState& stream,
@@ -111,7 +111,7 @@ class EnqueuedRun final : public stream::PendingWork {
     if (status == NPU_OK) lease_.give_back(*program_.requests_);
   }
 
-  // Only the inputs of a failed run can be checked; they may be the reason.
+  // Only the inputs of a failed run can be checked; they may be the cause.
   void keep_violation(bool has_outputs) {
     try {
       for (const program::CheckedIndices& check : checks_) {
@@ -121,14 +121,14 @@ class EnqueuedRun final : public stream::PendingWork {
           return;
         }
       }
-    } catch (const Error& error) {  // the driver keeps the host from the memory
+    } catch (const Error& error) {  // the driver protects the memory from the host
       stream().keep_error(error.kind(), "driver-call", error.message());
     }
   }
 
   Program& program_;
-  npu_request* request_;  // the lease's, or that of a session or graph which the lease keeps
-  // What the blocks hold; the descriptions are the program's, which the lease keeps.
+  npu_request* request_;  // the lease's, or that of a session or graph kept by the lease
+  // Memory of the blocks; the descriptions belong to the program, which the lease keeps.
   std::vector<program::CheckedIndices> checks_;
   RunLease lease_;
   observe::Origin origin_ = observe::here();
@@ -210,7 +210,7 @@ std::vector<at::Tensor> Program::prepare_outputs(const GivenOutputs& outputs,
     if (i < outputs.size() && outputs[i].has_value()) {
       results[i] = *outputs[i];
       const std::string problem = mismatch(port, results[i]);
-      // A dynamic port's shape is checked when it is known.
+      // A dynamic port's shape is checked once it is known.
       if (!problem.empty() && port.is_static) raise_input(name_, "output", i, port, problem);
       results[i].unsafeGetTensorImpl()->bump_version();
     } else if (port.is_static) {
@@ -271,7 +271,7 @@ void Program::enqueue(npu_request* request, stream::StreamState& stream, std::ve
     work->cancel();
     check(status, ErrorKind::kProgram, "program-run", "program " + name_);
   }
-  static_cast<void>(work.release());  // it deletes itself when it is done, or has already
+  static_cast<void>(work.release());  // deletes itself when it is done, possibly already
   if (observe::is_enabled()) {
     observe::emit_span({.category = "launch",
                         .name = name_,
@@ -305,7 +305,7 @@ at::Tensor Program::fetch_output(npu_request* request, std::size_t index, const 
 }
 
 void Program::note_duration(std::int64_t start_ns, std::int64_t end_ns) {
-  // A decaying mean: one slow first run must not decide for ever.
+  // An exponential mean: one slow first run must not decide forever.
   const std::int64_t mean = mean_duration_ns_.load(std::memory_order_relaxed);
   const std::int64_t latest = end_ns - start_ns;
   mean_duration_ns_.store(mean == 0 ? latest : (3 * mean + latest) / 4, std::memory_order_relaxed);

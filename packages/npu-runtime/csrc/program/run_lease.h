@@ -1,4 +1,4 @@
-// What must stay until a run has ended, on whichever thread that is.
+// Resources of a run until it has ended, on any thread.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@
 
 namespace npu::program {
 
-// Moved into the pending work when a run is enqueued; otherwise it ends with the call. After a
-// failure the request's bindings and state are in doubt, so it is dropped with the lease.
+// Moved into the pending work of an enqueued run; otherwise it ends with the call. After a failure
+// the request's bindings and state are undefined, so it is dropped with the lease.
 struct RunLease {
-  // Says that a run of a session is under way, until the lease ends.
+  // Marks a session's run as active until the lease ends.
   class Running {
    public:
     Running() = default;
@@ -30,16 +30,16 @@ struct RunLease {
     std::shared_ptr<std::atomic<bool>> flag_;
   };
 
-  // The run succeeded: the request serves again.
+  // Reports success: the request may be reused.
   void give_back(RequestPool& pool) {
     if (request != nullptr) pool.give_back(std::move(request));
   }
 
-  // In this order, so that the request goes before the program it belongs to, and a session is free
-  // only when all else is let go.
+  // In this order, so that the request is released before its program, and a session after
+  // everything else.
   Running running;
   std::shared_ptr<Program> program;
-  Request request;  // of the pool; empty when a session or a graph owns it
+  Request request;  // from the pool; empty if a session or a graph owns it
 };
 
 }  // namespace npu::program

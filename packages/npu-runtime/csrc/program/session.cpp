@@ -1,4 +1,4 @@
-// Sessions: runs of one request, one after the other, whose variables live on.
+// Sessions: sequential runs of one request with persistent variables.
 #include <thread>
 #include <utility>
 
@@ -17,18 +17,18 @@ Session::Session(std::shared_ptr<Program> program)
     : program_(std::move(program)), request_(program_->make_request()) {}
 
 Session::~Session() {
-  // The driver may still use the request; errors of its run stay with the stream.
+  // The driver may still use the request; errors of its run remain with the stream.
   if (!is_in_bad_fork()) wait_for_run();
 }
 
 void Session::wait_for_run() {
-  check_process();  // a forked child would wait for its parent's threads for ever
+  check_process();  // a forked child would wait forever for threads of its parent
   while (is_running_->load(std::memory_order_acquire)) {
     try {
       for (c10::StreamId id = 0; id < kStreams; ++id)
         stream::state_of(program_->device_index_, id).drain();
     } catch (const Error&) {
-      // Destructors call this, and the flag still tells that the session has ended.
+      // Destructors call this, and the flag still marks the end of the session.
       std::this_thread::yield();
     }
   }

@@ -1,4 +1,4 @@
-// Turns a driver's refusal into an exception.
+// Converts a driver's error to an exception.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// How the process ends while torch still has threads for backward passes.
+// End of the process while torch still has threads for backward passes.
 #include "python/autograd_threads.h"
 
 #include <chrono>
@@ -13,11 +13,11 @@
 namespace npu::python {
 namespace {
 
-// How long a pass that another thread still runs may hold up the end of the process.
+// Maximum delay of the process's end by a pass on another thread.
 constexpr std::chrono::seconds kLongestWait{2};
 constexpr std::chrono::microseconds kPause{200};
 
-// torch names its threads; one whose name the system still lists can still ask for Python's lock.
+// Torch names its threads; one whose name the system still lists may still take the GIL.
 bool has_autograd_thread() {
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {

@@ -1,13 +1,13 @@
-// The threads on which torch runs backward passes of npu, at the end of the process.
+// Torch's threads for backward passes on npu, at the end of the process.
 #pragma once
 
 namespace npu::python {
 
-// Ends them and waits until they are gone; to be called while Python still works, without its lock.
+// Ends them and waits for them; call it while Python still works, without the GIL.
 //
-// After a backward pass its thread lets go of Python objects, for which it takes Python's lock,
-// while the program is already going on. A program that ends at that moment takes the lock from
-// the thread, and the process aborts (torch 2.13, Python 3.11). No-op where no such thread runs.
+// After a backward pass, its thread releases Python objects under the GIL while the program
+// continues. If the program ends at that moment, the thread loses the GIL and the process aborts
+// (torch 2.13, Python 3.11). No-op without such threads.
 void stop_autograd_threads();
 
 }  // namespace npu::python

@@ -1,6 +1,6 @@
-// FrozenTensors: whether tensors still hold what they held, by version counter, address and bytes.
-// Compiled models ask at each call, with hundreds of weights, hence native. What a change means is
-// for the caller to decide. A graph that is being captured is told of the tensors here.
+// FrozenTensors: detects changes of tensors by version counter, address and bytes. Native, because
+// compiled models check hundreds of weights at each call. The caller handles changes. A graph being
+// captured receives the tensors here.
 #include "python/frozen_tensors.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct State {
   }
 };
 
-// From the first byte of a tensor to the last, with what lies between its elements.
+// From the first to the last byte of a tensor, including gaps.
 memory::Bytes bytes_of(const at::Tensor& tensor) {
   const bool is_readable = tensor.is_cpu() || tensor.is_privateuseone();
   const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
@@ -76,7 +76,7 @@ class FrozenTensors {
                     "inference mode, or none. Clone it outside of inference mode.");
       }
       states_.emplace_back(tensor);
-      // The storage is held, so that its address stays taken; `.data = other` leaves the tensor.
+      // The storage is held, so that its address is not reused; `.data = other` leaves the tensor.
       if (tensor.unsafeGetTensorImpl()->unsafe_storage()) held_.push_back(tensor.storage());
     }
     for (const c10::Storage& storage : held_)
@@ -119,7 +119,7 @@ class FrozenTensors {
   }
 
  private:
-  // What the device may write is waited for.
+  // Waits for the device's pending writes.
   struct Windows {
     explicit Windows(const std::vector<c10::Storage>& storages) {
       if (is_host_access_free()) return;
@@ -131,12 +131,12 @@ class FrozenTensors {
 
   bool is_memory_unchanged() {
     for (std::size_t i = 0; i < held_.size(); ++i)
-      if (held_[i].data() != addresses_[i]) return false;  // its bytes went with a resize
+      if (held_[i].data() != addresses_[i]) return false;  // a resize freed its bytes
     const Windows windows(held_);
     return memory_->is_unchanged();
   }
 
-  // Precondition: they are current.
+  // Precondition: they are unchanged.
   void tell(Graph& graph, const py::sequence& inputs) const {
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       const py::object item = inputs[positions_[i]];

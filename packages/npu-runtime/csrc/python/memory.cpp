@@ -13,7 +13,7 @@
 #include "npu/allocator.h"
 #include "npu/process.h"
 
-// torch's header for this function includes a JSON library that its wheel does not carry.
+// Torch's header of this function includes a JSON library that its wheel lacks.
 namespace torch {
 void installCapturedTracebackPython();
 }
@@ -78,7 +78,7 @@ std::vector<py::list> frames_of(const std::vector<Record>& records) {
   return result;
 }
 
-// What the pools of a device did, oldest first, in the words of torch's snapshots.
+// The actions of a device's pools, oldest first, with the names of torch's snapshots.
 py::list history(c10::DeviceIndex device_index) {
   using memory::trace::Action;
   const auto entries = memory::trace::history();
@@ -101,7 +101,7 @@ py::list history(c10::DeviceIndex device_index) {
       case Action::kAlloc:
         add(entry, "alloc", frames[i]);
         break;
-      case Action::kFree:  // a block that pending work uses is freed when that has ended
+      case Action::kFree:  // a block used by pending work is freed when the work has ended
         add(entry, "free_requested", frames[i]);
         add(entry, "free_completed", frames[i]);
         break;
@@ -140,7 +140,7 @@ py::list segments(c10::DeviceIndex device_index, c10::MempoolId_t id) {
   py::list result;
   for (const auto& segment : memory::pool(device_index).snapshot(id)) {
     py::list blocks;
-    // A block's header lies in front of its data; a large one's fills the segment's first page.
+    // A block's header is before its data; a large one's fills the segment's first page.
     std::size_t address = segment.address + (segment.is_large ? memory::kPage : 2 * sizeof(Block));
     for (const auto& block : segment.blocks) {
       py::dict entry;
@@ -207,7 +207,7 @@ void tell_observer(c10::DeviceIndex device_index, std::size_t bytes, std::size_t
     const auto call = py::reinterpret_borrow<py::object>(observer);
     call(device_index, bytes, free_bytes);
   } catch (py::error_already_set& error) {
-    // The out-of-memory error is the one to report.
+    // Report only the out-of-memory error.
     error.discard_as_unraisable("npu_runtime's out-of-memory observer");
   }
 }

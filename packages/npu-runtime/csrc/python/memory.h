@@ -1,4 +1,4 @@
-// Adds the pool's figures and switches to the extension module.
+// Adds the pool's statistics and settings to the extension module.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

@@ -1,5 +1,4 @@
-// The extension module: devices, memory, random numbers and events for npu_runtime's Python code,
-// which gives them their public names.
+// The extension module: devices, memory, random numbers and events for npu_runtime's Python code.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/device_lazy_init.h>
@@ -23,7 +22,7 @@
 namespace npu::python {
 namespace {
 
-// Raises the class of npu_runtime.errors that stands for the kind of error.
+// Raises the class of npu_runtime.errors for the kind of error.
 void raise(const Error& error) {
   const char* name = "NpuError";
   switch (error.kind()) {
@@ -67,7 +66,7 @@ py::dict device_properties(c10::DeviceIndex device_index) {
   return result;
 }
 
-// Asks Python for the vendors' drivers; with none found where that fails.
+// Gets the vendors' drivers from Python; returns none on failure.
 std::vector<driver::VendorDriver> find_vendors(PyObject* finder) {
   const py::gil_scoped_acquire gil;
   std::vector<driver::VendorDriver> found;
@@ -77,7 +76,7 @@ std::vector<driver::VendorDriver> find_vendors(PyObject* finder) {
           item.cast<std::tuple<std::string, std::string, std::string>>();
       found.push_back({std::move(name), std::move(library), std::move(problem)});
     }
-  } catch (py::error_already_set& error) {  // an interrupt: it has no caller here to go to
+  } catch (py::error_already_set& error) {  // an interrupt: it has no caller here
     error.discard_as_unraisable("npu: looking for installed drivers");
   }
   return found;
@@ -85,14 +84,14 @@ std::vector<driver::VendorDriver> find_vendors(PyObject* finder) {
 
 void configure(std::string driver, std::string device, std::string openvino_library,
                py::function vendors, bool launch_blocking) {
-  // Kept for the whole process, like the settings: the last thread may end without Python's lock.
+  // Kept for the life of the process, like the settings: the last thread may end without the GIL.
   PyObject* finder = vendors.release().ptr();
   driver::configure({std::move(driver), std::move(device), std::move(openvino_library),
                      [finder] { return find_vendors(finder); }});
   set_launch_blocking(launch_blocking);
 }
 
-// Address of a built-in driver's table, for the conformance test; 0 where there is none.
+// Address of a built-in driver's table, for the conformance test; 0 if there is none.
 std::uintptr_t driver_table(std::string_view name) {
   return reinterpret_cast<std::uintptr_t>(driver::built_in_table(name));
 }
@@ -101,16 +100,16 @@ at::Generator generator(c10::DeviceIndex device_index) {
   return default_generator(device_index);
 }
 
-// Use from Python ends in a child that forks off now; torch's own handler makes the child's first
-// tensor on npu go through torch.npu._lazy_init again, which raises the error.
+// A forked child may no longer use Python's functions; torch's own handler makes the child's first
+// tensor on npu call torch.npu._lazy_init again, which raises the error.
 void use_device() {
   check_process();
   mark_device_used();
   torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1);
 }
 
-// Device guards restore the device in destructors, where nothing may throw; a caller that asks for
-// the device in a forked child gets an error.
+// Device guards restore the device in destructors, which must not throw; other callers in a forked
+// child get an error.
 void set_device_checked(c10::DeviceIndex device_index) {
   check_process();
   set_device(device_index);

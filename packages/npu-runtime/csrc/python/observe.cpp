@@ -1,4 +1,4 @@
-// Events as Python tuples, made in bulk: npu_runtime/observe.py gives them their type.
+// Events as Python tuples, created in bulk: npu_runtime/observe.py adds their type.
 #include "python/observe.h"
 
 #include <unordered_map>
@@ -17,7 +17,7 @@ py::handle string_of(const void* address, const char* text, std::size_t length) 
   static auto* made = new std::unordered_map<const void*, PyObject*>;
   PyObject*& string = (*made)[address];
   if (string == nullptr) {
-    // A name can be any bytes that a model's author chose.
+    // A model's author may choose any bytes as a name.
     string = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(length), "replace");
     if (string == nullptr) throw py::error_already_set();
   }
@@ -74,8 +74,7 @@ py::tuple drain_events() {
   return py::make_tuple(events, drained.dropped);
 }
 
-// What was recorded since the last call: text, totals by name, the threads in it, and how many ops
-// did not fit.
+// The chunk since the last call: text, totals by name, its threads, and the number of dropped ops.
 py::tuple drain_ops(observe::OpWriter& writer) {
   std::string text;
   observe::DrainedOps drained;

@@ -1,4 +1,4 @@
-// Registers the events' functions in the extension module.
+// Registers the functions of events in the extension module.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

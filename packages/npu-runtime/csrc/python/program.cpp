@@ -1,5 +1,4 @@
-// Programs in Python: thin bindings; arguments are checked by npu_runtime/program.py and the
-// library.
+// Programs in Python: thin bindings; npu_runtime/program.py and the library check arguments.
 #include "python/program.h"
 
 #include <torch/csrc/Dtype.h>
@@ -17,15 +16,15 @@ py::object dtype_object(at::ScalarType dtype) {
   return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
 }
 
-// Keeps the owner of the weights until the program goes, on whichever thread that is.
+// Keeps the owner of the weights while the program lives, on any thread.
 std::shared_ptr<void> hold(py::object owner) {
   return {owner.release().ptr(), [](void* object) {
             const auto drop = [](void* held) {
               Py_DECREF(static_cast<PyObject*>(held));
               return 0;
             };
-            // The last holder may be a stream's thread, and whoever waits for that stream may hold
-            // Python's lock; so the reference is dropped later, by the interpreter.
+            // The last holder may be a stream's thread, and a thread waiting for that stream may
+            // hold the GIL; so the interpreter drops the reference later.
             if (PyGILState_Check() != 0) {
               drop(object);
             } else if (Py_IsInitialized() != 0 && Py_AddPendingCall(drop, object) != 0) {

@@ -1,5 +1,5 @@
 // Captured graphs, the sanitizer, launch blocking and the simulated device in Python. Streams and
-// events are torch's own classes, which come through the device guard.
+// events are torch's classes, which use the device guard.
 #include "python/streams.h"
 
 #include "driver/sim_faults.h"

@@ -1,8 +1,7 @@
-// The same bytes under the other device's name: torch.npu.as_cpu and torch.npu.as_npu.
+// Zero-copy views on the other device: torch.npu.as_cpu and torch.npu.as_npu.
 //
-// A view holds the storage whose bytes it shows, shares its version counter, and owns no memory: it
-// cannot be resized. What may be viewed is checked here; its documentation is in
-// npu_runtime/npu/tensors.py.
+// A view holds its source storage, shares its version counter, and does not own memory, so it
+// cannot be resized. This file checks the arguments; npu_runtime/npu/tensors.py documents them.
 #include "python/views.h"
 
 #include <c10/core/Storage.h>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr c10::DispatchKeySet kViewBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 
-// What a view holds: the storage whose bytes it shows, and the time in which the host may use them.
+// Resources of a view: its source storage, and the host's access to it.
 struct Owner {
   explicit Owner(c10::StorageImpl& storage)
       : source(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)),
@@ -47,7 +46,7 @@ void check_layout(const char* function, const at::Tensor& tensor) {
 
 at::Tensor view_on(const at::Tensor& tensor, c10::Device device) {
   c10::StorageImpl& source = *tensor.storage().unsafeGetStorageImpl();
-  void* data = source.mutable_data();  // first: a copy-on-write pointer becomes a plain one
+  void* data = source.mutable_data();  // first: resolves copy-on-write
   c10::DataPtr bytes(data, new Owner(source), &release_owner, device);
   c10::Allocator* allocator =
       device.is_cpu() ? c10::GetAllocator(c10::DeviceType::CPU) : device_allocator();

@@ -1,4 +1,4 @@
-// The switch itself; program.cpp obeys it.
+// The switch; program.cpp reads it.
 #include "stream/launch_blocking.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// NPU_LAUNCH_BLOCKING: every run waits for its end, so that errors arise where they belong.
+// NPU_LAUNCH_BLOCKING: every run waits for its end, so that errors are raised at their source.
 #pragma once
 
 #include "npu/export.h"

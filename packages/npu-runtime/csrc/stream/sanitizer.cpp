@@ -1,4 +1,4 @@
-// Vector clocks per stream, event and block. One lock: this is a tool for finding mistakes, not for
+// Vector clocks per stream, event and block. One lock: this is a debugging tool, not built for
 // speed.
 #include "stream/sanitizer.h"
 
@@ -28,7 +28,7 @@ namespace {
 
 using Stack = std::shared_ptr<torch::CapturedTraceback>;
 
-// For each stream, the number of its latest program that is known to be done before.
+// For each stream, the number of its latest program known to be done before.
 using Clock = std::array<std::uint64_t, kStreams>;
 
 struct Use {
@@ -45,7 +45,7 @@ struct History {
 
 struct State {
   std::mutex mutex;
-  std::unordered_map<int, std::array<Clock, kStreams>> clocks;  // by device
+  std::unordered_map<int, std::array<Clock, kStreams>> clocks;  // work that the host has waited for
   std::unordered_map<int, Clock> host;                          // what the host has waited for
   std::unordered_map<const npu_event*, Clock> events;
   std::unordered_map<const Block*, History> blocks;
@@ -76,7 +76,7 @@ std::string text_of(const Stack& stack) {
   return text.str();
 }
 
-// Two uses of one block that nothing orders.
+// Two unordered uses of a block.
 struct Race {
   const char* now_does;
   const char* then_did;
@@ -84,8 +84,8 @@ struct Race {
   Use then;
 };
 
-// Turning stacks into text runs Python, which may free device memory and so come back here: no lock
-// may be held.
+// Formatting stacks runs Python, which may free device memory and call this code again: no lock may
+// be held.
 [[noreturn]] void raise_race(const Race& race) {
   const Use& now = race.now;
   const Use& then = race.then;
@@ -162,7 +162,7 @@ void set_enabled(bool is_on) {
   all.host.clear();
   all.events.clear();
   all.blocks.clear();
-  // Host code must take the slow path to report that it has waited, even while nothing is pending.
+  // Host code must take the slow path to record its wait, even without pending work.
   const bool was_on = detail::enabled.exchange(is_on);
   npu::detail::host_access_level.fetch_add(static_cast<int>(is_on) - static_cast<int>(was_on));
 }
@@ -170,7 +170,7 @@ void set_enabled(bool is_on) {
 void on_program(const stream::StreamState& stream, const std::string& name,
                 const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
   if (!is_enabled()) return;
-  // Before the lock: taking the stack needs Python's.
+  // Before the lock: capturing the stack needs the GIL.
   Use use{stream.id(), 0, name, torch::CapturedTraceback::gather(true, false, false)};
   if (const auto race = note_program(stream, use, reads, writes)) raise_race(*race);
 }

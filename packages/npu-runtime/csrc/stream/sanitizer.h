@@ -1,8 +1,8 @@
-// The stream sanitizer: finds programs that use memory of another stream's program without a wait
-// between.
+// The stream sanitizer: finds programs that use memory of another stream's program without
+// synchronization.
 //
-// It follows what is ordered after what by vector clocks, whether or not the race shows in this
-// run. Host code needs no check: it waits by itself. Costs one load when it is off.
+// It tracks the order by vector clocks, so it also finds races without effect in this run. Host
+// code needs no check, because it always waits. Costs one load when off.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ inline bool is_enabled() noexcept {
   return detail::enabled.load(std::memory_order_relaxed);
 }
 
-// Starts with no history.
+// Starts without history.
 NPU_API void set_enabled(bool is_on);
 
 // A program is about to run on the stream. Throws Error [stream-race], with the Python stacks of
@@ -49,7 +49,7 @@ void on_stream_synchronize(const stream::StreamState& stream);
 // Host code has waited for the work on a block.
 void on_host_access(const Block& block);
 
-// The block's memory goes back to the pool, and with it its history.
+// The block's memory is returned to the pool, which drops its history.
 void on_free(const Block& block);
 
 }  // namespace sanitizer

@@ -170,7 +170,7 @@ struct DeviceStreams {
   std::vector<std::unique_ptr<StreamState>> states;
 };
 
-// Never destroyed: queues may hold work at exit, and threads must not be ended under it.
+// Never destroyed: queues may hold work at exit, and their threads must not be ended.
 std::vector<DeviceStreams>& all_streams() {
   driver::table_or_null();  // outside the static: it may run Python code
   static auto* all = [] {

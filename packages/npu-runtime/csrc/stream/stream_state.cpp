@@ -1,4 +1,4 @@
-// A stream's pending work and errors, and what host code does before it touches a block.
+// A stream's pending work and errors, and host access to blocks.
 #include "stream/stream_state.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ bool StreamState::is_idle() {
 }
 
 void StreamState::drain() {
-  check_process();  // the threads that would do the work are the parent's
+  check_process();  // the threads that would do the work belong to the parent
   npu_stream* made = native_.load(std::memory_order_acquire);
   if (made == nullptr) return;
   driver::check_call(driver::table().stream_synchronize(made), "stream_synchronize");
@@ -68,7 +68,7 @@ void StreamState::keep_error(ErrorKind kind, const char* code, std::string text)
   error_ = std::move(text);
   error_kind_ = kind;
   error_code_ = code;
-  // Host code that would read the results must not take the fast path past this.
+  // Host code that reads the results must not take the fast path past this.
   detail::host_access_level.fetch_add(1, std::memory_order_acq_rel);
   has_error_.store(true, std::memory_order_release);
 }
@@ -101,7 +101,7 @@ PendingWork::PendingWork(StreamState& stream, std::vector<Block*> blocks)
 
 void PendingWork::done(void* context, npu_status status, const char* message) {
   auto* work = static_cast<PendingWork*>(context);
-  // The text is the driver's, and may not outlive what on_end calls.
+  // The text belongs to the driver, and may not outlive calls in on_end.
   const std::string failure = status == NPU_OK ? "" : work->describe() + ": " + message + ".";
   work->on_end(status);
   if (status != NPU_OK) work->stream_.keep_error(ErrorKind::kProgram, "program-run", failure);
@@ -126,8 +126,8 @@ namespace {
 // Waits for pending work on a block.
 void wait_for_users(const Block& block) {
   const observe::ScopedSpan span("sync", "host access", block.device_index);
-  // The owner is one user; any more are pending work. New work can come in only from code that uses
-  // the block at the same time without waiting, which is a race of its own.
+  // The owner is one user; any more are pending work. Only code that uses the block concurrently
+  // without waiting can add work, which is a race.
   while (block.users.load(std::memory_order_acquire) > 1) {
     const std::uint64_t streams = block.streams.load(std::memory_order_acquire);
     for (std::uint64_t rest = streams; rest != 0; rest &= rest - 1) {

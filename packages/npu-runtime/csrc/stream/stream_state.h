@@ -1,4 +1,4 @@
-// One stream of the runtime: the driver's queue, what is pending on it and what went wrong.
+// A stream of the runtime: the driver's queue, pending work and errors.
 #pragma once
 
 #include <atomic>
@@ -23,23 +23,23 @@ class StreamState {
   std::uint64_t bit() const noexcept { return std::uint64_t{1} << static_cast<unsigned>(id_); }
   c10::StreamId id() const noexcept { return id_; }
 
-  // The driver's stream, made at first use.
+  // The driver's stream, created at first use.
   npu_stream* native();
 
   // The same, but nullptr before that.
   npu_stream* native_if_made() const noexcept { return native_.load(std::memory_order_acquire); }
 
-  // Whether nothing is pending; does not make the driver's stream.
+  // Whether nothing is pending; does not create the driver's stream.
   bool is_idle();
 
-  // Waits without looking at errors.
+  // Waits without reporting errors.
   void drain();
 
-  // Throws the first error since the last call, if there was one.
+  // Throws the first error since the last call, if any.
   void raise_error();
 
-  // When a piece of work that was enqueued at `queued_ns` and ended now can have begun: not before
-  // the one ahead of it ended. Called in the stream's order.
+  // The earliest start of work enqueued at `queued_ns` and ended now: not before the end of the
+  // previous work. Called in the stream's order.
   std::int64_t note_end(std::int64_t queued_ns, std::int64_t end_ns) noexcept;
 
   void keep_error(ErrorKind kind, const char* code, std::string text);
@@ -60,8 +60,8 @@ class StreamState {
 StreamState& state_of(c10::Stream stream);
 StreamState& state_of(c10::DeviceIndex device_index, c10::StreamId id);
 
-// Enqueued work that is not done: what it uses stays alive and marked until the driver says it has
-// ended.
+// Enqueued work that is not done: its memory stays alive and marked until the driver reports its
+// end.
 class PendingWork {
  public:
   // Marks the blocks.
@@ -70,20 +70,20 @@ class PendingWork {
   PendingWork& operator=(const PendingWork&) = delete;
   virtual ~PendingWork() = default;
 
-  // For the driver: a function and its context. Ownership passes with a successful enqueue.
+  // For the driver: a function and its context. A successful enqueue passes ownership.
   static void done(void* context, npu_status status, const char* message);
 
-  // The work was not enqueued after all.
+  // The work could not be enqueued.
   void cancel();
 
  protected:
   StreamState& stream() const noexcept { return stream_; }
 
  private:
-  // What failed, for an error's text.
+  // Description of the failed work, for an error's text.
   virtual std::string describe() const = 0;
-  // The work has ended; called once, on a thread of the driver's, before the blocks are let go. An
-  // error that it keeps tells more than that the work failed, and goes first.
+  // The work has ended; called once, on a thread of the driver, before the blocks are released. An
+  // error stored by it is more specific than the driver's, and takes precedence.
   virtual void on_end(npu_status status) = 0;
 
   void release();
@@ -92,10 +92,10 @@ class PendingWork {
   std::vector<Block*> blocks_;
 };
 
-// Waits for all streams of a device that were used; errors stay for the next caller that asks.
+// Waits for all used streams of a device; errors remain for the next caller that checks.
 NPU_API void drain_device(c10::DeviceIndex device_index);
 
-// The same, and throws the first error among them.
+// The same, and throws the first error.
 void synchronize_device(c10::DeviceIndex device_index);
 
 }  // namespace npu::stream

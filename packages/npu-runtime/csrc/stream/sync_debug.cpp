@@ -1,4 +1,4 @@
-// What happens when host code waits while torch.npu.set_sync_debug_mode is on.
+// Reports of waiting host code for torch.npu.set_sync_debug_mode.
 #include "npu/sync_debug.h"
 
 #include <string>

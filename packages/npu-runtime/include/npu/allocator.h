@@ -22,20 +22,20 @@ namespace memory {
 class Region;
 }
 
-// A value that another layer hangs on a block. It lives exactly as long as the block is allocated:
-// the pool deletes it, outside its own lock, just before the block becomes free.
+// A value that another layer attaches to a block. It lives as long as the block is allocated: the
+// pool deletes it, outside its lock, just before the block becomes free.
 struct NPU_API BlockAttachment {
   virtual ~BlockAttachment();
 };
 
-// Marks the header of a block that a client holds.
+// Marks the header of an allocated block.
 inline constexpr std::uint32_t kAllocatedMagic = 0x4e50'5541;
 
 // Header of an allocated block. `data()` follows it directly; c10::DataPtr::get_context() of a
 // tensor's memory is equal to its get(), the address of the data.
 struct alignas(64) Block {
   std::size_t size_bytes = 0;       // usable bytes behind data()
-  std::size_t requested_bytes = 0;  // what the client asked for
+  std::size_t requested_bytes = 0;  // before rounding
   std::atomic<BlockAttachment*> attachment{nullptr};
   std::atomic<std::uint64_t> streams{0};  // ids of streams that have used the block, one bit each
   std::atomic<std::uint32_t> users{0};    // the owner, and each piece of pending work on the block
@@ -43,8 +43,8 @@ struct alignas(64) Block {
   std::int16_t device_index = 0;
   std::uint16_t size_class = 0;
   std::uint32_t magic = 0;
-  bool is_host_owned = false;        // a CPU tensor's memory for now, with a window of its own
-  memory::Region* region = nullptr;  // of the pool that made it, for as long as it is mapped
+  bool is_host_owned = false;        // belongs to a CPU tensor, with a separate window
+  memory::Region* region = nullptr;  // of the pool that created it, while it is mapped
 
   void* data() noexcept { return this + 1; }
 };
@@ -54,15 +54,15 @@ static_assert(sizeof(Block) == 64);
 // is free_block; both accept any address of the arena.
 NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 
-// True when `ptr` lies in the arena (device memory of any npu device).
+// True if `ptr` is in the arena (device memory of any npu device).
 NPU_API bool owns(const void* ptr) noexcept;
 
-// Header of the allocated block that holds the address `data`, be it the block's first or one
-// inside (a storage that somebody made over a part of it); nullptr when there is none.
+// Header of the allocated block that contains the address `data`, at its start or inside (a storage
+// over a part of it); nullptr if there is none.
 NPU_API Block* block_of(const void* data) noexcept;
 
 // While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu
-// pool, so that what a CPU kernel returns can become an npu tensor without a copy. Nests.
+// pool, so that a CPU kernel's result can become an npu tensor without a copy. Nests.
 class NPU_API PoolScope {
  public:
   explicit PoolScope(c10::DeviceIndex device_index) noexcept;
@@ -74,8 +74,8 @@ class NPU_API PoolScope {
   c10::DeviceIndex previous_;
 };
 
-// Turns memory that PoolScope handed out from a CPU pointer into an npu pointer (device and
-// deleter; the bytes stay). Returns false, and changes nothing, when the memory is not the pool's.
+// Converts PoolScope's memory from a CPU pointer to an npu pointer (device and deleter; the bytes
+// stay). Returns false without changes if the memory is not the pool's.
 NPU_API bool adopt_as_npu(c10::DataPtr& memory, c10::DeviceIndex device_index) noexcept;
 
 }  // namespace npu

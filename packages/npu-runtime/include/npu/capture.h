@@ -1,4 +1,4 @@
-// Captures of graphs, seen from host code: a replay would not run it again, so it must refuse.
+// Graph captures and host code: a replay would not run it again, so it must refuse.
 #pragma once
 
 #include <string>

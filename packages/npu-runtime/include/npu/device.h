@@ -1,6 +1,6 @@
-// Which npu devices exist, which one is current, and waiting for them.
+// The npu devices, the current device, and synchronization.
 //
-// The driver that serves them is chosen once, at first use (csrc/driver/device_selection.h).
+// The driver is selected once, at first use (csrc/driver/device_selection.h).
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace npu {
 
-// Number of devices. Never throws: 0 when no driver could be loaded (driver_error() says why).
+// Number of devices. Never throws: 0 if no driver could be loaded (see driver_error()).
 NPU_API c10::DeviceIndex device_count() noexcept;
 
 // The thread's current device index; 0 until set.

@@ -1,4 +1,4 @@
-// The runtime's exception: what the Python side raises as a class of npu_runtime.errors.
+// The runtime's exception, which the Python side raises as a class of npu_runtime.errors.
 //
 // Thrown through a torch operator it becomes a RuntimeError with the same text. Out of memory is
 // torch's own c10::OutOfMemoryError instead, because users catch torch.OutOfMemoryError.
@@ -16,8 +16,7 @@ enum class ErrorKind { kDevice, kDriver, kProgram, kInput, kIndex };
 
 class NPU_API Error : public std::runtime_error {
  public:
-  // `message` states subject, rule, received and next step; `code` is the stable name that the docs
-  // explain.
+  // `message` has subject, rule, received value and fix; `code` is the stable name in the docs.
   Error(ErrorKind kind, std::string_view code, std::string message);
   ~Error() override;
 

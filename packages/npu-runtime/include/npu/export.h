@@ -1,4 +1,4 @@
-// Symbol visibility of libnpu_runtime.so: what other wheels may link against carries NPU_API.
+// Symbol visibility of libnpu_runtime.so: other wheels may link against symbols with NPU_API.
 #pragma once
 
 #if defined(NPU_RUNTIME_BUILDING)

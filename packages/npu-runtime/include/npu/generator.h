@@ -15,8 +15,8 @@ NPU_API const at::Generator& default_generator(c10::DeviceIndex device_index = -
 // A new generator on a device, seeded with torch's default seed.
 NPU_API at::Generator make_generator(c10::DeviceIndex device_index = -1);
 
-// The CPU generator that holds the state of `generator`: hand this one to a CPU kernel, and the npu
-// generator advances. Precondition: generator.device() is an npu device.
+// The CPU generator with the state of `generator`: pass it to a CPU kernel, and the npu generator
+// advances. Precondition: generator.device() is an npu device.
 NPU_API at::Generator cpu_generator_of(const at::Generator& generator);
 
 }  // namespace npu

@@ -1,7 +1,7 @@
 // Host code on device memory: waiting for the device's work on a block, and opening a window where
 // the driver protects its memory against the host.
 //
-// Costs one load while nothing is pending and the driver protects nothing.
+// Costs one load without pending work and memory protection.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace npu {
 
 namespace detail {
-// Pieces of pending device work, streams with an error that nobody has seen, and one more when the
+// Number of pending items of device work, plus streams with an unreported error, plus one if the
 // driver protects memory.
 NPU_API extern std::atomic<int> host_access_level;
 }  // namespace detail
@@ -20,9 +20,9 @@ inline bool is_host_access_free() noexcept {
   return detail::host_access_level.load(std::memory_order_acquire) == 0;
 }
 
-// Waits until no device work on the block at `data` is pending, throws what went wrong in it, and
-// opens a window. `data` is the start of a storage's memory; memory from elsewhere needs nothing.
-// Returns what end_host_access takes when the window must be closed, else nullptr.
+// Waits until no device work on the block at `data` is pending, throws its errors, and opens a
+// window. `data` is the start of a storage's memory; other memory needs nothing. Returns the
+// argument of end_host_access if the window must be closed, else nullptr.
 NPU_API void* begin_host_access(void* data);
 NPU_API void end_host_access(void* window) noexcept;
 

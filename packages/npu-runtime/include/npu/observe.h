@@ -1,6 +1,6 @@
-// Events of the runtime for whoever listens: what ran where and when, and who asked for it. Free
-// when nobody listens (one relaxed load). Listeners are npu_runtime.observe in Python and torch's
-// own profiler (csrc/kineto).
+// Events of the runtime for listeners: work with its place, time and origin. Free without listeners
+// (one relaxed load). Listeners are npu_runtime.observe in Python and torch's profiler
+// (csrc/kineto).
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 namespace npu::observe {
 
 namespace detail {
-// One bit for each kind of listener that is there now.
+// One bit for each kind of active listener.
 NPU_API extern std::atomic<unsigned> listeners;
 NPU_API extern std::atomic<bool> are_kernels_wanted;
 }  // namespace detail
@@ -25,7 +25,7 @@ inline bool is_enabled() noexcept {
   return detail::listeners.load(std::memory_order_relaxed) != 0;
 }
 
-// Whether one of the listeners wants spans of "kernel", of which there is one for each op.
+// Whether a listener wants spans of "kernel", of which there is one per op.
 inline bool are_kernels_wanted() noexcept {
   return detail::are_kernels_wanted.load(std::memory_order_relaxed);
 }
@@ -33,20 +33,20 @@ inline bool are_kernels_wanted() noexcept {
 // Nanoseconds since the Unix epoch, the clock of every event.
 NPU_API std::int64_t now_ns() noexcept;
 
-// Who asked for a piece of work, and when. Work that is enqueued takes this along, because the
-// thread that ends it knows nothing of the one that asked.
+// Origin of work, with its time. Enqueued work carries it, because the thread that ends it differs
+// from the one that requested it.
 struct Origin {
-  std::int64_t thread_id;       // the operating system's
-  std::int64_t time_ns;         // when it was asked for
-  std::uint64_t op_id;          // torch's number of the innermost op; 0 when nobody counts them
+  std::int64_t thread_id;       // of the operating system
+  std::int64_t time_ns;         // time of the request
+  std::uint64_t op_id;          // torch's number of the innermost op; 0 if ops are not counted
   std::uint64_t annotation_id;  // the same for record_function
-  std::uint32_t work_id;        // this piece of work's own number
+  std::uint32_t work_id;        // number of this work
 };
 
 // The calling thread, now.
 NPU_API Origin here() noexcept;
 
-// A detail of an event. The key is a literal: it is kept as a pointer.
+// A detail of an event. The key must be a literal: only its pointer is kept.
 struct Arg {
   enum class Kind : std::uint8_t { kNumber, kFlag, kText };
 
@@ -62,14 +62,14 @@ struct Arg {
 
 constexpr std::size_t kMostArgs = 3;
 
-// A finished span. Categories in use: "program" (a run), "launch" (handing a run over to a stream),
+// A finished span. Categories in use: "program" (a run), "launch" (enqueuing a run on a stream),
 // "compile", "copy", "kernel" (an op's own kernel on the host), "fallback", "sync".
 struct Span {
   std::string_view category;
   std::string_view name;
   std::int64_t start_ns;
   std::int64_t end_ns;
-  c10::DeviceIndex device_index = -1;  // -1: no device has a part in it
+  c10::DeviceIndex device_index = -1;  // -1: without a device
   c10::StreamId stream = -1;
   const Origin* origin = nullptr;  // of enqueued work; otherwise it is the calling thread's
 };
@@ -82,7 +82,7 @@ inline void emit_span(std::string_view category, std::string_view name, std::int
   emit_span(Span{.category = category, .name = name, .start_ns = start_ns, .end_ns = end_ns}, args);
 }
 
-// Emits a span over its own life, if anybody listened when it began.
+// Emits a span over its lifetime, if there was a listener at its start.
 class ScopedSpan {
  public:
   ScopedSpan(std::string_view category, std::string_view name, c10::DeviceIndex device_index = -1,

@@ -1,8 +1,8 @@
-// Forked processes: a child of a process that used the device has its memory but none of the
-// threads behind it, so work there could wait for ever. It is refused instead, as CUDA does.
+// Forked processes: the child of a process that used the device has its memory but not its threads,
+// so work could wait forever. The child's use of the device is refused, as in CUDA.
 //
-// Which calls count as use is decided by their owners, who call mark_device_used; what Python sees
-// of this is torch.npu._is_in_bad_fork.
+// Calls that use the device call mark_device_used; in Python, torch.npu._is_in_bad_fork returns the
+// state.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@ NPU_API extern std::atomic<bool> in_bad_fork;
 [[noreturn]] NPU_API void raise_bad_fork();
 }  // namespace detail
 
-// From now on a forked child may not use the device. Idempotent and cheap after the first call.
+// Makes later forked children refuse the device. Idempotent and cheap after the first call.
 NPU_API void mark_device_used();
 
-// True in a child that was forked after its parent used the device.
+// True in a child forked after its parent used the device.
 inline bool is_in_bad_fork() noexcept {
   return detail::in_bad_fork.load(std::memory_order_relaxed);
 }

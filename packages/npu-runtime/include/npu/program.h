@@ -1,7 +1,7 @@
-// A program: a compiled model that runs on tensors, without copying what goes in and comes out.
+// A program: a compiled model that runs on tensors without copying inputs and outputs.
 //
-// Compiled graphs, ops and language model steps are all programs. What compiles and runs them is
-// the driver (driver.h); this is its interface towards torch.
+// Compiled graphs, ops and language model steps are all programs. The driver compiles and runs them
+// (driver.h); this is its interface for torch.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace npu {
 
-// One input or output. A dimension that is known only at a run is -1.
+// An input or output. A dynamic dimension is -1.
 struct Port {
   std::string name;
   at::ScalarType dtype;
@@ -30,14 +30,14 @@ struct Port {
   bool is_static;
 };
 
-// Indices that every run looks at: those in one of its inputs before it, or in one of its outputs
-// after it. An index is from 0, or from -size where negative ones count from the end, to size - 1.
+// Indices that every run checks: inputs before it, outputs after it. A valid index is from 0, or
+// from -size if negative ones count from the end, to size - 1.
 struct IndexCheck {
-  std::string what;  // whose indices, for messages
+  std::string what;  // description for messages
   std::size_t port = 0;
   bool is_output = false;
-  // The size of what is indexed: a number, a dimension of input `size_port`, or else the greatest
-  // element of that input or output.
+  // The size of the indexed dimension: a number, a dimension of input `size_port`, or the maximum
+  // of that input or output.
   std::optional<std::int64_t> size;
   std::size_t size_port = 0;
   std::optional<std::int64_t> size_dim;
@@ -45,7 +45,7 @@ struct IndexCheck {
   bool wraps = false;
 };
 
-// Where a program comes from: a file of the vendor's format, or its text with the weights.
+// Source of a program: a file in the vendor's format, or its text with the weights.
 struct ProgramSource {
   std::string path;
   std::string model;
@@ -55,8 +55,7 @@ struct ProgramSource {
   std::vector<std::pair<std::string, std::string>> options;
 };
 
-// Outputs given by the caller, by position; an undefined tensor (or a shorter list) means: allocate
-// it.
+// Outputs from the caller, by position; an undefined tensor (or a shorter list) means: allocate it.
 using GivenOutputs = std::vector<std::optional<at::Tensor>>;
 
 class Session;
@@ -98,7 +97,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::int64_t load_duration_ns() const noexcept { return load_duration_ns_; }
   bool loaded_from_cache() const noexcept { return loaded_from_cache_; }
 
-  // A property of the compiled program as text; empty when the driver does not know the key.
+  // A property of the compiled program as text; empty if the driver does not know the key.
   std::string property(const std::string& key) const;
 
   // Runs on any idle request; callable from many threads. Inputs are contiguous npu or cpu tensors
@@ -106,15 +105,15 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
 
-  // From now on each run raises Error [index-range] for an index out of range: at once, or, where
-  // it was enqueued and only its end tells, as errors of enqueued work are raised. Call it before
-  // the first run. Throws Error [program-input].
+  // Makes each later run raise Error [index-range] for an index out of range: at once or, if only
+  // the end of an enqueued run shows it, like errors of enqueued work. Call it before the first
+  // run. Throws Error [program-input].
   void check_indices(std::vector<IndexCheck> checks);
 
-  // Layers of a latest run, when the program was loaded with profiling; empty otherwise.
+  // Layers of a latest run, if the program was loaded with profiling; empty otherwise.
   std::vector<LayerRecord> layers();
 
-  // An execution context of its own: its variables live from run to run.
+  // A new execution context, whose variables persist from run to run.
   std::shared_ptr<Session> session();
 
  private:
@@ -126,12 +125,12 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
 
   program::Request make_request();
 
-  // One run on a request that the caller has for itself, and that the lease keeps if the run is
+  // A run on a request that is exclusive to the caller, and kept by the lease if the run is
   // enqueued.
   std::vector<at::Tensor> run_on(npu_request* request, const std::vector<at::Tensor>& inputs,
                                  const GivenOutputs& outputs, c10::Device output_device,
                                  program::RunLease lease);
-  // A run on a request that is bound already, into the tensors that it is bound to.
+  // A run on a bound request, into its bound tensors.
   void run_bound(npu_request* request, const std::vector<at::Tensor>& inputs,
                  std::vector<at::Tensor>& outputs, program::RunLease lease);
   std::vector<at::Tensor> prepare_outputs(const GivenOutputs& outputs,
@@ -165,7 +164,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   std::unique_ptr<program::RequestPool> requests_;
 };
 
-// One execution context. Runs of one session follow each other; a second thread waits.
+// An execution context. Runs of a session are sequential; a second thread waits.
 class NPU_API Session {
  public:
   explicit Session(std::shared_ptr<Program> program);
@@ -173,7 +172,7 @@ class NPU_API Session {
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const GivenOutputs& outputs,
                               c10::Device output_device);
-  // Variables start again from their initial values.
+  // Resets variables to their initial values.
   void reset();
 
   std::vector<LayerRecord> layers();
@@ -181,7 +180,7 @@ class NPU_API Session {
   const std::shared_ptr<Program>& program() const noexcept { return program_; }
 
  private:
-  // The latest run may still be pending; the request is ours again when it has ended.
+  // The latest run may still be pending; the request is free when it has ended.
   void wait_for_run();
 
   std::shared_ptr<Program> program_;

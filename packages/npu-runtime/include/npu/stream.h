@@ -1,7 +1,7 @@
-// Streams: in-order queues of device work, and which one a thread enqueues on.
+// Streams: in-order queues of device work, and the current stream of a thread.
 //
-// Host kernels (the fallback) run on the calling thread; what they touch they wait for
-// (host_access.h). Programs are enqueued. The queue itself is the driver's (driver.h).
+// Host kernels (the fallback) run on the calling thread, and wait for pending work on their memory
+// (host_access.h). Programs are enqueued. The driver implements the queue (driver.h).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace npu {
 
-// Stream ids of a device: 0 is the default stream, then come those of normal and of high priority,
-// handed out in turn. A block marks the streams that use it in 64 bits, which is the limit.
+// Stream ids of a device: 0 is the default stream, followed by those of normal and of high
+// priority, handed out round-robin. A block marks the streams that use it in 64 bits, which is the
+// limit.
 inline constexpr c10::StreamId kDefaultStream = 0;
 inline constexpr c10::StreamId kNormalStreams = 32;
 inline constexpr c10::StreamId kStreams = 64;
@@ -25,10 +26,10 @@ NPU_API c10::Stream current_stream(c10::DeviceIndex device_index = -1);
 // A stream of normal priority (0) or of high priority (below 0).
 NPU_API c10::Stream stream_from_pool(c10::DeviceIndex device_index = -1, int priority = 0);
 
-// Makes a stream the thread's current one on its device; gives the one before.
+// Makes a stream the thread's current one on its device; returns the previous one.
 NPU_API c10::Stream exchange_stream(c10::Stream stream);
 
-// True when no work of the stream is waiting or running.
+// True if no work of the stream is waiting or running.
 NPU_API bool is_idle(c10::Stream stream);
 
 // Waits for a stream. Throws the first error of its enqueued work since the last wait, once.
@@ -43,11 +44,11 @@ NPU_API void synchronize_event(npu_event* event);
 NPU_API void destroy_event(npu_event* event) noexcept;
 NPU_API double elapsed_ms(npu_event* start, npu_event* end);
 
-// The stream of a device whose driver's own stream is at `native`. Throws Error [stream-external]
-// when there is none: the runtime can only wait for streams that it made.
+// The stream of a device with the driver's stream at `native`. Throws Error [stream-external] if
+// there is none: the runtime can only wait for its own streams.
 NPU_API c10::Stream find_stream(c10::DeviceIndex device_index, std::uintptr_t native);
 
-// The driver's own stream, for vendors' code.
+// The driver's stream, for vendors' code.
 NPU_API npu_stream* native_stream(c10::Stream stream);
 
 }  // namespace npu

@@ -1,5 +1,5 @@
-// The debug mode of torch.npu.set_sync_debug_mode: host code that waits for the device, or asks for
-// a value at once, says so or is refused. Costs one load when it is off.
+// The debug mode of torch.npu.set_sync_debug_mode: host code that waits for the device is reported
+// or refused. Costs one load when off.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ NPU_API extern std::atomic<SyncDebugMode> sync_debug_mode;
 NPU_API void report_sync(const char* what);
 }  // namespace detail
 
-// `what` waits: a phrase such as "reading a number". Warns, or throws Error [sync-debug].
+// `what` describes the wait, such as "reading a number". Warns, or throws Error [sync-debug].
 inline void note_sync(const char* what) {
   if (detail::sync_debug_mode.load(std::memory_order_relaxed) != SyncDebugMode::kSilent)
       [[unlikely]]
