@@ -37,11 +37,11 @@ from sessions.wheels import tested_platform
 SIMULATED = "-sim"
 # Suites that run a second time with two devices of the driver that protects its memory.
 SIMULATED_SUITES = [package + SIMULATED for package in NATIVE]
-# What is compiled by Intel's NPU compiler, under Wine: left out, with the reason, if it is absent.
+# Tests that need Intel's NPU compiler under Wine; left out, with the reason, if it is missing.
 WINE = "-wine"
 WINE_TESTS = "target_compiler/test_with_compiler.py"
 SUITES = [*PACKAGES, *SIMULATED_SUITES, f"npu-compiler{WINE}", "integration"]
-# How pytest-xdist distributes tests to processes: one by one, except where fixtures take long.
+# Distribution of tests to pytest-xdist's processes: one by one, except for slow fixtures.
 DISTRIBUTION = {
     "npu-runtime": "loadgroup",  # ranks that run many cases, drivers that are compiled
     "npu-llm": "loadfile",  # models of a file
@@ -102,12 +102,12 @@ def tests(session: nox.Session, suite: str) -> None:
     python = tested_platform(session)
     package = suite.removesuffix(SIMULATED).removesuffix(WINE)
     where = ROOT / "tests" if suite == "integration" else ROOT / "packages" / package / "tests"
-    # Threads of one process that spin while they wait take the processors from the others.
+    # Spinning threads of one process would take the processors from the others.
     environment = {"OMP_WAIT_POLICY": "passive", "NPU_TESTS_COMPILER": "0"}
     distribution = DISTRIBUTION.get(package, "worksteal")
     arguments = list(session.posargs)
     if suite != "integration" and "--cov" in arguments:
-        # Lines that other packages run while this one is tested would only lower the figure.
+        # Lines covered by other packages' tests would only lower the figure.
         arguments[arguments.index("--cov")] = f"--cov={package.replace('-', '_')}"
     report = BUILD / "junit" / f"{suite}.xml"
     report_flag = f"--junitxml={report}"

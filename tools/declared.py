@@ -1,4 +1,4 @@
-"""What the packages' pyproject.toml declare: versions, the ranges of what they need, their ends.
+"""Versions, requirement ranges and their ends, as declared in the packages' pyproject.toml.
 
 `python tools/declared.py lowest npu-llm` prints pip's pins for that end of a package's ranges; the
 nox session `compat` installs them.
@@ -22,7 +22,7 @@ from packaging.version import Version
 __all__ = ["FOREIGN", "ROOT", "Package", "floor", "pins", "read_packages"]
 
 ROOT = Path(__file__).resolve().parents[1]
-# What is wide enough a range, and near enough to our code, that both of its ends are tested.
+# Requirements with a wide range, close to our code, so that both ends are tested.
 FOREIGN = ("numpy", "openvino", "transformers")
 
 
@@ -36,7 +36,7 @@ class Package:
 
     @property
     def name(self) -> str:
-        """Its distribution's name, as an index spells it."""
+        """Name of its distribution on an index."""
         return canonicalize_name(self.project["name"])
 
     @property
@@ -46,23 +46,23 @@ class Package:
 
     @property
     def tag(self) -> str:
-        """The tag of a release of that version."""
+        """Tag of a release of that version."""
         return f"{self.name}-v{self.version}"
 
     @property
     def needs(self) -> list[Requirement]:
-        """What it needs at run time, extras left out."""
+        """Run-time requirements, without extras."""
         return [Requirement(line) for line in self.project.get("dependencies", ())]
 
     @property
     def extras(self) -> list[Requirement]:
-        """What its extras need."""
+        """Requirements of its extras."""
         groups: dict[str, list[str]] = self.project.get("optional-dependencies", {})
         return [Requirement(line) for lines in groups.values() for line in lines]
 
 
 def read_packages(root: Path = ROOT) -> dict[str, Package]:
-    """Reads the packages below `root`/packages, by their distributions' names."""
+    """Reads the packages below `root`/packages, by distribution name."""
     found = {}
     for file in sorted((root / "packages").glob("*/pyproject.toml")):
         table = tomllib.loads(file.read_text())
@@ -73,19 +73,19 @@ def read_packages(root: Path = ROOT) -> dict[str, Package]:
 
 
 def floor(specifier: SpecifierSet) -> Version | None:
-    """The lowest version that a range with `>=` names; None where it names none."""
+    """Returns the lowest version of a range with `>=`; None without one."""
     floors = [Version(part.version) for part in specifier if part.operator == ">="]
     return max(floors, default=None)
 
 
 def pins(packages: dict[str, Package], name: str, end: str) -> list[str]:
-    """Requirements for one end of a package's ranges: of FOREIGN, and of the siblings it needs.
+    """Returns requirements for one end of a package's ranges: of FOREIGN, and of its siblings.
 
-    A sibling stands there at its floor, unless the tree has that very version; the highest version
-    of a sibling is always the tree's.
+    The lowest version of a sibling is its floor, unless the tree has that version; the highest is
+    always the tree's.
 
     Args:
-        packages: what `read_packages` returned.
+        packages: result of `read_packages`.
         name: the package whose tests will run.
         end: "lowest" for the floor itself, "highest" for the range, of which pip takes the newest.
 

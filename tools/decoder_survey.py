@@ -1,9 +1,9 @@
 """Runs every decoder of the table and compares its tokens with transformers'; `nox -s decoders`.
 
 Each is made small, with seeded random weights, saved as safetensors and loaded by
-NPUModelForCausalLM as a user does, in float32. A model is *equal* when greedy tokens after a prompt
-of one row, and of a batch with a padded row, are those of transformers. Anything but an answer or
-an error with a code is a crash; a process that dies takes its model with it and no other.
+NPUModelForCausalLM as a user does, in float32. A model is *equal* if its greedy tokens after a
+prompt of one row, and of a batch with a padded row, equal transformers'. Any other outcome than
+tokens or an error with a code is a crash; each crash affects only one model.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _VERDICTS = ("equal", "refused", "differs", "crash")
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one decoder.
+    """The result of one decoder.
 
     Attributes:
         name: transformers' model_type.
         verdict: "equal", "refused", "differs" or "crash".
-        pipeline: how it ran; empty where it did not.
-        detail: the code and the reason of a refusal; the first token that differs; the exception.
+        pipeline: its execution mode; empty if it did not run.
+        detail: code and reason of a refusal, the first differing token, or the exception.
         time_s: seconds for loading and generating.
     """
 
@@ -56,7 +56,7 @@ class Finding:
 def make(name: str) -> Any:
     """Returns a small model of transformers with seeded random weights, in evaluation mode.
 
-    Biases and the scales of norms get noise, since a wrong one would not show where all are equal.
+    Biases and the scales of norms get noise, since equal values would hide errors.
     """
     import torch
     import transformers
@@ -75,7 +75,7 @@ def make(name: str) -> Any:
 
 
 def run(name: str) -> Finding:
-    """Compares one decoder's tokens with transformers'; raises nothing."""
+    """Compares one decoder's tokens with transformers'; does not raise."""
     warnings.simplefilter("ignore")
     started = time.perf_counter()
     pipeline = ""
@@ -107,13 +107,13 @@ def run(name: str) -> Finding:
 
 
 def _differences(reference: Any, model: Any) -> Iterable[tuple[str, str | None]]:
-    """Yields each kind of prompt, and where the tokens after it part; None if they do not."""
+    """Yields each kind of prompt, and the first differing token; None if there is none."""
     import torch
 
     torch.manual_seed(1)
     ids = torch.randint(3, 97, (2, _PROMPT))
     yield "one row", _first_difference(_answer(reference, ids[:1]), _answer(model, ids[:1]))
-    # A row alone is the reference of a padded one: padding is to change nothing.
+    # A single row is the reference of a padded one: padding must not change it.
     short = ids[1:, _PADDING:]
     mask = torch.ones_like(ids)
     mask[1, :_PADDING] = 0
@@ -156,9 +156,9 @@ def survey(names: Sequence[str]) -> Iterable[Finding]:
 def in_processes(
     work: Callable[[Any], Any], items: Iterable[Any]
 ) -> Iterator[tuple[Any, Any | None, float]]:
-    """Yields each item with what came of it, in order; each process does many until one ends it.
+    """Yields each item with its result, in order; a process handles items until one crashes it.
 
-    What came of an item is None where its process died; the last number is its seconds.
+    The result of an item is None if its process crashed; the last number is its seconds.
     """
     with contextlib.ExitStack() as stack:
         pool: ProcessPoolExecutor | None = None
@@ -205,19 +205,19 @@ def page(findings: Sequence[Finding]) -> str:
 
 
 def versions() -> str:
-    """Returns what a run used, with versions, for its page."""
+    """Returns the versions in a run, for its page."""
     packages = ("torch", "transformers", "openvino", "npu-compiler", "npu-llm")
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
 
 
 def counted(findings: Sequence[Any]) -> str:
-    """Returns how many findings there are of each verdict."""
+    """Returns the number of results with each verdict."""
     counts = Counter(one.verdict for one in findings)
     return ", ".join(f"{counts[name]} {name}" for name in _VERDICTS if counts[name])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the decoders that are named, or all; returns 1 if one differs or crashes."""
+    """Runs the named decoders, or all; returns 1 if one differs or crashes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="transformers' model types; all by default")
     parser.add_argument("--page", type=Path, help="write the findings to this page")

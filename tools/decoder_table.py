@@ -1,6 +1,6 @@
-"""The decoders of transformers that the survey runs: a small configuration of each.
+"""Table of transformers' decoders for the survey: a small configuration of each.
 
-Weights are random: they are drawn by npu-llm's survey, tools/decoder_survey.py.
+tools/decoder_survey.py draws random weights.
 """
 
 from __future__ import annotations

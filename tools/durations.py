@@ -1,8 +1,7 @@
-"""Prints where `nox -s tests` spent its time; run by `nox -s durations`.
+"""Prints the durations of `nox -s tests`; run by `nox -s durations`.
 
-The builds and installs are in build/durations.json; the tests are in build/junit, and the reasons
-for which a suite was left out. Each entry is from the last run of its step or suite, which a column
-dates.
+Builds and installs are in build/durations.json; tests, and reasons for leaving out suites, in
+build/junit. Each entry is from the last run of its step or suite, with its date in a column.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Report:
-    """All steps and suites in the order in which they ran, and why suites were left out."""
+    """All steps and suites in order, and reasons for leaving out suites."""
 
     steps: tuple[Step, ...]
     suites: tuple[Suite, ...]
@@ -62,7 +61,7 @@ class Report:
 
 @dataclass
 class _Sum:
-    """The seconds and the number of equal things."""
+    """Seconds and number of equal items."""
 
     total_s: float = 0.0
     count: int = 0
@@ -98,7 +97,7 @@ def read_report(build: Path) -> Report:
 
 
 def write_report(report: Report, *, most: int) -> str:
-    """Returns the tables of a report, at most 100 columns wide, and why suites were left out.
+    """Returns the tables of a report, at most 100 columns wide, and the suites left out.
 
     Args:
         report: steps and suites.

@@ -1,4 +1,4 @@
-"""Writes the page with the versions of other libraries with which `nox -s ecosystem` passed.
+"""Writes the page of library versions that passed `nox -s ecosystem`.
 
     python tools/ecosystem_table.py docs/reference/ecosystem.md
 
@@ -45,7 +45,7 @@ torch below 2.7.1.
 
 
 def page() -> str:
-    """The page, with the versions that are installed here."""
+    """Returns the page, with the installed versions."""
     names = {"torch": "all of them", **SHOWN}
     rows = [f"| {name} | {version(name)} | {shown} |" for name, shown in names.items()]
     return _START + "\n".join(rows) + "\n" + _END

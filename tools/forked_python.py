@@ -1,19 +1,19 @@
-"""Python processes forked from one that has imported torch, in place of fresh interpreters.
+"""Python processes forked from one with torch imported, instead of fresh interpreters.
 
-Tests start hundreds of processes, of which each would spend a second or more on importing torch.
+Tests start hundreds of processes, each of which would spend a second or more on importing torch.
 `run` and `start` take the arguments of `subprocess.run` and `subprocess.Popen` that tests use. A
 command that begins with this environment's interpreter, or with one of its Python scripts, runs in
 a child forked from a server. The server has imported torch without any backend, opened no device
 and started no thread; the child takes over environment, directory and files, loads the backends as
 `import torch` would have, and runs the command as `__main__`.
 
-A real process is started where the difference could show: for another program, for interpreter
-options apart from -c, -m and -u, and where a variable differs that is read when an interpreter or
-a library is loaded. PYTHONPATH may name more folders, if their modules are nowhere else. Tests
-about importing itself use `subprocess`.
+A new process is started if the difference could matter: for another program, for interpreter
+options other than -c, -m and -u, and if a variable differs that is read when an interpreter or a
+library is loaded. PYTHONPATH may name more folders, if their modules do not exist elsewhere. Tests
+of imports use `subprocess`.
 
-A child ends as an interpreter does, with the destructors of all libraries that it has loaded. Those
-of the server's libraries, torch's among them, are left out: they take 0.15 s and belong to others.
+A child ends like an interpreter, with the destructors of all libraries that it has loaded.
+Destructors of the server's libraries, such as torch, are skipped: they take 0.15 s.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _READ_AT_START = (
 )
 _READ_BY_PRELOADED = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "HF_", "TRANSFORMERS_")
 _READ_WHEN_USED = {_AUTOLOAD, "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR"}
-# A server has these values, whatever a test does to its own environment before it needs one.
+# Environment of a server, whatever a test has changed before it needs one.
 _ENVIRONMENT = dict(os.environ)
 _PATH = "PYTHONPATH"
 
@@ -78,18 +78,19 @@ def run(
 
     Args:
         command: the program and its arguments.
-        env: all its variables, this process's by default.
-        cwd: its directory.
+        env: its environment; by default this process's.
+        cwd: its working directory.
         input: text to read from its standard input, which is empty by default.
         stdin: a file to read instead.
         timeout: in seconds.
         check: raise an error if it fails.
-        capture_output: True, so that a call reads as one of `subprocess.run`.
-        text: True as well.
-        preload: modules that the server imports besides torch. Each choice has a server.
+        capture_output: True, for compatibility with `subprocess.run`.
+        text: True, likewise.
+        preload: modules that the server imports in addition to torch. Each combination has a
+            server.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end within `timeout` seconds; it was killed.
+        subprocess.TimeoutExpired: it did not end within `timeout` seconds, and was killed.
         subprocess.CalledProcessError: it failed, and `check` is set.
     """
     assert capture_output
@@ -213,7 +214,7 @@ class _Forked:
         self.pid = self._read_number()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns the exit code, that of a signal negative."""
+        """Returns the exit code, negative for a signal."""
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._socket, selectors.EVENT_READ)
@@ -237,7 +238,7 @@ class _Forked:
     ) -> tuple[str | None, str | None]:
         """Writes the input, reads all output, and waits for the end.
 
-        After a timeout it can be called again, and loses no output.
+        After a timeout it can be called again without losing output.
         """
         if self._threads is None:
             self._threads = [
@@ -325,7 +326,7 @@ def _can_fork(
 
 
 def _is_shadowed(path: str) -> bool:
-    """Whether a folder of PYTHONPATH that is new has a module that Python finds without it."""
+    """Whether a new folder of PYTHONPATH has a module that Python also finds elsewhere."""
     former = _folders(_ENVIRONMENT.get(_PATH, ""))
     new = [Path(folder) for folder in _folders(path) if folder not in former]
     names = {file.name.partition(".")[0] for folder in new for file in folder.glob("*")}
@@ -351,7 +352,7 @@ _servers: dict[tuple[int, tuple[str, ...]], str] = {}
 
 
 def _server_address(preload: tuple[str, ...]) -> str:
-    """Returns the address of this process's server for these modules, which is started once."""
+    """Returns the address of this process's server for these modules; starts it once."""
     key = os.getpid(), preload
     if key not in _servers:
         address = f"{tempfile.mkdtemp(prefix='forked-python-')}/socket"
@@ -382,7 +383,7 @@ def _stop(
 
 
 def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str, Any] | None:
-    """Forks for each request; returns None to the server at its end, and to each child its own."""
+    """Forks per request; returns None in the server at its end, and the request in each child."""
     for module in ("numpy", "torch", *modules):
         importlib.import_module(module)
     _leave_out_destructors()
@@ -416,7 +417,7 @@ def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str
                     end = os.pidfd_open(pid)
                     ends[end] = pid, connection
                     selector.register(end, selectors.EVENT_READ)
-                    with contextlib.suppress(OSError):  # the client may have gone
+                    with contextlib.suppress(OSError):  # the client may be gone
                         connection.sendall(f"{pid}\n".encode())
                     continue
                 end = key.fd
@@ -430,9 +431,9 @@ def _serve(address: str, control: socket.socket, modules: list[str]) -> dict[str
 
 
 def _leave_out_destructors() -> None:
-    """Ends a process when its exit comes to what was registered before this call.
+    """Ends a process when its exit reaches the handlers registered before this call.
 
-    C runs what was registered at its exit in reverse order. Output of C is written even so.
+    C runs exit handlers in reverse order. C's buffered output is still written.
     """
     libc = ctypes.CDLL(None)
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
@@ -450,7 +451,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(request: dict[str, Any]) -> list[str]:
-    """Takes over a request's files, environment and directory; returns what is left to run."""
+    """Takes over a request's files, environment and directory; returns the remaining command."""
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # the server's till now
     if request["start_new_session"]:
         os.setsid()
@@ -461,7 +462,7 @@ def _become(request: dict[str, Any]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
-    # The server may have been started in the background, where a shell has ctrl-c ignored.
+    # The server may have been started in the background, where a shell ignores ctrl-c.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kept = [folder for folder in sys.path[1:] if folder not in former]
     sys.path[1:] = [*_folders(os.environ.get(_PATH, "")), *kept]
@@ -495,7 +496,7 @@ def _become(request: dict[str, Any]) -> list[str]:
 
 
 def _run(arguments: list[str]) -> None:
-    """Runs what stands after the interpreter's name on a command line."""
+    """Runs a command line after the interpreter's name."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     if arguments[0] == "-c":
@@ -506,7 +507,7 @@ def _run(arguments: list[str]) -> None:
     elif arguments[0] == "-m":
         sys.argv = ["-m", *arguments[2:]]
         sys.path[0] = str(Path.cwd())
-        runpy._run_module_as_main(arguments[1])  # what `python -m` calls
+        runpy._run_module_as_main(arguments[1])  # called by `python -m`
         return
     else:
         sys.argv = arguments

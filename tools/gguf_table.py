@@ -1,4 +1,4 @@
-"""Writes the page of the architectures that GGUF files may have, from the table that reads them.
+"""Writes the page of GGUF architectures from npu-llm's table.
 
 python tools/gguf_table.py [--page docs/reference/gguf.md]
 """

@@ -1,10 +1,9 @@
-"""Records the tokens that llama.cpp makes of texts with tiny vocabularies, as data for a test.
+"""Records llama.cpp's tokens of texts with tiny vocabularies, as test data.
 
     python tools/gguf_tokens.py
 
-Run it with a Python that has llama-cpp-python and gguf. The vocabularies, a case for each
-name of a pre-tokenizer and for each flag, and the answers are written to
-packages/npu-llm/tests/gguf/token_ids.json.
+Run it with a Python that has llama-cpp-python and gguf. It writes the vocabularies, a case for each
+pre-tokenizer and each flag, and llama.cpp's tokens to packages/npu-llm/tests/gguf/token_ids.json.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def byte_characters() -> dict[int, str]:
 
 
 def train(text: str, count: int, longest: int) -> list[tuple[str, str]]:
-    """Returns the merges of the most frequent neighbours, without a split of the text."""
+    """Returns the merges of the most frequent pairs, without splitting the text."""
     parts, merges, seen = list(text), [], set(text)
     while len(merges) < count:
         pairs = Counter(pair for pair in pairwise(parts) if len(pair[0] + pair[1]) <= longest)
@@ -87,7 +86,7 @@ def train(text: str, count: int, longest: int) -> list[tuple[str, str]]:
 
 
 def vocabularies() -> dict[str, dict[str, Any]]:
-    """Returns tokens, kinds, and merges or scores, by the name of a vocabulary."""
+    """Returns tokens, kinds, and merges or scores, by vocabulary name."""
     of_byte = byte_characters()
     encoded = "".join(of_byte[byte] for byte in TRAINING.encode())
     merges = train(encoded, 500, 7)

@@ -1,12 +1,12 @@
-"""Records what llama.cpp answers for tiny GGUF files, as data for a test.
+"""Records llama.cpp's results for tiny GGUF files, as test data.
 
     python tools/gguf_witness.py FILE.gguf [FILE.gguf ...]
 
-Run it with a Python that has llama-cpp-python, gguf and numpy. Of each file it keeps the metadata
-of the architecture and the shape, mean and deviation of each tensor. It writes a file of the same
-kind with seeded random weights, runs it with llama.cpp in float32, and keeps some logits and the
-greedy tokens, or some vectors of a file with a pooling, in
-packages/npu-llm/tests/gguf/witness.json, by the name of the file.
+Run it with a Python that has llama-cpp-python, gguf and numpy. It reads the architecture's metadata
+of each file, and the shape, mean and deviation of each tensor. It writes a file of the same kind
+with seeded random weights, runs it with llama.cpp in float32, and stores some logits and the greedy
+tokens, or some vectors of a file with pooling, in packages/npu-llm/tests/gguf/witness.json, by file
+name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def describe(path: Path) -> dict[str, object]:
 
 
 def answer(path: Path, vocabulary: int, context: int) -> dict[str, object]:
-    """Returns llama.cpp's answers to random tokens."""
+    """Returns llama.cpp's logits and greedy tokens for random tokens."""
     ids = np.random.default_rng(5).integers(3, vocabulary, PROMPT_TOKENS).tolist()
     model = Llama(
         str(path), n_ctx=context, n_batch=512, n_ubatch=512, logits_all=True, n_threads=1,

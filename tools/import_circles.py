@@ -1,9 +1,9 @@
-"""Refuses circles of imports, those for types and by name included; run by `nox -s layers`.
+"""Rejects circular imports, including type-checking and by-name imports; run by `nox -s layers`.
 
-import-linter compares the modules of a folder with each other, and not with the folder itself. A
-module that imports a name from its own package can close a circle there: whether it works depends
-on which of them is imported first. Imports under TYPE_CHECKING and calls of import_module with a
-literal name count too: a reader has to follow them all the same.
+import-linter compares the modules of a folder with each other, but not with the folder itself. A
+module that imports a name from its own package can close a circle, which then depends on the import
+order. Imports under TYPE_CHECKING and calls of import_module with a literal name count too, because
+readers must follow them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import grimp
 
-# The extension modules have no source in Python, so that an import from one, or of one beside
-# other modules, counts as an import of its package.
+# Extension modules have no Python source, so that an import from one counts as an import of its
+# package.
 _FROM_NATIVE = re.compile(r"from \w+\._C import ")
 _OF_NATIVE = re.compile(r"from (?P<package>\w+) import (?P<names>\w.*)")
 
@@ -28,13 +28,13 @@ def find_circle(*packages: str) -> list[str]:
     """Returns the modules of a circle, each of which imports the next; empty if there is none.
 
     Args:
-        packages: their import names; their sources are on the path.
+        packages: import names, with sources on the path.
     """
     graph = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
     at_run_time = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
     imported: dict[str, set[str]] = {}
     for importer in graph.modules:
-        # A package lists its lazy names for type checkers, and its modules may import those.
+        # A package lists its lazy names for type checkers, which its modules may import.
         of_importer = at_run_time if graph.find_children(importer) else graph
         imported[importer] = {
             name
@@ -53,7 +53,7 @@ def find_circle(*packages: str) -> list[str]:
 
 
 def _named_imports(package: str) -> Iterator[tuple[str, str]]:
-    """Yields a module, and one that it imports by a call of import_module with a literal name."""
+    """Yields a module, and one that it imports by import_module with a literal name."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     for folder in map(Path, spec.submodule_search_locations or ()):
@@ -86,7 +86,7 @@ def _is_native(graph: grimp.ImportGraph, importer: str, imported: str) -> bool:
 
 
 def main(packages: list[str]) -> int:
-    """Prints the first circle that is found; returns 1 if there is one, else 0."""
+    """Prints the first circle; returns 1 if there is one, else 0."""
     circle = find_circle(*packages)
     if circle:
         print("A circle of imports: " + " -> ".join(circle), file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["Case", "read_cases"]
 
 _UNHAPPY = ("failure", "error")
-_FILE = re.compile(r"(?:.*\.)?test_\w+")  # in front of the names of classes
+_FILE = re.compile(r"(?:.*\.)?test_\w+")  # prefix of class names
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Case:
     """The outcome of a test.
 
     Attributes:
-        owner: its class, or its file without ".py".
-        name: with its parameters.
+        owner: class, or file without ".py".
+        name: name with parameters.
         result: "passed", "skipped" or "failed".
-        message: of a failure; else "".
+        message: message of a failure; else "".
         file: dotted, without ".py".
-        duration_s: of set-up, call and teardown together.
+        duration_s: duration of set-up, call and teardown.
         properties: names and values, in order; a name can occur twice.
     """
 
@@ -39,7 +39,7 @@ class Case:
 def read_cases(report: Path) -> list[Case]:
     """Returns each test once, in order: it failed if any of its entries did.
 
-    A report can have two entries of a test: one for itself, and one for its teardown. Their
+    A report can have two entries for a test: itself, and its teardown. Their
     durations and properties are joined.
     """
     found: dict[tuple[str, str], Case] = {}

@@ -1,11 +1,11 @@
-"""Runs a library's own tests on the CPU and on npu, and tells where the two differ.
+"""Runs a library's tests on the CPU and on npu, and reports differences.
 
     python tools/library_tests.py CHECKOUT tests/models/bert/test_modeling_bert.py
     python tools/library_tests.py CHECKOUT tests/test_hooks.py --devices npu -k multi
 
-CHECKOUT is a folder with the library's tests, of the release that is installed here. Each file is a
-process of its own for each device, without the hub. A test that passes on the first device and
-fails on another is run there once more; the command ends with 1 if it fails again.
+CHECKOUT is a folder with the tests of the installed release. Each file runs in a separate process
+for each device, without the hub. A test that passes on the first device and fails on another is
+repeated there; the exit code is 1 if it fails again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Results = dict[str, str]
 
 
 def run_file(checkout: Path, file: str, device: str, arguments: tuple[str, ...] = ()) -> Results:
-    """Runs one file of tests on a device, in a process of its own.
+    """Runs one test file on a device, in a separate process.
 
     Raises:
         RuntimeError: if pytest ends without a report.
@@ -56,7 +56,7 @@ def differences(first: Results, other: Results) -> dict[str, list[str]]:
     """Compares the results of two devices.
 
     Returns:
-        Tests by what came of them: "worse" (passed on the first, and failed or missing on the
+        Tests by outcome: "worse" (passed on the first, and failed or missing on the
         other), "more" (skipped on the first, passed on the other) and "only failed" (skipped on
         the first or missing there, failed on the other), each sorted.
     """
@@ -83,7 +83,7 @@ def table(rows: dict[tuple[str, str], Results]) -> str:
 
 
 def main() -> int:
-    """Runs what the command line names; returns 1 if a device fails what the first one passes."""
+    """Runs the given tests; returns 1 if a device fails one that passes on the first."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

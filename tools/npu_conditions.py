@@ -1,7 +1,7 @@
-"""Conditions that the NPU compiler's source has on single operations, and where each is read.
+"""Conditions on single operations in the NPU compiler's source, with their locations.
 
-Each row has a pattern that finds the condition in a file; a condition whose pattern is gone from a
-newer source is left out of the data, and named by tools/npu_rules.py.
+Each row has a pattern that finds the condition in a file. If a newer source lacks the pattern, the
+condition is left out of the data, and tools/npu_rules.py reports it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _constant(kinds: Iterable[str], inputs: Iterable[int], path: str, pattern: s
 
 
 def _recurrent(kind: str, states: int, activations: list[str]) -> Any:
-    """No clipping, the usual activations, and lengths that are numbers and alike."""
+    """No clipping, the usual activations, and equal constant lengths."""
     head = rf"ov::opset\d+::{kind}>& origNode\)"
     near = r"(?:(?!NGraphImporter::parseNode).)*?"
     clip, acts = "get_clip\\(\\) == 0", "get_activations\\(\\) =="
@@ -52,9 +52,9 @@ def _recurrent(kind: str, states: int, activations: list[str]) -> Any:
         yield (kind,), "", _IMPORTER, at("isAllLensSame,"), {"input": 1 + states, "alike": True}
 
 
-# Types of operations, "" or the one version it holds for, where it is read, and what it asks for:
-# of an input, that it is a constant, that its numbers are alike, its ranks or its element types; of
-# an attribute, its values; how many inputs there are.
+# Types of operations, "" or the only version it applies to, its location, and its conditions: for
+# an input, being constant, having equal numbers, ranks or element types; for an attribute, its
+# values; the number of inputs.
 CONDITIONS: tuple[tuple[tuple[str, ...], str, str, str, Mapping[str, Any]], ...] = (
     ((), "", _RANKS, r"MAX_NUM_DIMS = 15;", {"most_dimensions": 15}),
     *_constant(["AdaptiveAvgPool"], [1], f"{_OPS}/adaptive_avg_pool.cpp", "constInputToData"),
@@ -113,7 +113,7 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, str, str, Mapping[str, Any]], ...]
 
 
 def conditions(source: Source) -> list[dict[str, Any]]:
-    """Returns the conditions that a checkout has, each with file and line."""
+    """Returns the conditions in a checkout, each with file and line."""
     found = []
     for kinds, opset, path, pattern, asked in CONDITIONS:
         text = source.text(path) if path in source.files else ""

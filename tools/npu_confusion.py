@@ -1,7 +1,7 @@
-"""Writes docs/reference/npu-confusion.md: where our rules and the NPU's compiler disagree.
+"""Writes docs/reference/npu-confusion.md: disagreements of our rules and the NPU's compiler.
 
-`python tools/npu_confusion.py FILE ...` reads what the surveys kept (tools/npu_program_survey.py,
-tools/npu_survey.py). The corrections are those of npu_rules/corrections.json.
+`python tools/npu_confusion.py FILE ...` reads the surveys' results (tools/npu_program_survey.py,
+tools/npu_survey.py). The corrections are in npu_rules/corrections.json.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CONDITIONS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page from the files of the surveys."""
+    """Writes the page from the surveys' files."""
     surveys = {Path(name).stem: read_rows(Path(name)) for name in arguments}
     content = json.loads(CORRECTIONS.read_text())
     compilers = "\n".join(
@@ -138,7 +138,7 @@ def _condition(row: dict[str, Any]) -> str:
 
 
 def _as_is(rows: Sequence[Row]) -> Iterator[tuple[str, Counter[tuple[bool, bool]]]]:
-    """Whether the rules refuse, and whether the compiler does, by target."""
+    """Returns whether the rules refuse, and whether the compiler does, by target."""
     for target in sorted({target for row in rows for target in row.verdicts.as_is}):
         judged = [row.verdicts for row in rows if target in row.verdicts.as_is]
         yield target, Counter((bool(one.broken), bool(one.as_is[target])) for one in judged)

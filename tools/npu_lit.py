@@ -1,8 +1,8 @@
-"""Configurations of operations, read out of the tests that the NPU's compiler has for its passes.
+"""Reads configurations of operations from the pass tests of the NPU's compiler.
 
-Such a test is a text of the compiler's own operations (`tests/lit`). Kept are the operations that
-the importer makes: element types, shapes, constants and attributes of each, no more. Left out is
-what only later passes make: layouts, quantized types, operations that were fused.
+Such a test is a text of the compiler's operations (`tests/lit`). Only operations of the importer
+are read, with element types, shapes, constants and attributes. Results of later passes are left
+out: layouts, quantized types, fused operations.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 __all__ = ["configurations"]
 
-# Attributes that no importer gives, since a later pass does.
+# Attributes that only later passes set.
 _LATER = frozenset({
     "clamp", "input_channels", "input_padding", "outStride", "output_channels",
     "output_shape_attr", "padSize", "post_op", "static_offsets", "static_scale",
 })  # fmt: skip
-# An attribute that the importer gives some layers, and a later pass others.
+# An attribute set by the importer for some layers, and by a later pass for others.
 _OUTPUT_PADDING = ("ConvolutionBackpropData", "GroupConvolutionBackpropData")
-# How MLIR writes down which of the optional operands are there.
+# MLIR's attribute for the optional operands that are present.
 _SEGMENTS = re.compile(r"operand_?segment_?sizes = array<i32: ([\d, ]*)>", re.IGNORECASE)
 _MOST_VALUES = 16
-# No configuration has a larger constant, so that its model is made in no time.
+# No configuration has a larger constant, so that its model is quick to build.
 _MOST_ELEMENTS = 1 << 22
 _OPERATION = re.compile(r"^\s*%[\w:, %#-]+?\s*=\s*IE\.(\w+)\s*\(", re.MULTILINE)
 _CONSTANT = re.compile(
@@ -34,7 +34,7 @@ _CONSTANT = re.compile(
 )
 _ORDER = re.compile(r"^\s*(#\w+) = affine_map<\([\w, ]*\) -> \(([d\d, ]*)\)>", re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-# What leaves the numbers of a constant as they are.
+# Operations that keep the numbers of a constant.
 _SAME = frozenset({"CastElemType", "ConvertElemType", "Reshape"})
 _TYPES = {
     "f16": "f16", "f32": "f32", "f64": "f64", "bf16": "bf16", "i1": "boolean", "i8": "boolean",
@@ -47,12 +47,12 @@ def configurations(texts: Iterable[str], layers: Mapping[str, str]) -> list[dict
     """Returns the configurations that differ in more than sizes and numbers, the smallest of each.
 
     Each is {"layer": name, "operands": [...], "attributes": {...}}. An operand is "f16[2, 3]", a
-    constant has its numbers behind that, as in "i64[2] = 0, 1", or "..." where these are many, and
-    an optional operand that is not there is "".
+    constant also has its numbers, as in "i64[2] = 0, 1", or "..." if there are many, and a missing
+    optional operand is "".
 
     Args:
-        texts: of tests.
-        layers: what the importer makes: the name in such texts -> the name of the layer.
+        texts: texts of tests.
+        layers: layers of the importer: name in the texts -> name of the layer.
     """
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -99,7 +99,7 @@ def _read(text: str, layers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _configuration(text: str, constants: dict[str, list[Any] | None]) -> dict[str, Any] | None:
-    """What stands behind an operation's name and parenthesis; None where it is of a later pass."""
+    """Returns a configuration from the text after an operation's name; None for later passes."""
     names, rest = _until(text, ")")
     rest = rest.lstrip()
     attributes: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def _configuration(text: str, constants: dict[str, list[Any] | None]) -> dict[st
 
 
 def _values(place: re.Match[str]) -> list[Any] | None:
-    """The numbers of a constant; None where they are many, or not written as such."""
+    """Returns the numbers of a constant; None if there are many, or another notation."""
     changes = set(re.findall(r"#const\.(\w+)", place[4] or ""))
     if place[3] is None or changes - _SAME:
         return None
@@ -171,7 +171,7 @@ def _attributes(text: str) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    """A number, a word, a list, or a table of these; None for what the importer does not make."""
+    """Parses a number, a word, a list, or a table of these; None for values of later passes."""
     text = re.sub(r"\s*:\s*[a-z]+\d+$", "", text)
     if re.fullmatch(_NUMBER, text):
         return _number(text)
@@ -205,7 +205,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _until(text: str, end: str) -> tuple[str, str]:
-    """Splits at the bracket that closes what is open."""
+    """Splits at the matching closing bracket."""
     start, depth = {")": "(", "}": "{"}[end], 1
     for position, letter in enumerate(text):
         depth += (letter == start) - (letter == end)
@@ -219,7 +219,7 @@ def _size(row: dict[str, Any]) -> int:
 
 
 def _kind(row: dict[str, Any]) -> str:
-    """What two configurations have alike that differ in sizes and numbers alone."""
+    """Returns the properties of a configuration other than sizes and numbers."""
     operands = [
         one and [one["type"], len(one["shape"]), "constant" in one, one.get("constant") is None]
         for one in row["operands"]

@@ -1,4 +1,4 @@
-"""Models of one operation each, made of what tools/npu_lit.py read out of the compiler's tests."""
+"""Models of single operations, built from the configurations of tools/npu_lit.py."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from npu_compiler.npu_rules.source_rules import SourceRules
 
 __all__ = ["NotImported", "model_of"]
 
-# Which operation of OpenVINO stands for a layer that several become.
+# OpenVINO's operation of a layer that several operations become.
 _OPERATIONS = {
     "ScatterElementsUpdate": ("ScatterElementsUpdate", "opset12"), "TopK": ("TopK", "opset3"),
     "LSTMCell": ("LSTMCell", "opset4"), "NonMaxSuppression": ("NonMaxSuppression", "opset9"),
 }  # fmt: skip
-# Attributes that OpenVINO calls otherwise; those that another word or input of it says, not at all.
+# OpenVINO's names of attributes; None for those expressed by another attribute or input.
 _NAMES = {
     "autoPad": "auto_pad", "axisInd": "axis", "axis_attr": "axis",
     "biliniar_interpolate_pad": "bilinear_interpolation_pad", "dstElemType": "destination_type",
@@ -36,7 +36,7 @@ _OF_LAYERS = {
     ("CTCGreedyDecoder", "mergeRepeated"): "ctc_merge_repeated", ("Pad", "mode"): "pad_mode",
     ("MaxPool", "exclude_pads"): None,
 }  # fmt: skip
-# A word that stands there where it is meant, and is missing where it is not.
+# A word whose presence means true.
 _FLAGS = {
     "MatMul": ("transpose_a", "transpose_b"), "CumSum": ("exclusive", "reverse"),
     "AvgPool": ("exclude-pad",), "Bucketize": ("with_right_bound",), "Inverse": ("adjoint",),
@@ -48,35 +48,35 @@ _FLAGS = {
                      "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), ("keep_dims",)),
 }  # fmt: skip
 _WORDS = {"NONE_OR_EXPLICIT": "none", "SORT_INDICES": "index", "SORT_VALUES": "value"}
-# Inputs of one number that OpenVINO wants without a dimension, by their place.
+# Scalar inputs of OpenVINO's operations, by position.
 _SCALARS = {
     "EmbeddingBagOffsetsSum": (3,), "EmbeddingSegmentsSum": (3, 4), "GatherTree": (3,),
     "Split": (1,), "TopK": (1,),
 }  # fmt: skip
-# Inputs that a layer has as an attribute of a name of its own.
+# Inputs that are attributes of a layer, with their names.
 _INSTEAD = {
     "pooled_spatial_shape": "pooled_spatial_shape", "alpha": "alphaValue", "lambda": "lambdaValue",
 }  # fmt: skip
 _LARGEST_HALF = 65504
-# Inputs whose numbers have the element type of the data.
+# Inputs with the element type of the data.
 _OF_DATA = frozenset({
     "pad_value", "beta", "alpha", "lambda", "gamma", "mean", "variance", "per_sample_weights",
 })  # fmt: skip
 
 
 class NotImported(ValueError):
-    """What the importer does not make of one operation."""
+    """An operation that the importer does not create."""
 
 
 def model_of(row: Mapping[str, Any], rules: SourceRules) -> ov.Model:
-    """Returns a model of the operation that the importer makes this layer of.
+    """Returns a model of the operation that the importer converts to this layer.
 
     Args:
         row: one of tools/npu_lit.py's configurations.
-        rules: by which the importer takes operations.
+        rules: rules of the importer.
 
     Raises:
-        NotImported: a later pass makes it, or OpenVINO has no such operation; says what it is.
+        NotImported: a later pass creates it, or OpenVINO has no such operation.
     """
     made = _Made(row, rules)
     try:
@@ -99,7 +99,7 @@ class _Made:
         self._taken = self._operation(rules)
 
     def node(self) -> Any:
-        """The operation, its inputs made on the way."""
+        """Creates the operation with its inputs."""
         other = _OTHERWISE.get(self._layer)
         inputs = other(self) if other else self._inputs()
         attributes = self._attributes()
@@ -119,7 +119,7 @@ class _Made:
         return self._given.get(name)
 
     def operand(self, position: int) -> ov.Node:
-        """The operand in a position, as an input or a constant."""
+        """Returns the operand at a position, as an input or a constant."""
         one = self._operands[position]
         if one is None:
             raise NotImported(f"operand {position} is missing")
@@ -133,17 +133,17 @@ class _Made:
         return constant(numbers, kind, shape)
 
     def kind(self, position: int = 0) -> str:
-        """The element type of an operand."""
+        """Returns the element type of an operand."""
         one = self._operands[position]
         return one[0] if one else "i64"
 
     def shape(self, position: int = 0) -> list[int]:
-        """The sizes of an operand."""
+        """Returns the sizes of an operand."""
         one = self._operands[position]
         return one[1] if one else []
 
     def count(self) -> int:
-        """How many operands are there."""
+        """Returns the number of operands."""
         return sum(one is not None for one in self._operands)
 
     def _operation(self, rules: SourceRules) -> Mapping[str, Any]:
@@ -184,7 +184,7 @@ class _Made:
         return None
 
     def _kind_of(self, numbers: Sequence[Any]) -> str:
-        """What an attribute's numbers are as an input: indices have one type among them."""
+        """Returns the element type of an attribute as an input: all indices have the same."""
         if any(isinstance(number, float) for number in numbers):
             return "f32"
         is_index = self.count() > 1 and self.kind(1) in ("i32", "i64")
@@ -204,7 +204,7 @@ class _Made:
 
 
 def constant(numbers: Sequence[Any], kind: str, shape: Sequence[int]) -> ov.Node:
-    """A constant of one number or of all; of ones where the numbers are not known."""
+    """Creates a constant of one number or of all; of ones if the numbers are unknown."""
     values = np.array(numbers or [1], np.float64)
     if kind == "f16":
         values = np.clip(values, -_LARGEST_HALF, _LARGEST_HALF)
@@ -215,7 +215,7 @@ def constant(numbers: Sequence[Any], kind: str, shape: Sequence[int]) -> ov.Node
 
 
 def _operand(text: str) -> tuple[str, list[int], list[Any] | None] | None:
-    """The element type, the sizes, and a constant's numbers."""
+    """Parses the element type, the sizes, and a constant's numbers."""
     found = re.fullmatch(r"(\w+)\[([\d, ]*)\](?: = (.*))?", text)
     if found is None:
         return None
@@ -264,7 +264,7 @@ def _random(made: _Made) -> list[ov.Node]:
 
 
 def _interpolated(made: _Made) -> list[ov.Node]:
-    """Sizes, scales and axes as inputs; those that a calculation does not read are ones."""
+    """Adds sizes, scales and axes as inputs; those that the mode does not read are ones."""
     axes = made.value("axes_attr")
     if made.count() > 2:
         return [made.operand(index) for index in range(made.count())]
@@ -297,7 +297,7 @@ def _one_hot(made: _Made) -> list[ov.Node]:
 
 
 def _sequence(made: _Made) -> list[ov.Node]:
-    """The lengths are an attribute of the layer, and stand before the weights in OpenVINO."""
+    """Adds the lengths: an attribute of the layer, an input before the weights in OpenVINO."""
     length = made.value("sequenceLength") or made.value("seq_length")
     states = 2 if made.count() == 6 else 1
     batch = made.shape(0)[0]
@@ -307,7 +307,7 @@ def _sequence(made: _Made) -> list[ov.Node]:
 
 
 def _sequence_words(made: _Made) -> dict[str, Any]:
-    """What the layer has no word for: the importer takes these activations alone."""
+    """Returns attributes that the layer lacks: the importer accepts only these activations."""
     activations = ["sigmoid", "tanh"] + ["tanh"] * (made.count() == 6)
     return {"hidden_size": made.shape(1)[-1], "activations": activations}
 

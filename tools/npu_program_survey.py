@@ -2,10 +2,10 @@
 
 `python tools/npu_program_survey.py steps FILE` builds each decoder of tools/decoder_table.py as the
 static pipeline does, one program for a token and one for a prompt. `ops FILE` lowers each call of
-torch's database of operators that npu_ops would hand to a program. FILE keeps what an entry gave,
-so that a later run goes on from there; delete an entry's line to run it again. Each program is
-compared with our rules and given to the NPU's compiler, as it is and with equal forms of what the
-rules refuse. Either half of the page stays as it is while the other is written.
+torch's database of operators that npu_ops would run as a program. FILE stores results, so that a
+later run continues there; delete an entry's line to repeat it. Each program is checked with our
+rules and with the NPU's compiler, unchanged and with equal forms of refused operations. Each run
+writes one half of the page and keeps the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from npu_verdicts import (
     verdict_of,
 )
 
-_REASONS = 6  # of a row, at most
+_REASONS = 6  # maximum per row
 PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
 _HEAD = """# Language models' programs on an NPU
@@ -76,7 +76,7 @@ _VERDICTS = ("whole", "rewritten", "refused", "accepted")
 
 
 def survey_decoder(name: str, targets: Sequence[str]) -> list[Row]:
-    """Returns the rows of one decoder's static programs."""
+    """Returns the rows of a decoder's static programs."""
     warnings.simplefilter("ignore")
     from npu_llm.models.load_options import LoadOptions
     from npu_llm.models.readiness import static_programs
@@ -93,9 +93,9 @@ def survey_decoder(name: str, targets: Sequence[str]) -> list[Row]:
 
 
 def survey_entry(name: str, targets: Sequence[str]) -> list[Row]:
-    """Returns one row for each signature that an entry of the database hands to a program.
+    """Returns one row per signature that a database entry runs as a program.
 
-    A process meets a signature once: npu_ops remembers that it has no program.
+    A process sees a signature once: npu_ops caches that it has no program.
     """
     warnings.simplefilter("ignore")
     os.environ["NPU_OPS_VARIANT"] = "program"
@@ -137,7 +137,7 @@ def _database() -> dict[str, Any]:
 
 @functools.cache
 def _lower_op() -> Any:
-    """npu_compiler's function, which the survey of an entry then replaces."""
+    """npu_compiler's function, replaced by the survey of an entry."""
     from npu_compiler import single_op
 
     return single_op.lower_op
@@ -151,7 +151,7 @@ def _samples(entry: Any, dtype: Any) -> Iterator[Any]:
 
 
 def _call(entry: Any, sample: Any) -> None:
-    """Calls an operator on npu, forward and backward; what it raises is torch's conformance's."""
+    """Calls an operator on npu, forward and backward; conformance tests handle its errors."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -171,7 +171,7 @@ def _call(entry: Any, sample: Any) -> None:
 
 
 def steps_page(steps: Sequence[Row], compiler: str) -> str:
-    """Returns the half of the page on decoders' programs, with the page's head."""
+    """Returns the half of the page about decoders' programs, with the page's head."""
     programs = [row for row in steps if row.verdicts]
     targets = targets_of(programs)
     text = _HEAD.format(compiler=compiler) + _STEPS_HEAD.format(
@@ -189,11 +189,11 @@ def steps_page(steps: Sequence[Row], compiler: str) -> str:
 
 
 def ops_page(entries: Iterable[Sequence[Row]], *, total: int) -> str:
-    """Returns the half of the page on single operators.
+    """Returns the half of the page about single operators.
 
     Args:
-        entries: the rows of each entry of the database that was called.
-        total: how many entries it has.
+        entries: rows of each called entry of the database.
+        total: number of entries in the database.
     """
     entries = list(entries)
     calls = list({(row.name, row.program): row for rows in entries for row in rows}.values())
@@ -239,7 +239,7 @@ def _reasons(rows: Sequence[Row]) -> str:
 
 
 def _counted(rows: Sequence[Row], target: str | None) -> str:
-    """How many programs have which verdict: the compiler's for a target, without one the rules'."""
+    """Returns the number of programs by verdict: a target compiler's, or the rules'."""
     found = [verdict_of(row.verdicts, target) for row in rows if row.verdicts]
     if len(rows) == 1:
         return "".join(found)
@@ -247,7 +247,7 @@ def _counted(rows: Sequence[Row], target: str | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Surveys decoders or operators and writes their half of the page; 1 where a process died."""
+    """Surveys decoders or operators and writes their half of the page; 1 if a process crashed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("half", choices=("steps", "ops"), help="of the page")
     parser.add_argument("kept", type=Path, metavar="FILE", help="lines of JSON; goes on from it")

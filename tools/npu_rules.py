@@ -1,9 +1,9 @@
-"""Reads the rules of the NPU's compiler out of a checkout of its source, and writes them as data.
+"""Extracts the rules of the NPU's compiler from a checkout of its source, as data.
 
 `python tools/npu_rules.py CHECKOUT [--output FILE] [--tests FILE]`, where CHECKOUT is a clone of
 github.com/openvinotoolkit/npu_compiler. Only facts are kept: names, element types, ranks, sizes,
-and the file and line that each was read from. The second file has the configurations that the
-compiler's own tests use, which npu_lit reads.
+with the file and line of each. The second file has the configurations in the compiler's tests, read
+by npu_lit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIT = "tests/lit/"
 _KERNELS = "sw_runtime_kernels/kernels/prebuild/act_shave_bin"
 _GENERATIONS = {"3720": ("3720xx", "37XX"), "4000": ("4000xx", "40XX")}
 
-# What the passes that run before the import take in; a pass counts where the importer registers it.
+# Operations consumed by passes before the import; a pass counts if the importer registers it.
 _TAKEN = {
     "SliceToStridedSlice": [("Slice", "opset8")],
     "ConvertNMS1ToNMS9": [("NonMaxSuppression", "opset1")],
@@ -58,8 +58,8 @@ _TAKEN = {
     "ConvertPad12ToPad1": [("Pad", "opset12")],
     "ConvertVariadicSplitToStridedSliceOp": [("VariadicSplit", "opset1")],
 }
-# Where the conditions of these passes were read that npu_compiler.npu_rules.before_import holds to:
-# a file of openvinotoolkit/openvino and a commit that has it; no commit for one of the compiler's.
+# Locations of the conditions of these passes, which npu_compiler.npu_rules.before_import checks: a
+# file of openvinotoolkit/openvino and a commit with it; no commit for a file of the compiler.
 _OF_OPENVINO = "src/common/transformations/src/transformations/op_conversions"
 _READ = {
     "SliceToStridedSlice": ("convert_slice_to_strided_slice.cpp", "094c82ee7357"),
@@ -89,7 +89,7 @@ _READ = {
         "",
     ),
 }  # fmt: skip
-# The version that an operation becomes whose operands stay, so that the rules for these hold.
+# New versions of operations with unchanged operands, so that the same rules apply.
 _BECOME = {
     "Gelu7Downgrade": "opset2",
     "ConvertGather1ToGather7": "opset8",
@@ -100,17 +100,17 @@ _BECOME = {
     "ConvertTopK11ToTopK3": "opset3",
     "ConvertPad12ToPad1": "opset1",
 }
-# Layers with a program inside, which a line of text is not all of.
+# Layers with a program inside, which a line of text does not show.
 _BODIES = ("If", "Loop", "TensorIterator")
-# What OpenVINO itself calls the version of a class that a namespace has under another.
+# OpenVINO's version of a class with another version in its namespace.
 _VERSIONS = {
     ("LogicalXor", "opset1"): "opset2",
     ("MVN", "opset4"): "opset2",
     ("NonMaxSuppressionIEInternal", "internal"): "ie_internal_opset",
     ("RMS", "internal"): "ie_internal_opset",
 }
-# What the compiler calls the element types that OpenVINO names otherwise; I8 has no sign there,
-# and is what the importer makes of booleans.
+# The compiler's names of OpenVINO's element types; I8 has no sign there, and is the importer's type
+# of booleans.
 _INTEGERS = ("i64", "i32", "i16", "i8", "i4", "u64", "u32", "u16", "u8", "u4", "boolean")
 _TYPES = {
     "AnyInteger": _INTEGERS,
@@ -123,7 +123,7 @@ _TYPES = {
     **{f"UI{width}": (f"u{width}",) for width in (4, 8, 16, 32, 64)},
 }
 
-# An operand is asked for its constant: with an error otherwise, or as if there were no other case.
+# Reads of an operand's constant: with an error otherwise, or without another case.
 _ASKED = re.compile(
     r"get(\w+)\(\)\s*\.getDefiningOp<Const::DeclareOp>\(\)"
     r"(?:\.getContent\(\)|;.{0,160}?Only constant)"
@@ -186,7 +186,7 @@ def read_rules(source: Checkout) -> dict[str, Any]:
         "conditions": [
             *conditions(source),
             {
-                # The pass hides what a mask of booleans lets through, and shows the rest.
+                # This pass removes elements where the mask is true, and keeps the others.
                 "operations": ["ScaledDotProductAttention"],
                 "opset": "",
                 "input": 3,
@@ -241,9 +241,9 @@ def _operations(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]:
-    """The layer that an operation becomes, and which operand of it each input is.
+    """Returns the layer that an operation becomes, and the operand of each input.
 
-    An operation is also found without its opset, since the importer names some by a later one.
+    An operation is also found without its opset, since the importer uses a later one for some.
     """
     heads = list(re.finditer(
         r"void NGraphImporter::parseNode\(mlir::OpBuilder& builder,\s*"
@@ -254,9 +254,9 @@ def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]
         calls = list(re.finditer(r"builder\.create<IE::(\w+?)(?:Op)?>\(", body))
         if not calls:
             continue
-        # Where there is one for static and one for varying sizes, the former has the plain name.
+        # If there are variants for static and dynamic sizes, the static one has the plain name.
         name = head[2] if head[2] in {call[1] for call in calls} else calls[0][1]
-        # Where there is one for each number of inputs, the longest names them all.
+        # If there are variants per number of inputs, the longest names them all.
         inputs = max((_inputs_of(body, call) for call in calls if call[1] == name), key=len)
         found[head[1].replace("v", "opset"), head[2]] = (name, inputs)
         found.setdefault(("", head[2]), (name, inputs))
@@ -264,7 +264,7 @@ def _imported_as(text: str) -> dict[tuple[str, str], tuple[str, dict[str, int]]]
 
 
 def _inputs_of(body: str, call: re.Match[str]) -> dict[str, int]:
-    """Which operand each input becomes, as it stands or by a name for what is there or not."""
+    """Returns the operand of each input, directly or by a variable for optional inputs."""
     inputs = {}
     for position, argument in enumerate(_arguments(body[call.end() :]), start=-1):
         index = re.search(r"(?:^|\? )inputs\[(\d+)\](?: : nullptr)?$", argument) or re.search(
@@ -276,7 +276,7 @@ def _inputs_of(body: str, call: re.Match[str]) -> dict[str, int]:
 
 
 def _arguments(text: str) -> list[str]:
-    """The arguments of a call whose parenthesis was just opened."""
+    """Returns the arguments of a call whose parenthesis was just opened."""
     text = re.sub(r"//[^\n]*", "", text)
     depth, start, found = 0, 0, []
     for position, letter in enumerate(text):
@@ -306,7 +306,7 @@ def _rewritten(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_at(name: str) -> str:
-    """Where the conditions of a pass were read; "" for one that always replaces."""
+    """Returns the location of a pass's conditions; "" for one without conditions."""
     path, commit = _READ.get(name, ("", ""))
     return f"openvino {_OF_OPENVINO}/{path} at {commit}" if commit else path
 
@@ -323,7 +323,7 @@ def _layers(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _constraint(text: str) -> dict[str, Any]:
-    """The element types and ranks of an operand; None where every one is taken."""
+    """Returns the element types and ranks of an operand; None if all are accepted."""
     if text.startswith("AnyTypeOf") or "AnyRankedTensor" in text or "AnyType" in text:
         return {"types": None, "ranks": None, "is_variadic": "Variadic" in text}
     lists = re.findall(r"\[([^\[\]]*)\]", text)
@@ -340,10 +340,10 @@ def _constraint(text: str) -> dict[str, Any]:
 def _constants(
     source: Checkout, layers: dict[str, Any]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The operands that must be constants, by layer.
+    """Returns the operands that must be constants, by layer.
 
-    Kept are those that end in an error or are followed without a question; in a rewrite that is
-    tried on what happens to be constant, nothing is asked for.
+    Only reads that raise an error or are unchecked count; optional rewrites of constants are no
+    requirement.
     """
     operands = {
         name: {operand["name"] for operand in layer["operands"]} for name, layer in layers.items()
@@ -381,9 +381,9 @@ def _generations(text: str) -> dict[str, dict[str, int]]:
 
 
 def _skipped(text: str, kinds: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Patterns by which single-layer tests are skipped, each with the line that it is on.
+    """Returns patterns that skip single-layer tests, each with its line.
 
-    A pattern that takes in all tests of an operation names it; others hold for some of its sizes.
+    A pattern for all tests of an operation names it; others apply to some of its sizes.
     """
     by_name = {kind.lower(): kind for kind in kinds}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -405,7 +405,7 @@ def _line(text: str, found: re.Match[str]) -> int:
 
 
 def main() -> None:
-    """Reads the checkout that the command line names, and writes the data."""
+    """Reads the given checkout, and writes the data."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path, help="a clone of openvinotoolkit/npu_compiler")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -1,9 +1,9 @@
 """Checks the programs of the model suite with our rules and the NPU's compiler; writes the page.
 
 `python tools/npu_survey.py FILE` compiles each small architecture as `nox -s models` does, compares
-every operation of every program with our rules, and gives the program to the NPU's compiler. Where
-either refuses one, it compiles again with `target="NPU"`. FILE keeps what an architecture gave, so
-that a later run goes on from there; delete an architecture's line to run it again.
+every operation of every program with our rules, and compiles the program with the NPU's compiler.
+If either refuses one, it compiles again with `target="NPU"`. FILE stores results, so that a later
+run continues there; delete an architecture's line to repeat it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ page; `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
 | Architecture | Family | Programs | Rules | `target="NPU"` | {targets} | What is in the way |
 |---|---|---|---|---|{rule}|---|
 """
-# What a row of an architecture's programs is called, before its number: as they are without a
-# target, and as they are with target="NPU".
+# Row names of an architecture's programs, before a number: without a target, and with target="NPU".
 AS_IS, GIVEN = "program", "program for an NPU"
 
 
@@ -80,7 +79,7 @@ def survey(name: str, targets: Sequence[str]) -> list[Row]:
     """Compiles one architecture and judges its programs.
 
     Returns:
-        One row with its verdicts in words and what ran on the host, then one for each program.
+        One row with its verdicts and host ops, then one for each program.
     """
     (architecture,) = select([name])
     try:
@@ -111,18 +110,18 @@ def _rows(name: str, kind: str, models: Sequence[ov.Model], targets: Sequence[st
 def _compiled(
     architecture: Architecture, *, target: str
 ) -> tuple[Sequence[GraphRecord], Sequence[ov.Model]]:
-    """What was compiled, and the programs."""
+    """Returns the compiled model and its programs."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with (
         tempfile.TemporaryDirectory(prefix="npu-survey-") as place,
-        # A program that an earlier run kept would not be written here.
+        # A program cached by an earlier run would not be written here.
         mock.patch.dict(os.environ, NPU_COMPILE_CACHE_DIR=place, NPU_COMPILE_DEBUG=place),
     ):
         with torch.no_grad(), warnings.catch_warnings(), collecting() as records:
             warnings.simplefilter("ignore")
             model, inputs = make(architecture, seed=0)
-            model(**inputs)  # what transformers does in a first call alone would cut the graph
+            model(**inputs)  # transformers' first-call code would break the graph
             options = {"verify": "off", "target": target}
             torch.compile(model, backend="npu", options=options)(**inputs)
         files = sorted(Path(place).glob("*/program-*.xml"))
@@ -131,7 +130,7 @@ def _compiled(
 
 
 def _graph_breaks() -> set[str]:
-    """What cut a model into several graphs, in torch's words."""
+    """Returns torch's reasons for graph breaks."""
     breaks = torch._dynamo.utils.counters["graph_break"]
     return {f"graph cut: {reason.splitlines()[0]}" for reason in breaks}
 
@@ -147,8 +146,8 @@ def page(found: Mapping[str, Sequence[Row]], compiler: str) -> str:
     """Returns the page as Markdown.
 
     Args:
-        found: the rows of each architecture.
-        compiler: its name and version.
+        found: rows of each architecture.
+        compiler: name and version of the compiler.
     """
     targets = targets_of(row for rows in found.values() for row in rows)
     text, words, counts = "", [], {target: Counter[str]() for target in targets}
@@ -191,7 +190,7 @@ def page(found: Mapping[str, Sequence[Row]], compiler: str) -> str:
 
 
 def main() -> None:
-    """Surveys the architectures that are not kept and writes the page."""
+    """Surveys the missing architectures and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kept", type=Path, metavar="FILE", help="lines of JSON; goes on from it")
     parser.add_argument("--targets", nargs="*", default=TARGETS, help="of the compiler")

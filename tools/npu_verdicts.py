@@ -1,4 +1,4 @@
-"""Verdicts of our rules and of the NPU's compiler on one program, and what surveys keep of them."""
+"""Verdicts of our rules and of the NPU's compiler on a program, and the surveys' files."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Verdicts:
     """Verdicts on one program.
 
     Attributes:
-        broken: rules that the program breaks as it is.
-        left: rules that it breaks after equal forms were put in place.
-        is_rewritten: whether any were put in place.
-        as_is: the compiler's reason by target, "" if it accepts the program as it is.
-        given: the same of the program that an NPU is given.
+        broken: rules that the unchanged program violates.
+        left: rules that it violates after rewriting to equal forms.
+        is_rewritten: whether anything was rewritten.
+        as_is: the compiler's reason by target, "" if it accepts the unchanged program.
+        given: the same for the program that an NPU would run.
     """
 
     broken: tuple[str, ...]
@@ -57,13 +57,13 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one program.
+    """The result of one program.
 
     Attributes:
-        name: of the model or the operator.
+        name: name of the model or the operator.
         program: "decode" or "prefill" of a model, the call of an operator; "" for a model without.
         verdicts: None for a model without programs.
-        reason: why it has none.
+        reason: why there are no programs.
     """
 
     name: str
@@ -73,11 +73,11 @@ class Row:
 
 
 def judge(model: Any, targets: Iterable[str]) -> Verdicts:
-    """Judges a program as it is and with equal forms in place; changes it.
+    """Judges a program unchanged and with equal forms; changes it.
 
     Args:
-        model: a program of static shapes.
-        targets: of the compiler; none leaves the compiler out.
+        model: a program with static shapes.
+        targets: targets of the compiler; empty skips it.
     """
     from npu_compiler.npu_rules.rewriting import rewrite_for_npu
     from npu_compiler.npu_rules.source_rules import GENERATIONS
@@ -102,12 +102,12 @@ def compiler_name() -> str:
 
 
 def targets_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Returns the targets for which a compiler was asked about any of these, sorted."""
+    """Returns the targets with verdicts, sorted."""
     return tuple(sorted({target for row in rows if row.verdicts for target in row.verdicts.given}))
 
 
 def verdict_of(verdicts: Verdicts, target: str | None) -> str:
-    """Returns the compiler's verdict for a target in a word; without one, that of the rules."""
+    """Returns the compiler's verdict for a target in a word; without one, the rules'."""
     if target is None:
         return verdicts.rules
     reason = verdicts.given.get(target)
@@ -133,9 +133,9 @@ def survey_into(
     """Surveys the entries that a file lacks, and adds them to it.
 
     Args:
-        kept: has a line of JSON for each entry.
-        entries: their names.
-        work: yields each name with its rows, or None if its process died, and its seconds.
+        kept: file with a line of JSON for each entry.
+        entries: names of the entries.
+        work: yields each name with its rows, or None if its process crashed, and its seconds.
 
     Returns:
         The rows of each entry in the file, by its name.
@@ -152,7 +152,7 @@ def survey_into(
 
 
 def read_rows(kept: Path) -> dict[str, list[Row]]:
-    """Returns what earlier runs kept: the rows of each entry, by its name."""
+    """Returns the results of earlier runs: the rows of each entry, by name."""
     lines = kept.read_text().splitlines()
     return {
         (entry := json.loads(line))["entry"]: [_row(row) for row in entry["rows"]] for line in lines
@@ -168,7 +168,7 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 
 def refusals(model: Any) -> tuple[str, ...]:
-    """Returns the rules that a program breaks as it is, each with the operation."""
+    """Returns the rules that the unchanged program violates, each with the operation."""
     from npu_compiler.npu_rules.operations import check_operations, check_whole_program
     from npu_compiler.npu_rules.source_rules import GENERATIONS
 
@@ -179,13 +179,13 @@ def refusals(model: Any) -> tuple[str, ...]:
 
 
 def short(reason: str) -> str:
-    """Returns a reason that fits a cell of a table."""
+    """Returns a reason shortened for a table cell."""
     return textwrap.shorten(reason.replace("\0", " "), 200, placeholder=" …")
 
 
 @functools.cache
 def _compiler() -> Any:
-    """One for each process, which outlives the programs that end the compiler's own."""
+    """One per process; a compiler crash does not end it."""
     from npu_compiler.target_compiler import target_compiler
     from npu_compiler.target_compiler.vcl_process import Limits
 

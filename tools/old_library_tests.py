@@ -3,8 +3,8 @@
     python tools/old_library_tests.py CHECKOUT --examples
 
 CHECKOUT is a folder with that library's `test/python` and `examples`. They run unchanged but for
-the names of models on the hub, which become folders made here. Each file of tests is a process of
-its own; a test that fails or is left out must stand in EXCLUDED with its reason.
+the names of models on the hub, which become local folders. Each test file runs in a separate
+process; tests that fail or are left out must be in EXCLUDED with a reason.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = [
     "with_local_models",
 ]
 
-# What is left out or fails, by file and name of the test, and why.
+# Tests that are left out or fail, by file and name, and the reasons.
 EXCLUDED = {
     "test_bindings.py::*": "ctypes bindings",
     "test_module.py::test_resnet": "downloads a model by torch.hub",
     "test_device.py::test_device": "torch.device('npu') is the CPU there, and the device here",
 }
 _LEFT_OUT = ("test_bindings.py",)  # cannot be imported
-# Of long lists of parameters a sample; of short ones the first.
+# A sample of long lists of parameters; the first of short ones.
 _SAMPLE = """
 
 def pytest_collection_modifyitems(items):
     items[:] = items[::{every}]
 """
-# What a user types, for the examples that ask; the last ends a chat.
+# Input for interactive examples; the last line ends a chat.
 _TYPED = "Name three rivers.\nexit\n"
 _EXAMPLES = {
     "compile_model.py": None,
@@ -65,13 +65,13 @@ _EXAMPLES = {
 
 @dataclass
 class Outcome:
-    """What came of a file.
+    """The result of a file.
 
     Attributes:
-        name: the file's.
-        counts: of "passed", "skipped", "excluded", "failed".
+        name: name of the file.
+        counts: number of "passed", "skipped", "excluded" and "failed".
         reasons: why tests were excluded.
-        failures: the tests that failed for no known reason, with the error's first line.
+        failures: unexpectedly failing tests, with the error's first line.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def local_models(folder: Path) -> dict[str, Path]:
-    """Writes stand-ins for models of the hub into a folder; returns them by the names there."""
+    """Writes stand-ins for models of the hub into a folder; returns them by hub name."""
     import torch
     import transformers
 
@@ -117,7 +117,7 @@ def local_models(folder: Path) -> dict[str, Path]:
 
 
 def with_local_models(source: Path, target: Path, models: dict[str, Path]) -> None:
-    """Copies a program, with folders in place of names on the hub."""
+    """Copies a program, with folders in place of hub names."""
     text = source.read_text()
     for name, folder in models.items():
         text = text.replace(name, str(folder))
@@ -125,7 +125,7 @@ def with_local_models(source: Path, target: Path, models: dict[str, Path]) -> No
 
 
 def run_file(file: Path, *, select: str | None = None, timeout_s: float = 3600) -> Outcome:
-    """Runs one file of tests in a process of its own."""
+    """Runs one test file in a separate process."""
     outcome = Outcome(file.name)
     if file.name in _LEFT_OUT:
         outcome.reasons.add(EXCLUDED[f"{file.name}::*"])
@@ -178,7 +178,7 @@ def run_example(file: Path, timeout_s: float = 900) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as a table in Markdown."""
+    """Returns the results as a Markdown table."""
     rows = ["| File | Passed | Skipped | Left out or failed | Why |", "|---|---|---|---|---|"]
     for outcome in outcomes:
         counts = outcome.counts
@@ -193,7 +193,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
-    """Runs what the command line names; returns 1 if a test failed for no known reason."""
+    """Runs the given files; returns 1 if a test failed unexpectedly."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""Whether the packages may be released, and the tags of a release; `nox -s release` calls it.
+"""Release checks and tags; called by `nox -s release`.
 
-Run alone it takes seconds and builds nothing: `python tools/release.py`. It changes nothing unless
-given --tag, and then only where nothing stands in the way.
+`python tools/release.py` alone takes seconds and does not build. It changes nothing without --tag,
+and with --tag only if there are no problems.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from declared import ROOT, Package, floor, read_packages
 
 __all__ = ["IndexUnreachable", "find_problems", "tags_to_make", "versions_on_index"]
 
-# Domains that nobody can own (RFC 2606 and RFC 6761): an address there stands for one to come.
+# Reserved domains (RFC 2606 and RFC 6761), which are placeholders.
 _RESERVED = ("example", "invalid", "localhost", "test", "example.com", "example.net", "example.org")
-# What ends up in a distribution; tests and benchmarks may change without a release.
+# Contents of a distribution; tests and benchmarks may change without a release.
 _SHIPPED = ("src", "csrc", "include", "cmake", "CMakeLists.txt", "pyproject.toml")
-# A project that every index has: where pip finds no versions of it, it finds no index.
+# A project on every index: if pip finds no versions of it, there is no index.
 _ALWAYS_THERE = "pip"
 
 Asked = Callable[[str], Collection[str]]
 
 
 class IndexUnreachable(RuntimeError):
-    """pip could not ask the index, so that a name without versions may still be taken."""
+    """pip could not reach the index, so that a name without versions may still be taken."""
 
 
 def find_problems(
     packages: dict[str, Package], tags: Collection[str], versions: Asked
 ) -> dict[str, list[str]]:
-    """What stands in the way of a release, by package.
+    """Returns obstacles to a release, by package.
 
     Args:
-        packages: what `declared.read_packages` returned.
+        packages: result of `declared.read_packages`.
         tags: all tags of the repository.
-        versions: what tells the versions that the index has of a distribution, such as
+        versions: function that returns the versions of a distribution on the index, such as
             `versions_on_index`.
     """
     return {
@@ -60,18 +60,18 @@ def find_problems(
 
 
 def tags_to_make(packages: dict[str, Package], tags: Collection[str]) -> list[str]:
-    """The tags of the packages whose version was not released yet."""
+    """Returns the tags of packages with an unreleased version."""
     return [package.tag for package in packages.values() if package.tag not in tags]
 
 
 def versions_on_index(name: str) -> list[str]:
-    """The versions of a distribution that pip finds on its index; none where the name is free.
+    """Returns the versions of a distribution that pip finds on its index; empty for a free name.
 
-    pip shows the versions that have a file for this platform, so a stranger's project with files
-    for another platform alone looks free.
+    pip lists only versions with a file for this platform, so another project with files only for
+    other platforms looks free.
 
     Raises:
-        IndexUnreachable: pip finds no index.
+        IndexUnreachable: pip does not reach an index.
     """
     found = _ask_pip(name)
     if not found and not _ask_pip(_ALWAYS_THERE):
@@ -150,7 +150,7 @@ def _name_problems(package: Package, tags: Collection[str], there: Collection[st
 
 
 def _released(name: str, tags: Collection[str]) -> set[Version]:
-    """The versions that the tags say were released."""
+    """Returns the released versions according to the tags."""
     start = f"{name}-v"
     return {Version(tag.removeprefix(start)) for tag in tags if tag.startswith(start)}
 

@@ -1,7 +1,7 @@
-"""Runs some decoders with each release of transformers that changes a class of caches.
+"""Runs some decoders with each release of transformers that changes a cache class.
 
-`nox -s decoders -- --releases`. A release is installed beside the environment's own, into a folder
-that comes first on the path, with what it asks for; torch stays that of the environment.
+`nox -s decoders -- --releases`. A release and its requirements are installed into a folder that
+comes first on the path; torch remains that of the environment.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from pathlib import Path
 
 __all__ = ["NAMES", "RELEASES", "Release", "cache_classes", "changes", "page"]
 
-# The last patch of each minor release from the oldest that npu-llm takes.
+# The last patch of each minor release since the oldest that npu-llm supports.
 RELEASES = (
     "4.57.6", "5.0.0", "5.1.0", "5.2.0", "5.3.0", "5.4.0", "5.5.4", "5.6.2", "5.7.0", "5.8.1",
     "5.9.0", "5.10.4", "5.11.0", "5.12.1", "5.13.1", "5.14.1", "5.15.1", "5.16.1", "5.17.0",
     "5.18.0", "5.19.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0", "5.24.0",
 )  # fmt: skip
-# A cache of each kind: keys and values, a window of them, latent ones, states, and mixtures.
+# A cache of each kind: keys and values, sliding windows, latent caches, states, and mixtures.
 NAMES = ("llama", "gemma3_text", "deepseek_v3", "mamba", "lfm2", "falcon_h1")
 _FILE = "transformers/cache_utils.py"
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of transformers that was run.
+    """A tested release of transformers.
 
     Attributes:
-        version: which.
-        changed: the classes of caches that are new, gone or other than in the release before.
-        verdicts: by decoder, as npu_llm's survey of decoders has them.
+        version: the release.
+        changed: cache classes that are new, removed or changed since the previous release.
+        verdicts: verdict by decoder, as in tools/decoder_survey.py.
     """
 
     version: str
@@ -62,7 +62,7 @@ def cache_classes(source: str) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns which classes are new, gone or of other code."""
+    """Returns new, removed and changed classes."""
     return tuple(sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n)))
 
 
@@ -92,7 +92,7 @@ def page(releases: Sequence[Release]) -> str:
 
 
 def survey(releases: Sequence[str], work: Path) -> Iterator[Release]:
-    """Yields what came of each release that changes a class of caches, and of the first."""
+    """Yields the result of the first release, and of each that changes a cache class."""
     before: dict[str, str] | None = None
     for version in releases:
         after = cache_classes(_source(version, work / "wheels"))
@@ -119,7 +119,7 @@ def _source(version: str, folder: Path) -> str:
 
 
 def _verdicts(version: str, work: Path) -> dict[str, str]:
-    """Runs the decoders that a release has, in a process that finds the release first."""
+    """Runs a release's decoders, in a process that imports this release."""
     target = work / version
     if not target.exists():
         _pip("install", "--target", str(target), f"transformers=={version}")
@@ -136,7 +136,7 @@ def _verdicts(version: str, work: Path) -> dict[str, str]:
 
 
 def _here(version: str) -> dict[str, str]:
-    """Runs the decoders with the release that this process finds."""
+    """Runs the decoders with the release imported by this process."""
     import transformers
 
     from decoder_survey import make

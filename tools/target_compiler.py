@@ -1,8 +1,8 @@
-"""Makes Intel's NPU compiler ready for the tests that compile with it.
+"""Prepares Intel's NPU compiler for the tests that use it.
 
-`python tools/target_compiler.py REASON [--install]`. With --install it fetches what is missing:
-Wine by apt-get, as root, and the compiler by pip. If the tests cannot run here, it writes why to
-the file REASON. Anything else that goes wrong ends it with a failure.
+`python tools/target_compiler.py REASON [--install]`. With --install it installs missing parts: Wine
+by apt-get, as root, and the compiler by pip. If the tests cannot run here, it writes the reason to
+the file REASON. Other problems are failures.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ADVICE = (
 
 
 class LeftOut(Exception):
-    """The tests cannot run on this machine; no fault of what they test."""
+    """The tests cannot run on this machine, which is not a failure."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Makes the compiler ready; returns the exit code."""
+    """Prepares the compiler; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("reason", type=Path, help="file that says why the tests are left out")
     parser.add_argument("--install", action="store_true", help="fetch what is missing")
@@ -66,7 +66,7 @@ def _need_wine(*, may_install: bool) -> None:
 
 
 def _install_wine() -> None:
-    """Installs the one package that the compiler needs; those that it recommends are not needed."""
+    """Installs the package that the compiler needs, without recommended ones."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (("update",), ("install", "--yes", "--no-install-recommends", "wine64")):
         done = subprocess.run(

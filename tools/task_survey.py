@@ -1,9 +1,9 @@
 """Runs every model of the table of tasks and compares it with transformers'; `nox -s tasks`.
 
 Each is made small, with seeded random weights, saved as safetensors and loaded by the class for its
-task as a user does, in float32. A model is *equal* when its results for calls of other sizes than
-it was traced with are those of transformers within 1e-4 of the largest; one that writes, when its
-greedy tokens are the same.
+task as a user does, in float32. A model is *equal* if its results, for other sizes than the traced
+ones, agree with transformers within 1e-4 of the largest; a generating model, if its greedy tokens
+are the same.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SITE = re.compile(r"/\S*/site-packages/")  # where packages are, here
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one family in one task.
+    """The result of a family in a task.
 
     Attributes:
         task: the name of our class without NPUModelFor.
         family: transformers' model_type.
         verdict: "equal", "refused", "differs" or "crash".
-        detail: the code and the reason of a refusal; what differs; the exception.
+        detail: code and reason of a refusal, the difference, or the exception.
         time_s: seconds for loading and running.
     """
 
@@ -66,7 +66,7 @@ def make(task: str, family: str) -> Any:
     model = _auto(task).from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            # So that results differ by more than what two orders of summation do.
+            # Makes results differ by more than rounding.
             if task in WRITING:
                 parameter.mul_(4 if parameter.dim() > 1 else 1)
             else:
@@ -75,7 +75,7 @@ def make(task: str, family: str) -> Any:
 
 
 def run(key: tuple[str, str]) -> Finding:
-    """Compares a task's model with transformers'; raises nothing."""
+    """Compares a task's model with transformers'; does not raise."""
     warnings.simplefilter("ignore")
     task, family = key
     started = time.perf_counter()
@@ -89,7 +89,7 @@ def run(key: tuple[str, str]) -> Finding:
 
         with tempfile.TemporaryDirectory() as folder:
             make(task, family).save_pretrained(folder)
-            # Read again: positions that are computed are not what they were multiplied to.
+            # Loaded again: computed positions have not been scaled.
             reference = _auto(task).from_pretrained(folder).eval()
             started = time.perf_counter()
             kind = getattr(npu_llm, f"NPUModelFor{task}")
@@ -133,7 +133,7 @@ def _compare_results(reference: Any, model: Any) -> str | None:
 
 
 def _calls(reference: Any) -> Iterator[dict[str, Any]]:
-    """Yields inputs of other sizes than those that a model is traced with."""
+    """Yields inputs of other sizes than the traced ones."""
     import torch
 
     from npu_llm.tasks.building import make_example
@@ -164,7 +164,7 @@ def _calls(reference: Any) -> Iterator[dict[str, Any]]:
 def _other_size(size: int, batch: int, change: int, dim: int) -> int:
     if dim == 0:
         return batch
-    # The sides of images stay multiples of what convolutions divide them by.
+    # The sides of images remain multiples of the convolutions' divisors.
     return size + change * (64 if size >= 200 and size % 32 == 0 else size // 3)
 
 
@@ -229,7 +229,7 @@ def page(findings: Sequence[Finding]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the tasks or families that are named, or all; returns 1 if one differs or crashes."""
+    """Runs the named tasks or families, or all; returns 1 if one differs or crashes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "names", nargs="*", help="tasks such as CTC, or transformers' model types; all by default"

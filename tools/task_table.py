@@ -1,6 +1,6 @@
-"""The models of tasks that the survey runs: a small configuration of each family.
+"""Table of task models for the survey: a small configuration of each family.
 
-Weights are random: they are drawn by npu-llm's survey, tools/task_survey.py.
+tools/task_survey.py draws random weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TEXT: dict[str, Any] = {
     **_SIZES, "vocab_size": 99, "max_position_embeddings": 64, "pad_token_id": 0,
     "bos_token_id": 2, "eos_token_id": 3,
 }  # fmt: skip
-# Positions are counted from the padding token on.
+# Positions start at the padding token.
 _PADDED: dict[str, Any] = {**_TEXT, "pad_token_id": 1}
 _IMAGE: dict[str, Any] = {**_SIZES, "image_size": 32, "patch_size": 8}
 _STAGES: dict[str, Any] = {"hidden_sizes": [8, 12, 16, 20], "depths": [1, 1, 1, 1]}
@@ -170,8 +170,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
                         "num_detection_tokens": 7}),
 }  # fmt: skip
 
-# The part of our class's name behind NPUModelFor -> the families that are run. Encoders of text
-# share their body among tasks: all of them make features, some do the rest.
+# The part of our class's name after NPUModelFor -> families to run. Text encoders share their body
+# among tasks: all of them compute features, some the rest.
 TASKS: dict[str, tuple[str, ...]] = {
     "FeatureExtraction": (
         "albert", "bert", "big_bird", "camembert", "data2vec-text", "deberta", "deberta-v2",
@@ -206,5 +206,5 @@ TASKS: dict[str, tuple[str, ...]] = {
     "SpeechSeq2Seq": ("moonshine", "whisper"),
 }  # fmt: skip
 
-# Tasks whose models write: their tokens are compared.
+# Tasks with generating models: their tokens are compared.
 WRITING = ("Seq2SeqLM", "SpeechSeq2Seq")

@@ -1,9 +1,9 @@
-"""Runs a command in a terminal and draws what the screen showed, at its own pace, as an SVG.
+"""Runs a command in a terminal and draws its screens as an animated SVG.
 
     python tools/terminal_recording.py -o docs/assets/first-answer.svg -- npu-llm generate "..."
 
-The picture plays once and stops at the last screen; who asks the system for less motion sees that
-screen alone. It needs pyte, a terminal emulator (`pip install pyte`).
+The picture plays once and stops at the last screen; with reduced motion, it shows only that screen.
+It needs pyte, a terminal emulator (`pip install pyte`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FRAME_S, _LONGEST_WAIT_S = 0.08, 1.2
 
 @dataclass(frozen=True)
 class Frame:
-    """The screen from a moment on.
+    """The screen from a time on.
 
     Attributes:
-        at: seconds from the start.
-        lines: text of each row, without what follows the last character.
+        at: seconds since the start.
+        lines: text of each row, without trailing spaces.
     """
 
     at: float
@@ -43,7 +43,7 @@ class Frame:
 
 
 def record(command: Sequence[str], *, columns: int, rows: int) -> list[Frame]:
-    """Runs a command in a terminal of a size; returns what its screen showed."""
+    """Runs a command in a terminal of a size; returns its screens."""
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
     child, terminal = pty.fork()
@@ -111,7 +111,7 @@ text {{
 
 
 def _row(frames: Sequence[Frame], row: int) -> Iterator[str]:
-    """One text for each thing that a row showed, and when."""
+    """Returns a text element for each content of a row, with its times."""
     states = [(one.at, one.lines[row] if row < len(one.lines) else "") for one in frames]
     changes = [states[0]]
     for state in states:
@@ -129,7 +129,7 @@ def _row(frames: Sequence[Frame], row: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Records the command of the process's arguments; returns the exit code."""
+    """Records the given command; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", metavar="FILE.svg", type=Path, required=True)
     parser.add_argument("--columns", metavar="N", type=int, default=84)

@@ -16,10 +16,10 @@ def write_tiny(
 
     Args:
         path: the file.
-        described: "architecture"; "metadata" by key: names of gguf's types, outermost first, and a
+        described: "architecture"; "metadata" by key: gguf's type names, outermost first, and a
             value; "tensors" by name: a shape, outermost first, and all values, or a mean and a
             deviation. See witness.json.
-        kind: the type of matrices whose rows are whole blocks.
+        kind: type of matrices with rows of whole blocks.
 
     Returns:
         The file.

@@ -3,9 +3,9 @@
     python tools/token_path.py chat --greedy --max-new-tokens 4 < questions.txt
     python tools/token_path.py generate --greedy --max-new-tokens 4 Hello
 
-Run it twice: the first start also builds the model. The frames are those above the second call of
-Execution.step, which decodes a token. Modules and functions are those of our packages that run
-after the imports. Also printed is whether transformers or torch's compiler was imported.
+Run it twice: the first start also builds the model. The frames are the callers of the second
+Execution.step, which decodes a token. Modules and functions are ours, called after the imports. It
+also prints whether transformers or torch's compiler was imported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CallPath:
 
 
 def _place(code: CodeType) -> str:
-    """Returns the file of a function of ours, from its package on; "" for one of others."""
+    """Returns the file of one of our functions, relative to its package; "" for others."""
     parts = Path(code.co_filename).parts
     found = [name for name in PACKAGES if name in parts]
     return "/".join(parts[parts.index(found[0]) :]) if found else ""

@@ -1,1 +1,1 @@
-"""Mutation testing: draws small faults in the sources and counts those that the gate notices."""
+"""Mutation testing: draws small faults in the sources and counts those that the tests detect."""

@@ -1,7 +1,7 @@
 """Draws mutations of the five packages with a seed: Python by cosmic-ray's operators, C++ by ours.
 
-A mutation is one changed line. Its text before and after is kept, so that a drawn table still
-applies where other lines of the file have moved.
+A mutation is one changed line. Its text before and after is stored, so that a table still applies
+if other lines of the file have moved.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _chosen(
 
 
 def _python_changes(text: str, line: int) -> list[Change]:
-    """Returns what cosmic-ray's operators make of one line, annotations and imports left out."""
+    """Returns the changes of a line by cosmic-ray's operators, without annotations and imports."""
     from cosmic_ray.ast import get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
@@ -115,14 +115,14 @@ def _is_valid(lines: list[str]) -> bool:
 
 
 def _walk(node: Any) -> Iterator[Any]:
-    """Yields the nodes of a parso tree in the order in which cosmic-ray visits them."""
+    """Yields the nodes of a parso tree in cosmic-ray's order."""
     yield node
     for child in getattr(node, "children", ()):
         yield from _walk(child)
 
 
 def _declaring_lines(text: str) -> set[int]:
-    """Returns the lines of annotations, imports and `if TYPE_CHECKING`, where nothing runs."""
+    """Returns the lines of annotations, imports and `if TYPE_CHECKING`, which do not run."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
@@ -145,7 +145,7 @@ _STATEMENT = re.compile(r"^(\s+)((?:[a-z_][\w.\->]*(?:\[[^\]]*\])?(?: [-+*|]?= .
 
 
 def _native_changes(text: str, line: int) -> list[Change]:
-    """Returns the changes of a C++ line that one conditional expression can switch on and off."""
+    """Returns the changes of a C++ line that one conditional expression can switch."""
     before = text.splitlines()[line - 1]
     code = before.split("//")[0].rstrip()
     if not code.startswith(" ") or re.search(

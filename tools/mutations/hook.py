@@ -1,7 +1,7 @@
-"""An import hook: reports which tests reach drawn lines, or changes one of them for a process.
+"""Import hook: reports which tests reach drawn lines, or changes one of them for a process.
 
-Copied into an environment's site-packages, where a .pth file imports it at each start. It does
-nothing unless NPU_MUTATIONS names a table. With NPU_MUTATION_HITS, a folder, each process appends
+Copied into an environment's site-packages, where a .pth file imports it at each start. It is
+inactive unless NPU_MUTATIONS names a table. With NPU_MUTATION_HITS, a folder, each process appends
 the number of a reached mutation and the running test; with NPU_MUTANT, a number, that line of
 Python is replaced before its module is compiled. C++ reads the same variables (switch.h).
 """
@@ -30,7 +30,7 @@ def hit(number):
 
 
 def place_of(row, lines):
-    """Returns the index of the line that a mutation changes, also where other lines have moved."""
+    """Returns the index of a mutation's line, even if other lines have moved."""
     places = [at for at, line in enumerate(lines) if line == row["before"]]
     if not places:
         raise SystemExit(f"mutation {row['number']} does not apply to {row['file']}")
@@ -64,7 +64,7 @@ def _insert_hit(tree, row):
                 inside = first <= line <= node.end_lineno
                 if inside and (best is None or first >= best[2]):
                     best = body, index, first
-        for handler in getattr(parent, "handlers", ()):  # the handler's type is read on an error
+        for handler in getattr(parent, "handlers", ()):  # an except clause reads the handler's type
             if handler.lineno == line:
                 best = handler.body, 0, line
     body, index, _ = best

@@ -1,8 +1,8 @@
-"""Runs each mutation against the tests that reach its line, and keeps which test notices it.
+"""Runs each mutation against the tests that reach its line, and records the first that detects it.
 
-The tests that reach a line are known from a run of the gate with hits recorded; those beside the
-changed module run first, then the quick ones. A mutation is noticed if a test fails that passes
-without it, or if the tests do not end within several times their usual duration.
+A run of all tests with recorded hits gives the tests that reach a line; tests of the changed module
+run first, then quick ones. A mutation is detected if a test fails that passes without it, or if the
+tests exceed several times their usual duration.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Outcome:
     """One mutation's result.
 
     Attributes:
-        number: of the mutation in its table.
-        noticed_by: the failing test, or how the tests ended; empty if nothing noticed it.
+        number: number of the mutation in its table.
+        noticed_by: the failing test, or how the tests ended; empty if undetected.
         reached_by: tests that reach the line.
-        is_complete: whether all of them ran, or the budget ended before.
+        is_complete: whether all of them ran within the budget.
         duration_s: seconds of all runs.
     """
 
@@ -59,12 +59,12 @@ class Gate:
     def judge_all(
         self, mutations: Sequence[Mutation], known: Mapping[int, str], out: Path
     ) -> list[Outcome]:
-        """Judges mutations, as many at once as there are processors; writes each outcome.
+        """Judges mutations in parallel on all processors; writes each outcome.
 
         Args:
-            mutations: those of the table.
-            known: tests that noticed them in an earlier run, tried first where still reached.
-            out: a JSON file.
+            mutations: mutations of the table.
+            known: tests that detected them in an earlier run, tried first if still reached.
+            out: path of a JSON file.
         """
         reached = read_hits(self.hits)
         durations_s = read_durations(self.tree)
@@ -131,7 +131,7 @@ class Gate:
                 noticed = f"pytest ended with {ended}"
             elif self._run([failed], None, 300)[1] == "passed":
                 noticed = failed
-            else:  # it fails without the mutation too, run by itself
+            else:  # it also fails without the mutation, run alone
                 excluded.add(failed)
                 left = [test for test in left if test not in excluded]
         duration_s = round(time.monotonic() - start_s, 1)
@@ -170,7 +170,7 @@ class Gate:
 
 
 def read_hits(folder: Path) -> dict[int, set[str]]:
-    """Returns, for each mutation's number, the tests that reached its line."""
+    """Returns the tests that reached the line of each mutation's number."""
     found: dict[int, set[str]] = defaultdict(set)
     for file in folder.iterdir():
         for line in file.read_text(errors="replace").splitlines():

@@ -16,7 +16,7 @@ def build_stub(folder: Path) -> Path:
     """Compiles the stub; returns the library for NPU_OPENVINO_LIBRARY.
 
     Args:
-        folder: that the library is written to.
+        folder: output folder of the library.
     """
     package = Path(openvino.__file__).parent
     (real,) = (package / "libs").glob("libopenvino_c.so.*")

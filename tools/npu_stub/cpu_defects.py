@@ -1,7 +1,7 @@
-"""A plugin of pytest: the stub computes by the CPU plugin, whose known defects are no NPU's.
+"""Pytest plugin: works around defects of the CPU plugin, by which the stub computes.
 
-Models are rewritten around them as for a CPU. Options that avoid others are none of the NPU's, and
-are left out.
+Models are rewritten as for a CPU. Options that avoid further defects are left out, because the NPU
+does not have them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _needed_options = load.needed_options
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Changes what programs need before they are compiled."""
+    """Changes the requirements of programs before they are compiled."""
     for module in ("load", "cache"):
         name = f"npu_compiler.programs.{module}.needed_options"
         pytest.MonkeyPatch().setattr(name, _also_for_the_cpu)

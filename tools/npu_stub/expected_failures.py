@@ -1,4 +1,4 @@
-"""A plugin of pytest: tests that expected.toml lists must fail; one that passes is a failure."""
+"""Pytest plugin: tests listed in expected.toml must fail; a pass is a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXPECTED = Path(__file__).with_name("expected.toml")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is listed as failing, with its reason; passing it is then a failure."""
+    """Marks listed tests as expected failures, with reasons; a pass is then a failure."""
     judged = "NPU_STUB_COMPILER" in os.environ
     for pattern, reason in patterns(is_judged=judged).items():
         for item in items:
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def patterns(*, is_judged: bool) -> dict[str, str]:
-    """The reason of each listed pattern of test ids, in which [ is no wildcard.
+    """Returns the reason of each listed pattern of test ids, in which [ is literal.
 
     Args:
         is_judged: whether Intel's compiler judges the programs: some tests fail only then.

@@ -1,9 +1,9 @@
 """Runs packages' tests as device NPU on the stub.
 
 `python tools/npu_stub/run.py [--compiler] [SUITE ...] [FLAGS]`: a suite is a key of SUITES; flags,
-and paths of tests, go to pytest. Tests that cannot pass there are in expected.toml, each with its
-reason; one of them that passes fails the run. With --compiler the stub refuses what Intel's
-compiler refuses, in its words; its verdicts are kept in build/npu-stub.
+and paths of tests, go to pytest. expected.toml lists tests that cannot pass, with reasons; if one
+passes, the run fails. With --compiler the stub also refuses programs that Intel's compiler refuses,
+with its messages; verdicts are stored in build/npu-stub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SUITES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Builds the stub, runs the suites, prints what was recorded; returns the exit code."""
+    """Builds the stub, runs the suites, prints the records; returns the exit code."""
     chosen = [name for name in arguments if name in SUITES]
     flags = [argument for argument in arguments if argument not in (COMPILER, *SUITES)]
     named = [flag for flag in flags if not flag.startswith("-") and "tests" in flag]
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _sum(record: Path) -> str:
-    """The counts of all processes."""
+    """Returns the sum of the counts of all processes."""
     counts: Counter[str] = Counter()
     for line in record.read_text().splitlines() if record.exists() else ():
         counts.update(json.loads(line))

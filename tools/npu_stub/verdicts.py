@@ -1,7 +1,7 @@
-"""Verdicts of Intel's NPU compiler on the programs that the stub gets, served over a socket.
+"""Serves verdicts of Intel's NPU compiler on the stub's programs over a socket.
 
 A request is a line with the paths of an IR and of its weights, and the test that compiles it; the
-reply is `accepted`, or `refused` and the compiler's words, with tabs between fields.
+reply is `accepted`, or `refused` and the compiler's message, with tabs between fields.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from npu_compiler.target_compiler import TargetCompiler
 
 __all__ = ["Verdicts", "serving"]
 
-_TARGET = "4000"  # as the stub's device calls itself
+_TARGET = "4000"  # the stub's name of its device
 
 
 class Verdicts:
-    """The verdicts of one run, as lines of JSON; programs that are refused are kept beside them."""
+    """The verdicts of one run, as lines of JSON; refused programs are stored next to them."""
 
     def __init__(self, compiler: TargetCompiler, folder: Path) -> None:
         """Begins a run.
 
         Args:
             compiler: compiles each program.
-            folder: of the record; what it held is removed.
+            folder: folder of the record, which is emptied.
         """
         self._compiler = compiler
         self._folder = folder
@@ -77,7 +77,7 @@ class Verdicts:
 
 @contextlib.contextmanager
 def serving(verdicts: Verdicts, address: Path) -> Iterator[None]:
-    """Answers requests at a socket while the block runs."""
+    """Serves requests at a socket while the block runs."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

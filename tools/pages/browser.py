@@ -1,12 +1,12 @@
-"""Opens the built pages in headless Chromium: pictures, accessibility, the search from disk.
+"""Opens the built pages in headless Chromium: screenshots, accessibility, offline search.
 
     python tools/pages/browser.py [site] [--pictures DIR]
 
 One page of each kind is opened at 390 and 1,440 pixels, light and dark: no script may fail, every
-picture must load, nothing may be wider than the screen, its layout must be whole (layout.py), and
-axe-core may find no violation of level A or AA. What reports faults here is first tried on planted
-ones. Needs playwright, axe-playwright-python and Chromium: Debian's, or the one that `playwright
-install chromium` fetches.
+picture must load, content must fit the screen width, the layout must be intact (layout.py), and
+axe-core may find no violation of level A or AA. The checks are first tested on planted faults.
+Needs playwright, axe-playwright-python and Chromium: Debian's, or the one that `playwright install
+chromium` fetches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from search import EXPECTED
 
 __all__ = ["KINDS", "main"]
 
-# One page for each kind that looks different.
+# One page of each kind with a distinct layout.
 KINDS = {
     "landing": "index.html",
     "tutorial": "get-started/first-model.html",
@@ -47,7 +47,7 @@ KINDS = {
 }
 _SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 _SCHEMES = ("light", "dark")
-# The theme's search worker: set up with the site's index, then asked; the pages that it finds.
+# Queries the theme's search worker with the site's index; returns the pages found.
 _ASK = """async ([address, queries]) => {
   const config = JSON.parse(document.getElementById("__config").textContent);
   const worker = new Worker(new URL(config.search, location.href));
@@ -65,7 +65,7 @@ _ASK = """async ([address, queries]) => {
   return answers;
 }"""
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-_PLAYED_MS = 9_000  # what a recording of a terminal takes to its last screen
+_PLAYED_MS = 9_000  # duration of a terminal recording
 _UNLOADED = "[...document.images].filter((i) => !(i.complete && i.naturalWidth)).map((i) => i.src)"
 _WIDTH = "document.documentElement.scrollWidth"
 _PLANTED = """() => {
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.pictures.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright, _served(options.site) as address:
-        # In a container there is no sandbox to be had.
+        # Containers have no sandbox.
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         print(f"Chromium {browser.version}")
         faults = _faults_not_noticed(browser, address)
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _opened(
     browser: Browser, where: str, size: tuple[int, int], scheme: str, errors: list[str]
 ) -> Iterator[Page]:
-    """A page that has loaded; what fails in its scripts is added to `errors`."""
+    """Opens a page; script errors are added to `errors`."""
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -134,7 +134,7 @@ def _check_kind(browser: Browser, address: str, kind: str, pictures: Path | None
 
 
 def _faults_of(page: Page, width: int) -> list[str]:
-    """What is wrong with an opened page: pictures, width, accessibility."""
+    """Returns faults of an opened page: pictures, width, accessibility."""
     found = [f"{source} did not load" for source in page.evaluate(_UNLOADED)]
     taken = page.evaluate(_WIDTH)
     if taken > width:
@@ -167,7 +167,7 @@ def _faults_not_noticed(browser: Browser, address: str) -> list[str]:
 
 
 def _search_from_disk(browser: Browser, site: Path, pictures: Path | None) -> list[str]:
-    """Type into the search of a page that was opened from disk, and follow what it finds."""
+    """Searches on a page opened from disk, and follows the first result."""
     faults: list[str] = []
     where = (site / KINDS["guide"]).as_uri()
     for (shape, size), scheme in product(_SIZES.items(), _SCHEMES):
@@ -179,7 +179,7 @@ def _search_from_disk(browser: Browser, site: Path, pictures: Path | None) -> li
             page.keyboard.type("kernel programs")
             result = page.locator(".md-search-result__link").first
             result.wait_for(timeout=20_000)
-            page.wait_for_timeout(500)  # the list fades in, and pale words are hard to read
+            page.wait_for_timeout(500)  # the list fades in, and low contrast is a violation
             faults += [f"{name}: {one}" for one in _faults_of(page, size[0])]
             if pictures:
                 page.screenshot(path=pictures / f"{name}.png")
@@ -191,7 +191,7 @@ def _search_from_disk(browser: Browser, site: Path, pictures: Path | None) -> li
 
 
 def _words_not_found(browser: Browser, address: str) -> list[str]:
-    """Give words of the field to the site's search; each must find its page in the first three."""
+    """Searches for words of the field; each must find its page in the first three."""
     faults: list[str] = []
     with _opened(browser, f"{address}/index.html", _SIZES["desktop"], "light", faults) as page:
         answers = page.evaluate(_ASK, [address, list(EXPECTED)])
@@ -204,7 +204,7 @@ def _words_not_found(browser: Browser, address: str) -> list[str]:
 
 @contextmanager
 def _served(site: Path) -> Iterator[str]:
-    """The site on a port of this machine, with its own page for what is not there."""
+    """Serves the site on a local port, with its own 404 page."""
     base = base_path(site)
     handler = partial(_Pages, directory=str(site), base=base)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -236,7 +236,7 @@ class _Pages(SimpleHTTPRequestHandler):
         self.wfile.write(missing.read_bytes())
 
     def log_request(self, *_: object) -> None:
-        """Say nothing: what is served is told by what is checked."""
+        """Suppresses the request log."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Says what of an opened page's layout is broken: facts, not pixels, so that new words pass.
+"""Finds broken layouts of opened pages by facts, not pixels, so that new text passes.
 
 A page that lost its style sheet, whose heading is hidden or covered, whose text is cut off, or that
 begins with an empty screen fails; nothing is compared with an earlier picture.
@@ -10,16 +10,16 @@ from playwright.sync_api import Page
 
 __all__ = ["BREAKAGES", "layout_faults"]
 
-# Of the first screen: the tallest band without text or picture, and the least share of its height
-# that has some. The emptiest page there is, the one for what is missing, has 0.27 on a desktop.
+# Limits of the first screen: the tallest band without content, and the least share of its height
+# with content. The emptiest page, 404, has 0.27 on a desktop.
 _TALLEST_BLANK_PX = 180
 _LEAST_FILLED = 0.1
-# What the landing page shows before anybody scrolls: commands, an answer, platforms, entrances.
+# Required content of the landing page's first screen: commands, an answer, platforms, entrances.
 _FIRST_SCREEN = {
     "desktop": (".hero pre", "img.terminal", ".runs-on li", ".entrances li"),
     "phone": (".hero pre", "img.terminal"),
 }
-# What is broken on purpose, by a script, and the words of the fault that must be told.
+# Planted faults, by script, and the words of the expected report.
 BREAKAGES = {
     "document.querySelectorAll('link[rel=stylesheet]').forEach((one) => one.remove())": "header",
     "document.querySelector('h1').style.display = 'none'": "heading",
@@ -77,11 +77,11 @@ _SHOWN = """(names) => names.filter((name) => {
 
 
 def layout_faults(page: Page, kind: str, shape: str) -> list[str]:
-    """What is wrong with the first screen of an opened page.
+    """Returns the faults of an opened page's first screen.
 
     Args:
-        page: where it is open, not scrolled.
-        kind: of `browser.KINDS`; of a landing page more is asked.
+        page: the opened page, not scrolled.
+        kind: one of `browser.KINDS`; a landing page has more requirements.
         shape: `desktop` or `phone`.
     """
     facts = page.evaluate(_FACTS)

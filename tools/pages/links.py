@@ -1,10 +1,9 @@
-"""Walks the built pages: every link, anchor, picture and script that they name must be there.
+"""Checks every link, anchor, picture and script of the built pages.
 
     python tools/pages/links.py [site] [--external]
 
-Where an address leads to another host, nothing is asked: `--external` lists these. mkdocs sees
-links of the Markdown alone; this sees what the reader gets, so also those of the theme, of
-templates and of what is made from docstrings.
+Addresses on other hosts are not requested; `--external` lists these. mkdocs checks only links in
+Markdown; this tool also checks links of the theme, of templates and of docstrings.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["Faults", "base_path", "check_site", "main"]
 
-# The page for what is not there is shown at any address, so its own are whole: below the site's.
+# The 404 page is shown at any address, so its links are absolute: below the site's.
 _CANONICAL = re.compile(r'<link rel="canonical" href="https?://[^/]+(/.*?)index\.html">')
-_BASE = re.compile(r'"base": "(/[^"]*[^/"])"')  # of a page's scripts, which look beside it
+_BASE = re.compile(r'"base": "(/[^"]*[^/"])"')  # of a page's scripts, relative to it
 _ADDRESSES = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What a walk found.
+    """The result of a check.
 
     Attributes:
-        pages: how many pages were read.
-        links: how many addresses within the site were followed.
+        pages: number of pages.
+        links: number of addresses within the site.
         external: addresses of other hosts, each once, sorted.
-        broken: a sentence for each fault, in the order of the pages.
+        broken: a sentence per fault, in page order.
     """
 
     pages: int
@@ -46,7 +45,7 @@ class Faults:
 
 @dataclass
 class _Page(HTMLParser):
-    """What one page names, and what it can be asked for."""
+    """Links and anchors of a page."""
 
     anchors: set[str] = field(default_factory=set)
     addresses: list[str] = field(default_factory=list)
@@ -69,7 +68,7 @@ class _Page(HTMLParser):
 
 
 def check_site(site: Path) -> Faults:
-    """Read every page below a folder, and follow what they name within it."""
+    """Reads every page below a folder, and follows its links within it."""
     base = base_path(site)
     pages = {file: _read(file) for file in sorted(site.rglob("*.html"))}
     external: set[str] = set()
@@ -97,14 +96,14 @@ def check_site(site: Path) -> Faults:
 
 
 def base_path(site: Path) -> str:
-    """The path of the site's first page on its host, `/docs/` for one; `/` where none is known."""
+    """Returns the path of the site's first page on its host, such as `/docs/`; `/` if unknown."""
     home = site / "index.html"
     found = _CANONICAL.search(home.read_text(encoding="utf-8")) if home.is_file() else None
     return found[1] if found else "/"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a built site; 1 where something is broken, or where there is no page."""
+    """Checks a built site; returns 1 on faults, or without pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("site", type=Path, nargs="?", default=Path("site"))
     parser.add_argument("--external", action="store_true", help="list addresses of other hosts")
@@ -130,7 +129,7 @@ def _read(file: Path) -> _Page:
 
 
 def _target(site: Path, base: str, page: Path, path: str) -> Path:
-    """The file that an address on a page names; what begins with `base` is in the site."""
+    """Returns the file of an address on a page; addresses below `base` are in the site."""
     if not path:
         return page
     target = site / path[len(base) :] if path.startswith(base) else page.parent / path

@@ -1,8 +1,8 @@
-"""Fails on walls of text: paragraphs, list items and table cells of pages that are too long.
+"""Fails on too long paragraphs, list items and table cells of pages.
 
     python tools/pages/paragraphs.py PAGE ...
 
-A paragraph of the documentation has 80 words or so, and never more than 110.
+A paragraph of the documentation has about 80 words, and at most 110.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def too_long(text: str) -> Iterator[tuple[int, int]]:
 
 
 def main(pages: Sequence[str]) -> int:
-    """Print what is too long on some pages; 1 if anything is."""
+    """Prints what is too long on some pages; 1 if anything is."""
     found = [
         f"{page}:{line}: {words} words in one paragraph; at most {MOST_WORDS}. Split it."
         for page in pages

@@ -1,4 +1,4 @@
-"""Ranks the documentation's pages for a query, as the search of the built site does.
+"""Ranks the documentation's pages for a query, like the built site's search.
 
 The site's index has an entry for each page and each heading below it. lunr scores entries by BM25,
 with the weights of mkdocs-material: a match in a title counts a thousand times one in the text,
@@ -73,7 +73,7 @@ class Index:
         return sorted(scores, key=lambda page: -scores[page])
 
     def _beginning(self, word: str) -> list[str]:
-        """Words of the index that begin with one."""
+        """Returns words of the index with a prefix."""
         start = bisect.bisect_left(self._all, word)
         return list(itertools.takewhile(lambda one: one.startswith(word), self._all[start:]))
 

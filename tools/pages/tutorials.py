@@ -1,16 +1,16 @@
-"""Types what the tutorials say, word by word, and compares what is printed with the page.
+"""Types the tutorials' commands, and compares the output with the page.
 
     python tools/pages/tutorials.py --wheels dist [--work DIR] [--keep] [PAGE ...]
 
-A reader's machine is played by a fresh clone, a home folder of its own and a shell that has no
-variables but PATH, HOME, TERM and those that tell pip where packages are. Its Python is the one
-that this tool runs on, without what is installed in a virtual environment. The built wheels are put
-where `nox -s wheels` looks for what it need not build again.
+A fresh clone, an empty home folder and a shell with only PATH, HOME, TERM and pip's variables
+simulate a reader's machine. Its Python is that of this tool, without packages of a virtual
+environment. The built wheels are copied to the folder where `nox -s wheels` looks for existing
+ones.
 
 "Save this as `name`" starts a file with the block that follows, and later blocks of Python on the
 page are added to it. A block of bash is typed. Of a block of text after it, each line must be a
-line that was printed, in this order; lines in between may be missing on the page. `…` stands for
-what varies: a time, a size, a version, the words of a sampled answer.
+line that was printed, in this order; the page may omit lines in between. `…` matches variable text:
+a time, a size, a version, the words of a sampled answer.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ TUTORIALS = (
     "docs/get-started/first-op.md",
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|Save this as `([\w.]+)`", re.MULTILINE | re.DOTALL)
-# It serves until Ctrl-C, which the reader's hand gives and here a clock.
+# A server runs until Ctrl-C, which is sent after a delay.
 _SERVES = re.compile(r"^npu-profiler view (?!.*-o )", re.MULTILINE)
 _CTRL_C = "timeout --preserve-status --signal=INT 15 "
 _ENDED = "typed-and-ended"
 
 
 class Mismatch(Exception):
-    """A page says what does not hold."""
+    """The output differs from the page."""
 
 
 @dataclass
 class Reader:
-    """Someone at a shell, who types and sees what is printed.
+    """A shell session that types commands and reads output.
 
     Attributes:
-        folder: where the shell begins, and files are saved.
-        environment: all the variables that the shell has.
+        folder: working directory of the shell, and of saved files.
+        environment: environment of the shell.
     """
 
     folder: Path
@@ -87,11 +87,11 @@ class Reader:
             pass
 
     def type(self, command: str) -> str:
-        """Type one block; what it printed. The shell keeps its variables for the next block."""
+        """Types a block; returns the output. The shell keeps its variables for the next block."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as block:
-            # Not `set -e`, which would end the shell: the first failure leaves the block.
+            # Not `set -e`, which would end the shell: the first failure stops the block.
             block.write("trap 'return $?' ERR\n")
             block.write(_SERVES.sub(lambda found: _CTRL_C + found[0], command))
             block.flush()
@@ -113,7 +113,7 @@ class Reader:
 
 
 def type_page(page: str, reader: Reader) -> int:
-    """Do what a page says; how many of its lines of output were compared."""
+    """Types a page's commands; returns the number of compared lines."""
     file: Path | None = None
     shown, compared, is_new = "", 0, False
     for kind, text, saved in _BLOCK.findall(page):
@@ -132,7 +132,7 @@ def type_page(page: str, reader: Reader) -> int:
 
 
 def compare(told: str, shown: str) -> int:
-    """Hold what a page shows against what was printed; how many lines were compared."""
+    """Compares the page's output with the printed one; returns the number of compared lines."""
     rest = iter(_lines(shown))
     count = 0
     for line in _lines(told):
@@ -144,7 +144,7 @@ def compare(told: str, shown: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Type the tutorials in a fresh environment; 1 with the first thing that does not hold."""
+    """Types the tutorials in a fresh environment; returns 1 after the first mismatch."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="*", default=TUTORIALS)
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="the built wheels")
@@ -175,7 +175,7 @@ def _type_all(pages: Sequence[str], reader: Reader) -> int:
 
 
 def bare_environment(home: Path) -> dict[str, str]:
-    """A shell's variables on a machine that has Python, a compiler and git, and nothing of ours."""
+    """Returns a shell's environment on a machine with Python, a compiler and git only."""
     kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
     path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
     return kept | {"PATH": path, "HOME": str(home), "TERM": "dumb"}

@@ -1,1 +1,1 @@
-"""Nox sessions: their environments, the wheels that they install, and the rarer of them."""
+"""Nox sessions: environments, wheels, and less frequent sessions."""

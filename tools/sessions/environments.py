@@ -43,7 +43,7 @@ DURATIONS = BUILD / "durations.json"
 
 
 def python_of(session: nox.Session) -> Path:
-    """Returns the interpreter of a session's own environment."""
+    """Returns the interpreter of a session's environment."""
     return Path(session.bin) / "python"
 
 
@@ -62,7 +62,7 @@ def shared_environment(session: nox.Session, name: str) -> Path:
 def build_environment(session: nox.Session) -> Path:
     """Creates `.nox/build` and installs the build requirements; returns its interpreter."""
     python = shared_environment(session, "build")
-    # Bytecode takes longer than the rest, and a build imports next to nothing of it.
+    # Compiling bytecode takes longer than the rest, and a build imports little of it.
     install_once(session, python, "requirements", "--no-compile", *build_requirements())
     return python
 
@@ -91,7 +91,7 @@ def install_once(
         session: the running session.
         python: the environment's interpreter.
         what: the step's name.
-        *arguments: of `pip install`.
+        *arguments: arguments of `pip install`.
         key: identifies the step's contents; by default the arguments, with digests of files.
     """
     environment = python.parents[1]

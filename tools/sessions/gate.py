@@ -1,4 +1,4 @@
-"""Sessions about the gate: its durations, and the share of small faults that it notices."""
+"""Sessions about the tests: their durations, and the share of mutations that they detect."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["durations", "mutations"]
 
 @nox.session(venv_backend="none")
 def durations(session: nox.Session) -> None:
-    """Print where the last `nox -s tests` spent its time (`-- --most 20`)."""
+    """Print the durations of the last `nox -s tests` (`-- --most 20`)."""
     script = str(ROOT / "tools" / "durations.py")
     session.run(sys.executable, script, *session.posargs, external=True)
 
 
 @nox.session
 def mutations(session: nox.Session) -> None:
-    """Count drawn faults that the gate notices (`-- --seed 35 --count 80`); takes over an hour.
+    """Count drawn faults that the tests detect (`-- --seed 35 --count 80`); takes over an hour.
 
-    Works on a clone of HEAD in build/mutations: draws, compiles the C++ faults in with switches,
-    runs the gate once to record which tests reach which line, and then those tests for each fault.
+    Works on a clone of HEAD in build/mutations: draws faults, compiles those in C++ with switches,
+    runs all tests once to record the lines they reach, and then these tests for each fault.
     """
     session.install("cosmic-ray>=8.7,<9", "nox")
     place = BUILD / "mutations"

@@ -1,4 +1,4 @@
-"""Sessions under load: memory over time, requests in number, and benchmarks."""
+"""Sessions under load: memory over time, many requests, and benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench(session: nox.Session) -> None:
 def contract(session: nox.Session) -> None:
     """Send `npu-llm serve` 2,000 requests that its own OpenAPI description allows; long."""
     python = tested_platform(session)
-    session.install("schemathesis>=4,<5")  # not into the platform's: it brings a plugin of pytest
+    session.install("schemathesis>=4,<5")  # separate, because it installs a pytest plugin
     tool = Path(session.bin) / "schemathesis"
     script = "packages/npu-llm/tests/load/contract.py"
     run_in(session, python, script, "--tool", tool, *session.posargs)

@@ -1,4 +1,4 @@
-"""Sessions about pages: the documentation's, and the page that npu-profiler writes."""
+"""Sessions about pages: the documentation, and npu-profiler's page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tutorials(session: nox.Session) -> None:
-    """Type the tutorials word by word in a fresh environment, compare their output; long.
+    """Type the tutorials in a fresh environment, compare their output; takes long.
 
     Pages may be named: `-- docs/get-started/install.md docs/get-started/first-trace.md`.
     """

