@@ -97,7 +97,7 @@ def tests(session: nox.Session, suite: str) -> None:
     """Test the installed wheels: each package, memory on the simulated device too, then all.
 
     This gates a change. It leaves out tests marked `long`: `-- -m "long and not hardware"`.
-    NPU_TESTS_COMPILER=1 lets it install what `npu-compiler-wine` needs.
+    NPU_TESTS_COMPILER=1 lets it install the requirements of `npu-compiler-wine`.
     """
     python = tested_platform(session)
     package = suite.removesuffix(SIMULATED).removesuffix(WINE)

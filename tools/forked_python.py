@@ -482,7 +482,7 @@ def _become(request: dict[str, Any]) -> list[str]:
             file.reconfigure(line_buffering=is_immediate, write_through=is_unbuffered)
         setattr(sys, name, file)
         setattr(sys, f"__{name}__", file)
-    tempfile.tempdir = None  # found again, where TMPDIR says
+    tempfile.tempdir = None  # searched again in TMPDIR
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # the server's
     multiprocessing.process.current_process().authkey = os.urandom(32)

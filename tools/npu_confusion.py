@@ -65,7 +65,7 @@ Of the programs that an NPU is given, after rewriting, with rules that call them
 | Survey | NPU | Programs | Accepted by the compiler |
 |---|---|---|---|
 """
-# What each form of a correction says of the compilers.
+# Description of each form of a correction.
 _CONDITIONS = {
     "elements": "refused without elements",
     "kernel_fits": "refused where the kernel of a mean without padding is larger than the input",

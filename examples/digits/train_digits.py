@@ -1,4 +1,4 @@
-"""Trains a convolutional net on handwritten digits, compiled for the npu and eagerly beside it.
+"""Trains a convolutional net on handwritten digits, compiled for the npu and eagerly.
 
     python examples/digits/train_digits.py [--epochs 8] [--device npu]
 

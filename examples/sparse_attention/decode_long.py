@@ -2,7 +2,7 @@
 
     python decode_long.py [--context 32768]
 
-First a small layer shows what it computes: prefill and decode give what dense attention gives while
+First a small layer shows its results: prefill and decode equal dense attention while
 the context is no longer than the indexer's choice, and something else beyond it. Then a layer of
 DeepSeek V3.2's sizes, but for its width, decodes one token over a long context.
 """
@@ -31,7 +31,7 @@ class Sizes:
     heads: int
     plain: int  # features of a head without position
     rope: int  # features of a head that rotate
-    latent: int  # what all heads share of a token
+    latent: int  # features of a token shared by all heads
     value: int  # features of a head's value
     rank: int  # the queries' narrow waist
     index_heads: int
@@ -44,7 +44,7 @@ PUBLISHED = Sizes(1024, 128, 128, 64, 512, 128, 1536, 64, 128, 2048)
 
 
 class Caches:
-    """What a layer keeps of each token, in pages that a table names, in any order.
+    """Cached data of a layer's tokens, in pages that a table lists, in any order.
 
     Attributes:
         latent, rope, index: (pages, PAGE, 1, width).
@@ -126,7 +126,7 @@ class SparseAttention(nn.Module):
 
 
 def dense(layer: SparseAttention, x: torch.Tensor) -> torch.Tensor:
-    """Returns what a layer gives for sequences (batch, tokens, hidden), in torch's own ops."""
+    """Returns a layer's result for sequences (batch, tokens, hidden), in torch's own ops."""
     s, (batch, tokens) = layer.sizes, x.shape[:2]
     cos, sin = layer.turns(0, tokens, batch)
 
@@ -180,7 +180,7 @@ def show_time(context: int) -> None:
         caches.length = context
         return layer(x, caches)
 
-    def attend() -> torch.Tensor:  # what stands in the layer's operator between its projections
+    def attend() -> torch.Tensor:  # the part of the layer's operator between its projections
         picked = npu.lightning_indexer(
             index_query, caches.index, weights, block_table=caches.table,
             actual_seq_lengths_key=length, layout_key="PA_BSND", sparse_count=s.chosen,

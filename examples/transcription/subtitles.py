@@ -1,9 +1,9 @@
-"""Prints what is said in a WAV file, passage by passage, with times.
+"""Prints the speech of a WAV file, passage by passage, with times.
 
     python examples/transcription/subtitles.py talk.wav --model whisper-base [--language en]
 
 MODEL is a folder or a name on the hub with any Whisper. The model is ours, everything around it is
-transformers': the pipeline cuts the sound into windows, and joins what was heard in them.
+transformers': the pipeline cuts the sound into windows, and joins their texts.
 """
 
 from __future__ import annotations

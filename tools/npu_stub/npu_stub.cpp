@@ -1,9 +1,9 @@
 // A recording stub of OpenVINO's C interface: device "NPU", computed by the CPU plugin in float32,
-// under the rules of the NPU plugin and of its driver that docs/reference/npu-driver-rules.md
-// lists, refused in the plugin's words. It replaces libopenvino_c.so for npu-runtime's driver
-// alone, which loads it where NPU_OPENVINO_LIBRARY names it; tools/npu_stub/run.py builds it. What
-// it does not override is passed on by the loader: it is linked against the real library.
-// Where NPU_STUB_COMPILER names the socket of verdicts.py, Intel's compiler judges each program.
+// under the rules of the NPU plugin and of its driver in docs/reference/npu-driver-rules.md, with
+// the plugin's messages. It replaces libopenvino_c.so for npu-runtime's driver, which loads it by
+// NPU_OPENVINO_LIBRARY; tools/npu_stub/run.py builds it. Other functions come from the real
+// library, which it links. If NPU_STUB_COMPILER names the socket of verdicts.py, Intel's compiler
+// judges each program.
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -190,7 +190,7 @@ std::string not_found(std::string_view key) {
          "' is not supported for current configuration";
 }
 
-// What the CPU plugin gets in place of the NPU's properties: float32, one stream.
+// Replaces the NPU's properties for the CPU plugin: float32, one stream.
 ov_status_e translate(std::size_t size, const ov_property_t* given,
                       std::vector<ov_property_t>& passed) {
   for (std::size_t i = 0; i < size; ++i) {
@@ -359,7 +359,7 @@ ov_status_e check_tensor(const Port& port, int side, const ov_tensor_t* tensor, 
   return OK;
 }
 
-// What set_tensor does with the user's memory: imported where it may be, else copied in each run.
+// Binds the user's memory: imported if possible, else copied in each run.
 ov_status_e set_tensor(ov_infer_request_t* handle, int side, std::size_t index,
                        const ov_tensor_t* tensor) {
   const std::lock_guard lock(mutex);
@@ -380,7 +380,7 @@ ov_status_e set_tensor(ov_infer_request_t* handle, int side, std::size_t index,
   return OK;
 }
 
-// Before a run, what was let go is imported again; where that fails the run fails.
+// Before a run, released memory is imported again; if that fails, the run fails.
 ov_status_e prepare(Request& request) {
   for (auto& side : request.uses) {
     for (auto& [index, use] : side) {
@@ -623,7 +623,7 @@ ov_status_e ov_core_set_property(const ov_core_t* core, const char* device, ...)
 }
 
 // A blob of this NPU is one that the CPU plugin exported. The plugin reads one of the compiler's
-// only where it is told that its own trailer is absent.
+// only if it is set that the trailer is absent.
 ov_status_e ov_core_import_model(const ov_core_t* core, const char* content,
                                  const std::size_t content_size, const char* device,
                                  ov_compiled_model_t** compiled) {

@@ -40,7 +40,7 @@ def too_long(text: str) -> Iterator[tuple[int, int]]:
 
 
 def main(pages: Sequence[str]) -> int:
-    """Prints what is too long on some pages; 1 if anything is."""
+    """Prints too long parts of some pages; 1 if there are any."""
     found = [
         f"{page}:{line}: {words} words in one paragraph; at most {MOST_WORDS}. Split it."
         for page in pages

@@ -90,7 +90,7 @@ def install_once(
     Args:
         session: the running session.
         python: the environment's interpreter.
-        what: the step's name.
+        what: name of the step.
         *arguments: arguments of `pip install`.
         key: identifies the step's contents; by default the arguments, with digests of files.
     """

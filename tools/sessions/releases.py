@@ -134,7 +134,7 @@ def compat(session: nox.Session, end: str) -> None:
 
 @nox.session(venv_backend="none")
 def manylinux(session: nox.Session) -> None:
-    """Build what is published into dist/: cibuildwheel's native wheels, pure wheels; needs Docker.
+    """Build released wheels into dist/: cibuildwheel's native wheels, pure wheels; needs Docker.
 
     The native packages' pyproject.toml list the Pythons and the libraries that wheels leave out.
     """

@@ -71,7 +71,7 @@ def build_wheels(session: nox.Session, *flags: str, rebuild: bool = False) -> li
 
     The build environment holds the packages' own build requirements, so that pip builds without
     isolation: torch is unpacked once instead of twice, and object files stay valid between builds.
-    With `--check-build-dependencies` pip compares the environment with what is declared.
+    With `--check-build-dependencies` pip checks the environment against the declared requirements.
     """
     DIST.mkdir(exist_ok=True)
     BUILD.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Prints the time of `add_custom` beside that of plain torch on the CPU, in microseconds.
+"""Prints the time of `add_custom` next to that of plain torch on the CPU, in microseconds.
 
     python benchmarks/time_add_custom.py [--repeats 5] [--elements 8 4096]
 

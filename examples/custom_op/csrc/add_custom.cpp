@@ -1,4 +1,4 @@
-// The op add_custom::add_custom: its schema, what it refuses, and the call of its kernel.
+// The op add_custom::add_custom: its schema, argument checks, and the call of its kernel.
 //
 // The arithmetic is in kernel.h; fake, autograd and converter are in src/add_custom.
 

@@ -1,7 +1,7 @@
 // The toy chip's driver: failures, the device, its memory, and the table.
 //
-// Streams and events are in toy_streams.cpp, programs and requests in toy_requests.cpp; what the
-// chip computes is in toy_program.cpp. What each function must do is told in npu/driver.h.
+// Streams and events are in toy_streams.cpp, programs and requests in toy_requests.cpp; the chip's
+// arithmetic is in toy_program.cpp. npu/driver.h documents each function.
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>

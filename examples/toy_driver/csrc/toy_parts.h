@@ -1,5 +1,5 @@
-// What the three parts of the toy driver share: failures, the check of a device, and the functions
-// that each part puts into the table.
+// Common parts of the toy driver: failures, the check of a device, and the functions of the table,
+// by part.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 namespace toy {
 
 // --8<-- [start:errors]
-// Keeps the calling thread's sentence, "call: what went wrong".
+// Stores the calling thread's message, "call: cause".
 npu_status fail(npu_status status, const std::string& sentence);
 const char* last_error();
 
-// Nothing may be thrown into the runtime: what the body throws becomes a status and a sentence.
+// The runtime must not see exceptions: an exception of the body becomes a status and a message.
 template <typename Body>
 npu_status guarded(const char* call, Body body) {
   try {

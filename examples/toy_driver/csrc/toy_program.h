@@ -1,4 +1,4 @@
-// The toy chip's programs: a text format, and computing what it says, in float32.
+// The toy chip's programs: a text format, and its evaluation in float32.
 //
 // One statement a line; `#` starts a comment. DIMS are like 2x3, and ? is a length that is known
 // only when the program runs.
@@ -46,7 +46,7 @@ struct Program {
   std::vector<Layer> layers;
   std::vector<std::size_t> ports[2];  // inputs and outputs
   std::vector<std::size_t> variables;
-  std::vector<std::pair<std::size_t, std::size_t>> stores;  // variable, what it becomes
+  std::vector<std::pair<std::size_t, std::size_t>> stores;  // variable, new value
 };
 
 // Throws std::invalid_argument with the line that is wrong.

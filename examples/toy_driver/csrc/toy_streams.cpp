@@ -1,4 +1,4 @@
-// Streams, events and copies: what the queue of toy_streams.h is asked for.
+// Streams, events and copies on the queue of toy_streams.h.
 #include "toy_streams.h"
 
 #include <cstring>

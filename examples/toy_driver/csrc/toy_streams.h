@@ -40,7 +40,7 @@ struct npu_stream {
       works.pop_front();
       if (work == nullptr) return;
       lock.unlock();
-      work();  // calls `done` as well, so that an idle stream has told of everything
+      work();  // calls `done` as well, so that an idle stream has reported everything
       lock.lock();
       --unfinished;
       changed.notify_all();

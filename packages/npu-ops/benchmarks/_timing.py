@@ -1,4 +1,4 @@
-"""How these benchmarks compare a call on npu with the same one on the CPU; the calls are theirs."""
+"""Compares the time of a call on npu with that on the CPU, for these benchmarks."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True)
 class Ratio:
-    """What one call took on both devices.
+    """Times of one call on both devices.
 
     Attributes:
         cpu_us: Median microseconds on the CPU.
@@ -30,8 +30,8 @@ class Ratio:
     high: float
 
 
-# What passes on the wall, and what this process computes for: with one thread, the latter is the
-# measure on a machine that others use.
+# Wall time, and CPU time of this process: with one thread, the latter is the measure on a shared
+# machine.
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 
 
@@ -45,8 +45,8 @@ def compare(
 ) -> Ratio:
     """Measures both calls in turn, ``repeats`` times each, about ``budget_ms`` a measurement.
 
-    Neighbouring measurements share what disturbs them, hence the ratio is taken of pairs, and the
-    order within a pair alternates.
+    Adjacent measurements have the same disturbances, so the ratio is taken of pairs, and the order
+    within a pair alternates.
     """
 
     def measure(call: Call, count: int) -> float:

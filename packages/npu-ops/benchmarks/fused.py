@@ -2,11 +2,11 @@
 
     python packages/npu-ops/benchmarks/fused.py [--only rms_norm] [--rounds 7] [--rows]
 
-Four calls of each op run in turns, so that what else the machine does meets all of them: fused and
-unfused, on npu and on the CPU. Ratios are medians of fused : unfused time of the same round; below
-1 the fused op is faster. The last columns say what limits it: bytes that must move (each argument,
-each result once) and arithmetic, against a copy and a product that are measured in the same run.
---rows shows quantized_linear by the number of rows instead.
+Four calls of each op run in turns, so that other load affects all of them: fused and unfused, on
+npu and on the CPU. Ratios are medians of fused : unfused time of the same round; below 1 the fused
+op is faster. The last columns show its limits: bytes that must move (each argument, each result
+once) and arithmetic, against a copy and a product that are measured in the same run. --rows shows
+quantized_linear by the number of rows instead.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python packages/npu-ops/benchmarks/kernel_linear.py [--shape 2048 2048] [--threads 2] [--json]
 
-One row is bound by memory, so its weights are as many as no cache holds, and what torch reads of a
-large tensor stands above them. Many rows are bound by arithmetic; torch's float32 product stands
-beside them. The best of all repeats counts, as other processes only ever make it slower.
+One row is bound by memory, so its weights exceed every cache, and torch's bandwidth for a large
+tensor is printed above. Many rows are bound by arithmetic; torch's float32 product is printed next
+to them. The best of all repeats counts, as other processes only ever make it slower.
 """
 
 import argparse

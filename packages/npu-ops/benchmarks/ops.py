@@ -2,9 +2,8 @@
 
     python packages/npu-ops/benchmarks/ops.py [--only TEXT] [--threads 2] [--clock wall] [--json]
 
-Below 1.0 npu is faster. Groups: small tensors, large ones, dense ops forward and backward, and what
-a small call consists of. How a pair is measured stands in _timing.py; training steps are in
-training.py.
+Below 1.0 npu is faster. Groups: small tensors, large ones, dense ops forward and backward, and the
+parts of a small call. _timing.py measures pairs; training steps are in training.py.
 """
 
 import argparse
@@ -129,7 +128,7 @@ def groups() -> Iterator[tuple[str, Callable[[str], Calls]]]:
 
 
 def anatomy(measure: Callable[[Call, Call], Ratio]) -> dict[str, float]:
-    """Nanoseconds of what a call on 8 elements consists of, from calls that differ in one part.
+    """Nanoseconds of the parts of a call on 8 elements, from calls that differ in one part.
 
     ``is_set_to`` compares two storages: all it costs is the call. On npu it takes the boxed road,
     with one alias when it is asked about one tensor and two when about two.

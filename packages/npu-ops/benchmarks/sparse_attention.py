@@ -4,10 +4,10 @@
 
 At the published sizes (128 heads, latent 512 + 64 rotary; indexer of 64 heads of 128; 2,048
 positions) over a paged cache of one sequence, pages in random order. The forms of one context run
-in turns, so that what else the machine does meets all of them; times are medians. "composed" is the
+in turns, so that other load affects all of them; times are medians. "composed" is the
 same definition out of torch's ops, "dense" scaled_dot_product_attention on the CPU over the whole
-context, gathered beforehand, and "dense npu" npu.fused_attention on the device. "limit" is what the
-indexer reaches of the two things that bound it: the bytes of its cache against a copy, and its
+context, gathered beforehand, and "dense npu" npu.fused_attention on the device. "limit" is the
+share that the indexer reaches of its two bounds: the bytes of its cache against a copy, and its
 products against a matrix product, both measured in the same run.
 """
 
@@ -64,7 +64,7 @@ class Step:
         return self._index(self.index_query, self.index_cache, self.weights)
 
     def index_int8(self) -> Call:
-        """Returns what picks them by a cache in 8 bits, with a scale per row."""
+        """Returns a function that picks them by an 8-bit cache, with a scale per row."""
 
         def quantized(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             scale = rows.float().abs().amax(-1) / 127
@@ -116,7 +116,7 @@ class Step:
     def gathered(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value of dense attention, gathered once.
 
-        All heads share one key, so they stand as rows of one head: with enable_gqa torch would copy
+        All heads share one key, so they are rows of one head: with enable_gqa torch would copy
         the cache once a head.
         """
         key = self.cache[self.table[0].long()].reshape(1, 1, -1, LATENT + ROPE)

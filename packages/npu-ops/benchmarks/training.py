@@ -3,7 +3,7 @@
     python packages/npu-ops/benchmarks/training.py [--only resnet] [--steps 50] [--clock wall]
 
 Both devices start from the same random weights and see the same batches. Printed per model: the
-largest relative difference of the losses, and what a step took. The first two steps, in which
+largest relative difference of the losses, and the time of a step. The first two steps, in which
 memory is mapped for the first time, are left out of the times. Small models are compared by
 tests/test_training.py.
 """

@@ -1,13 +1,13 @@
-"""What tracing costs: a program alone, under torch.profiler, and under npu_profiler in its forms.
+"""Cost of tracing: a program alone, under torch.profiler, and under npu_profiler in its forms.
 
     python packages/npu-profiler/benchmarks/profiler.py [--repeat 7] [--model DIR] [--json FILE]
 
-Each workload runs in turn under each form, in one process, after a warm-up, so that what disturbs
-the machine disturbs all. The table shows the median time of the work, the best, the cost of each
-form as the median of its ratios to the run alone in the same round, and the time that writing takes
-afterwards. "again" is the program alone once more: the process waits for `npu-profiler attach`,
-which is all that is there when nobody records, and how far the two differ is the noise. With
---model a language model decodes with npu-llm.
+Each workload runs in turn under each form, in one process, after a warm-up, so that other load
+affects all. The table shows the median time of the work, the best, the cost of each form as the
+median of its ratios to the run alone in the same round, and the time that writing takes afterwards.
+"again" is the program alone once more: the process waits for `npu-profiler attach`, which is all
+that is there when nobody records, and how far the two differ is the noise. With --model a language
+model decodes with npu-llm.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     install()
-    # Before the programs are loaded, so that they have layers to tell.
+    # Before the programs are loaded, so that they report layers.
     from npu_runtime import layer_recording
 
     layer_recording.start(first=0, every=0)

@@ -1,4 +1,4 @@
-"""How these benchmarks time a call, and the smallest program that they call."""
+"""Times calls, and builds the smallest program, for these benchmarks."""
 
 import statistics
 import time

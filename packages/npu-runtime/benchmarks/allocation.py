@@ -1,11 +1,11 @@
-"""What the pool gives: fresh results of element-wise ops on npu against cpu tensors.
+"""Benefit of the pool: new results of element-wise ops on npu against cpu tensors.
 
     python packages/npu-runtime/benchmarks/allocation.py
 
 Prints the median time of ``a + b`` with a new result each time, and of allocating alone, for sizes
-from 4 KB to 64 MB. The kernel is the same; what differs is where the result's memory comes from.
-What limits a large add is memory bandwidth: 12 bytes an element, and on cpu also the page faults of
-fresh pages, which the pool keeps mapped.
+from 4 KB to 64 MB. The kernel is the same; only the source of the result's memory differs. Memory
+bandwidth limits a large add: 12 bytes an element, and on cpu also the page faults of fresh pages,
+which the pool keeps mapped.
 """
 
 import torch

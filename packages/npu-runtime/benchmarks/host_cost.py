@@ -1,4 +1,4 @@
-"""What handling streams, events and enqueued work costs the host, against calls on the CPU.
+"""Host cost of streams, events and enqueued work, against calls of the same work on the CPU.
 
     python packages/npu-runtime/benchmarks/host_cost.py
 

@@ -1,15 +1,14 @@
-"""What the platform adds to ``import torch`` and to other libraries' imports, in fresh processes.
+"""Import time that the platform adds to ``import torch`` and to other libraries, in new processes.
 
     python packages/npu-runtime/benchmarks/import_time.py [--runs N] [--modules torch accelerate]
 
-Imports the modules without the platform, with it but for what Hugging Face's libraries are told
-(NPU_HUGGINGFACE=0), and with all of it: one after the other, so that all meet the same machine.
-Prints the smallest and the median times, and the differences; the aim is 30 ms at most for torch,
-and 5 ms for what the libraries are told. "Without" is torch's own switch
-TORCH_DEVICE_BACKEND_AUTOLOAD=0 and then the search for backends among the installed packages, which
-the switch turns off and which torch does also where no backend is installed. The time of the
-processor is printed beside the clock's, because it hardly depends on what else the machine does; on
-a busy one, put `chrt -f 10 taskset -c 1` before the command.
+Imports the modules without the platform, with it but without patches of Hugging Face's libraries
+(NPU_HUGGINGFACE=0), and with all of it, in turns, so that other load affects all of them. Prints
+the smallest and the median times, and the differences; the aim is 30 ms at most for torch, and 5 ms
+for the patches. "Without" is torch's own switch TORCH_DEVICE_BACKEND_AUTOLOAD=0 and then the search
+for backends among the installed packages, which the switch turns off and which torch also does
+without backends. CPU time is printed next to wall time, because it hardly depends on other load; on
+a busy machine, put `chrt -f 10 taskset -c 1` before the command.
 
 What limits it: torch's dispatcher takes about 3 us for each kernel registered (1,600 of them, on
 five kinds of tensor) and 1.5 ms for each of six catch-alls; the rest is reading some eighty Python

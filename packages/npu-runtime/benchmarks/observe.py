@@ -1,12 +1,12 @@
-"""What an event costs, with a listener and without, against torch.profiler's record_function.
+"""Cost of an event, with a listener and without, against torch.profiler's.
 
     python packages/npu-runtime/benchmarks/observe.py
 
-For each kind of event the same call three times: nobody listens, a listener of npu_runtime.observe
-collects (events are drained every thousand calls, and the draining counts), torch.profiler records
-the device. An event's cost is the call's observed time less its unobserved time, over the events of
-one call. The peer is torch's cheapest event: an empty ``with _RecordFunctionFast("x")`` while
-torch.profiler records, over the same while it does not.
+For each kind of event the same call three times: without listeners, a listener of
+npu_runtime.observe collects (events are drained every thousand calls, and the draining counts),
+torch.profiler records the device. An event's cost is the call's observed time less its unobserved
+time, over the events of one call. The peer is torch's cheapest event: an empty ``with
+_RecordFunctionFast("x")`` while torch.profiler records, over the same while it does not.
 
 Without a listener a native site is one relaxed atomic load, a test and a branch, which no clock
 here resolves; it can be read in the library:
@@ -53,7 +53,7 @@ def listening() -> Iterator[list[int]]:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Microseconds of one call, with the draining of what a thousand of them left behind."""
+    """Microseconds of one call, including the drain after a thousand of them."""
 
     def batch() -> None:
         for _ in range(CALLS):

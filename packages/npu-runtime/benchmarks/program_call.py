@@ -1,11 +1,11 @@
-"""What a program's call costs from torch tensors to torch tensors, over the bare inference.
+"""Overhead of a program's call from torch tensors to torch tensors, over the bare request.
 
     python packages/npu-runtime/benchmarks/program_call.py
 
 Prints the median microseconds of one call of a tiny model (relu of 16 floats): through OpenVINO's
 own Python request with its tensors bound once (the bare inference, the peer), through a Program,
-through a Session, and through OpenVINO's Python call that takes and gives arrays. What limits a
-call is the number of vendor calls: one bind for each port whose memory changed, and the inference.
+through a Session, and through OpenVINO's Python call that takes and gives arrays. The number of
+vendor calls limits a call: one bind for each port whose memory changed, and the inference.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""How a graph with `add_custom` or `write_ring` becomes an OpenVINO program.
+"""Converter from a graph with `add_custom` or `write_ring` to an OpenVINO program.
 
 npu_compiler imports this module by its entry point, when it lowers its first graph.
 """

@@ -102,7 +102,7 @@ class RockchipCompiler(Vendor):
             return _Build(toolkit, target, folder, program).program()
 
     def describe_blob(self, program: GraphProgram, target: Target, file: str) -> str:
-        """Returns the page that goes beside an exported blob."""
+        """Returns the page written next to an exported blob."""
         shapes = [tuple(node.meta["val"].shape) for node in program.inputs]
         formats = ["nchw" if len(shape) == 4 else None for shape in shapes]
         arrays = ", ".join(f"np.zeros({shape}, np.float32)" for shape in shapes)
@@ -193,7 +193,7 @@ class _Build:
         self._folder = folder
 
     def program(self) -> TargetProgram:
-        """Returns what was kept, or compiles."""
+        """Returns the cached result, or compiles."""
         found = self._cache.find_files(self._key)
         if found is None:
             report = self._compile()

@@ -95,7 +95,7 @@ def _make(draft: Path, release: str, wheel: Path | None, *, shows_progress: bool
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise TargetError(
-                f"rockchip: pip must fetch {toolkit} and what it needs, 1.6 GB installed, got: "
+                f"rockchip: pip must fetch {toolkit} and its requirements, 1.6 GB installed, got: "
                 f"{said} Run it where PyPI can be reached, or pass --wheel with the toolkit's "
                 "wheel.",
                 code="target-download",

@@ -1,4 +1,4 @@
-"""What the compiler refuses or computes wrongly, as data: known_defects.toml."""
+"""Known refusals and wrong results of the compiler, as data: known_defects.toml."""
 
 from __future__ import annotations
 

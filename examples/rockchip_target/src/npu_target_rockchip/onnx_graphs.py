@@ -147,7 +147,7 @@ def _tensors(program: GraphProgram) -> dict[str, torch.Tensor]:
 
 
 def write_onnx(program: GraphProgram, path: Path) -> None:
-    """Writes a graph; inputs and results keep their order. Raises what torch's exporter raises.
+    """Writes a graph; inputs and results keep their order. Raises the errors of torch's exporter.
 
     In a thread, since the exporter fails under the modes of a caller that is being traced.
     """
@@ -178,7 +178,7 @@ def _registry() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leaves out what the exporter logs of libraries that are not installed."""
+    """Suppresses the exporter's log about libraries that are not installed."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     former = [logger.level for logger in loggers]
     try:

@@ -25,7 +25,7 @@ _START_S = 120.0
 
 
 class ToolkitEndedError(Exception):
-    """The process ended before it answered; the text says how."""
+    """The process ended before it replied; the text has the reason."""
 
 
 class Toolkit:

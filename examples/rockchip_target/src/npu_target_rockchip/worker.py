@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Bars of progress, and what the toolkit prints of every model.
+# Progress bars, and the toolkit's output for every model.
 _HARMLESS = re.compile(r"it/s\]|op target: |rknn-toolkit2 version|^[DIW] |^W\b")
 _MOST = 500
 

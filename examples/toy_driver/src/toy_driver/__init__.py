@@ -1,6 +1,6 @@
-"""Where the toy driver's library is, and the programs that the conformance test runs on it.
+"""The path of the toy driver's library, and the programs of its conformance test.
 
-The driver itself is native (csrc/toy_driver.cpp); its program format is told in csrc/toy_program.h.
+The driver itself is native (csrc/toy_driver.cpp); csrc/toy_program.h documents its program format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def library() -> Path:
 
 # --8<-- [start:programs]
 def conformance_programs() -> ProgramSet:
-    """What ``python -m npu_runtime.driver_conformance --driver toy`` runs."""
+    """Returns the programs of ``python -m npu_runtime.driver_conformance --driver toy``."""
     # Imported here: torch looks for drivers while npu_runtime itself is being imported.
     from npu_runtime.driver_conformance import ProgramSet, ProgramText
 

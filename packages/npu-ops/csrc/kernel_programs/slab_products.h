@@ -42,7 +42,7 @@ struct Slabs {
   const float* sums(int r, int slab) const { return x.sums + kSumsOfSlab * place(r, slab); }
   float sum(int r, int slab) const { return sums(r, slab)[0]; }
   // The integers of a slab. With few rows, those of the next are prefetched: the hardware
-  // prefetcher does not follow such short rows. With many rows, products dominate, and a prefetch
+  // does not foresee such short rows. With many rows, products dominate, and a prefetch
   // would replace a load.
   std::array<const std::int8_t*, R> rows(int slab) const {
     std::array<const std::int8_t*, R> of_row;
@@ -54,8 +54,8 @@ struct Slabs {
   }
 };
 
-// kOffset8 is what the products take from weights of 8 bits. A product is of up to kMostBlocks
-// blocks, `block_bytes` apart; sums are (blocks, rows).
+// kOffset8 is the offset that products subtract from 8-bit weights. A product is of up to
+// kMostBlocks blocks, `block_bytes` apart; sums are (blocks, rows).
 
 #if defined(__AVX512VNNI__)
 

@@ -78,7 +78,7 @@ class KeyRows {
 Layout key_layout_of(const Addressing& call);
 bool is_ragged(const Addressing& call);
 
-// Shapes, dtypes, layouts and options: what a fake can check.
+// The arguments that a fake can check: shapes, dtypes, layouts and options.
 void check_addressing(const Addressing& call);
 
 // `name` must have the sizes of `like` in all axes except the last, and its dtype.

@@ -268,7 +268,7 @@ def draw_sweep(measured: Sequence[Measurement], *, title: str) -> Chart:
 
 
 def _roof(one: Measurement, peaks: Peaks | None) -> tuple[float | None, str | None]:
-    """Returns the share of the roof, and what limits the roof."""
+    """Returns the share of the roof, and its limiting resource."""
     peak = None if peaks is None else peaks.flops_per_s.get(PRECISIONS.get(one.dtype, ""))
     if one.time_ns is None or peaks is None or peak is None:
         return None, None

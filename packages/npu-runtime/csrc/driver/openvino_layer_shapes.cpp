@@ -81,7 +81,7 @@ const Functions& functions() {
   return found;
 }
 
-// "NAME <tab> f32[1,64] bf16[64,8] <tab> f32[1,8]"; nothing for what has no inputs.
+// "NAME <tab> f32[1,64] bf16[64,8] <tab> f32[1,8]"; empty without inputs.
 void append_layer(const Node* node, std::string& text) {
   const Functions& call = functions();
   const std::size_t inputs = call.input_count(node);

@@ -70,7 +70,7 @@ std::int32_t chosen_bit(npu_dtype dtype, std::size_t size_bytes, std::int32_t as
   return dtype == NPU_DTYPE_UINT8 ? bits - 1 : bits - 2;
 }
 
-// Flips one bit of the element, and says which, and what the element was and is.
+// Flips one bit of the element, and returns the bit and both values.
 void flip(npu_dtype dtype, void* data, Flip& told, std::int32_t asked) {
   with_type(dtype, [&](auto value) {
     char* const place = static_cast<char*>(data) + told.element * sizeof(value);

@@ -1,8 +1,8 @@
 // torch's CPU allocator with one exception: inside a PoolScope, memory comes from the npu pool.
 //
 // Outside a scope every call goes to the allocator that was there before. A CPU allocator must give
-// all its memory one deleter (c10::Allocator::raw_deleter), so that deleter tells the two apart by
-// address.
+// all its memory one deleter (c10::Allocator::raw_deleter), so that deleter distinguishes the two
+// by address.
 #include <c10/core/CPUAllocator.h>
 
 #include "memory/arena.h"

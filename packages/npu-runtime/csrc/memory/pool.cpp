@@ -390,7 +390,7 @@ Pool& pool(c10::DeviceIndex device_index) {
 
 Pool& pinned_pool(c10::DeviceIndex device_index) {
   check_process();
-  driver::table();  // says why when there is no device
+  driver::table();  // throws the reason if there is no device
   static Pools* pools = make_pools(PoolKind::kPinned);
   return pool_in(*pools, device_index);
 }

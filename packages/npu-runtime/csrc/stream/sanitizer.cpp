@@ -46,7 +46,7 @@ struct History {
 struct State {
   std::mutex mutex;
   std::unordered_map<int, std::array<Clock, kStreams>> clocks;  // work that the host has waited for
-  std::unordered_map<int, Clock> host;                          // what the host has waited for
+  std::unordered_map<int, Clock> host;                          // work that the host has waited for
   std::unordered_map<const npu_event*, Clock> events;
   std::unordered_map<const Block*, History> blocks;
 };

@@ -29,7 +29,7 @@ class Child:
     Attributes:
         is_late: whether the last process that ended was killed for taking too long.
         status: exit status of the last process that ended; negative for a signal.
-        said: the last line that it wrote to standard error.
+        said: the last line of its standard error.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def homes_of(modules: Mapping[str, str]) -> dict[str, str | None]:
 def start(action: Callable[[], object]) -> None:
     """Runs a package's code that needs torch: now, or when a command has read its arguments.
 
-    Where torch is not installed it never runs: what needs none can be imported all the same.
+    Without torch it never runs: modules that do not need torch can still be imported.
     """
     if _deferred is not None:
         _deferred.append(action)

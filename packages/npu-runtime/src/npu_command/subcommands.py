@@ -205,7 +205,7 @@ def _run(command: Command, name: str, arguments: Sequence[str]) -> int:
 
 
 class _Call:
-    """One call of a subcommand: parses its arguments, then prepares what it needs.
+    """One call of a subcommand: parses its arguments, then prepares its requirements.
 
     `explained` are the exceptions that the dispatcher explains at this point.
     """

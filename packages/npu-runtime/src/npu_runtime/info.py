@@ -193,7 +193,7 @@ def device_info(index: int = 0) -> DeviceInfo:
         DeviceError: no device is available (code ``device-absent``), or the index does not exist
             (``device-index``).
     """
-    if not -(2**31) <= index < 2**31:  # what a native index holds
+    if not -(2**31) <= index < 2**31:  # the range of a native index
         raise DeviceError(
             "npu_runtime.device_info: index must fit in 32 bits, got a number of "
             f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',

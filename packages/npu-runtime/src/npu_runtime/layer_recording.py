@@ -1,7 +1,7 @@
-"""Says of which runs the device's layers are told to observers, and whether programs can tell them.
+"""Selects runs that report their layers to observers, and reports the origins of layers.
 
-The sampling is native (csrc/program/layer_samples.cpp). Where layers come from is known to whoever
-made the program; here it is only handed on.
+The sampling is native (csrc/program/layer_samples.cpp). The creator of a program provides the
+origins.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ def is_wanted() -> bool:
 def start(*, first: int, every: int) -> None:
     """Tells the layers of each program's first runs, and then of every so many.
 
-    Programs have layers to tell when they were loaded after this, or with ``NPU_PROFILE_LAYERS=1``.
+    Programs report layers if they were loaded after this call, or with ``NPU_PROFILE_LAYERS=1``.
     Reading the layers of a run takes 0.14 to 0.33 ms.
 
     Args:
-        first: how many runs of each program at the start.
-        every: after those each run of this distance; 0 for none.
+        first: number of runs of each program to report at the start.
+        every: interval of later reported runs; 0 for none.
     """
     global _is_on
     from npu_runtime import _C  # late, here and below: it needs torch's libraries
@@ -42,13 +42,13 @@ def start(*, first: int, every: int) -> None:
 def tell_origins(program: str, origins: Mapping[str, tuple[str, str]]) -> None:
     """Tells where the layers of a program come from, if layers are recorded; otherwise nothing.
 
-    Comes as an instant of category ``layer_origins``, named as the program, with ``origins`` among
-    its args; once more with each later `start`, for who listens then.
+    Emits an instant of category ``layer_origins`` with the program's name and ``origins`` in its
+    args; each later `start` emits it again for new listeners.
 
     Args:
-        program: the name that it was loaded under; what was told of that name before is replaced.
+        program: name of the program; replaces earlier origins of that name.
         origins: the part of a layer's name before its first slash -> path of the torch module and
-            "file.py:123" of the Python line; "" for what is not known.
+            "file.py:123" of the Python line; "" if unknown.
     """
     if is_wanted():
         _origins[program] = origins

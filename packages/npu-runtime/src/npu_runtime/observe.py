@@ -1,6 +1,7 @@
-"""Events of the platform for whoever listens: what ran where, and when.
+"""Events of the platform for listeners: work with its place and time.
 
-Every package of ours emits here and none knows its listeners. Costs one check when nobody listens.
+All our packages emit events here, independently of listeners. Without listeners this costs one
+check.
 """
 
 import contextlib
@@ -38,18 +39,18 @@ _NO_ARGS: Mapping[str, object] = MappingProxyType({})
 class Event(NamedTuple):
     """One thing that happened. A tuple, because there are hundreds of thousands a second.
 
-    A run that was enqueued is two spans: ``launch``, on the thread that enqueued it, and
-    ``program``, which a thread of the driver's tells when it has ended. The second one's ``args``
-    lead back: ``enqueue_thread_id`` and ``enqueue_ns`` say who enqueued it and when.
+    An enqueued run is two spans: ``launch``, on the thread that enqueued it, and ``program``, which
+    a thread of the driver emits at its end. The ``args`` of ``program`` refer to the first:
+    ``enqueue_thread_id`` and ``enqueue_ns`` are the thread and time of the launch.
 
     Attributes:
         kind: ``span`` (it lasted), ``instant`` (a mark) or ``counter`` (a value).
-        category: what kind of work: ``program``, ``launch``, ``compile``, ``kernel``, ``fallback``,
+        category: kind of work: ``program``, ``launch``, ``compile``, ``kernel``, ``fallback``,
             ``copy``, ``sync``, ``memory``, ``prefill``, ...
         name: which program, op, stage or counter.
         start_ns: nanoseconds since the Unix epoch, the clock of ``time.time_ns``.
         duration_ns: nanoseconds; 0 unless a span.
-        thread_id: the operating system's id of the thread that told it.
+        thread_id: the operating system's id of the emitting thread.
         value: the counter's value; 0.0 otherwise.
         args: details, JSON-like. Native events of a device have ``device_index``, those of a
             stream ``stream``.
@@ -102,7 +103,7 @@ def add_listener(listener: Listener, *, with_kernels: bool = True) -> None:
 
 
 def remove_listener(listener: Listener) -> None:
-    """Stops a listener, after it was given what is buffered. An unknown one is ignored."""
+    """Removes a listener after flushing its events. Ignores an unknown one."""
     flush()
     with _lock:
         _forget(listener)

@@ -95,7 +95,7 @@ class OpCapture(OpTool):
     `sequence` as its forward call of `aten.gelu`.
 
     Attributes:
-        store: the directory and what it holds.
+        store: the directory with its captures.
     """
 
     tool_name = "CAPTURE"

@@ -353,7 +353,7 @@ class Trial:
                     prepare([leaf for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)])
                 results = self.call.op(*args, **kwargs)
                 return Outcome(args, kwargs, results, homes, torch.get_rng_state())
-            except Exception as error:  # noqa: BLE001  # a finding, told by whoever asked
+            except Exception as error:  # noqa: BLE001  # a finding, reported by the caller
                 return Outcome(args, kwargs, None, homes, None, error)
             finally:
                 torch.set_rng_state(kept)

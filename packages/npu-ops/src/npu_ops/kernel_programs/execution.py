@@ -317,7 +317,7 @@ class Execution:
         return content
 
     def write_blocks(self, ids: Sequence[int], content: torch.Tensor) -> None:
-        """Writes what read_blocks returned; raises as copy_block does."""
+        """Writes the result of read_blocks; raises as copy_block does."""
         with translated():
             self._native.write_blocks(list(ids), content.contiguous())
 

@@ -170,7 +170,7 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
         for name, described in packed.items():
             result[name] = _read_packed(name, described, tensors)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as failure:
-        raise _damaged(path, "its tensors do not lie in it") from failure
+        raise _damaged(path, "its tensors are not in it") from failure
     return {**result, **tensors}
 
 
@@ -192,7 +192,7 @@ def _tensor(memory: mmap.mmap, start: int, entry: dict[str, Any]) -> Any:
     dtype = _DTYPES[entry["dtype"]]
     first, last = entry["data_offsets"]
     if not 0 <= first <= last or start + last > len(memory):
-        raise ValueError("a tensor lies outside the file")
+        raise ValueError("a tensor is outside the file")
     return _array(memory, dtype, start + first, last - first).reshape(entry["shape"])
 
 

@@ -310,7 +310,7 @@ class LayerShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a weight is made from the model's parameters.
+    """Recipe of a weight from the model's parameters.
 
     Attributes:
         sources: names of the source parameters, in order.

@@ -156,7 +156,7 @@ def _wait(pid: int, mailbox: Mailbox, key: str, *, within_s: float) -> dict[str,
         if key in state or "done" in state:
             return state
         if not _is_alive(pid):
-            raise _refused(pid, "it ended meanwhile; the trace holds what was written until then")
+            raise _refused(pid, "it ended meanwhile; the trace is complete up to then")
         time.sleep(_LOOK_S)
     raise _refused(pid, f"it did not answer within {within_s:.0f} s")
 

@@ -1,4 +1,4 @@
-"""`npu-profiler compare`: finds what became slower or faster between traces."""
+"""`npu-profiler compare`: finds ops that became slower or faster between traces."""
 
 import argparse
 import dataclasses

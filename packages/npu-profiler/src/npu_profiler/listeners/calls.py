@@ -101,7 +101,7 @@ class ModuleCalls:
 
         local, names = self._local, self._names
 
-        # Dynamo reads both to their first line: what is compiled has no modules at run time.
+        # Dynamo reads both to their first line: compiled code has no modules at run time.
         def before(module: "torch.nn.Module", _: Any) -> None:
             if is_compiling():
                 return
@@ -176,7 +176,7 @@ def _install(before: Callable[..., None], after: Callable[..., None]) -> Callabl
     target: Any = torch_module
     _hook(target, before, after)
     # Compiled modules warn when they are called with hooks like these, and a program may take
-    # warnings for errors; what torch warns of, a second call of ours for their wrapper, is wanted.
+    # warnings for errors; torch's warning of a second call of ours for their wrapper is expected.
     has_any_hook = target._has_any_global_hook
 
     def has_other_hook() -> bool:

@@ -314,7 +314,7 @@ class _Loader:
 
 
 def _sort(track: Track) -> None:
-    """Puts the slices of a track by their start, longest first, those of equal length as told."""
+    """Sorts the slices of a track by start, longest first; equal ones keep the file's order."""
     starts, durations = track.starts, track.durations
     order = sorted(range(len(starts)), key=starts.__getitem__)
     at = 0

@@ -65,9 +65,9 @@ class TraceOptions:
     layers_first: int = 3  # number of first runs of each program
     layers_every: int = 100  # then every n-th run; 0 for none
     memory: bool = False  # record how much memory the process has, twenty times a second
-    warmup: int = 0  # steps that are not recorded at the start (`steps.py` says what a step is)
+    warmup: int = 0  # steps that are not recorded at the start (`steps.py` defines a step)
     steps: int = 0  # number of steps recorded then; 0 for all
-    program: str = ""  # what the process is called in the trace; the script's name if empty
+    program: str = ""  # title of the process in the trace; the script's name if empty
 
     def __post_init__(self) -> None:
         """Raises [trace-option] for an invalid count or flag."""
@@ -95,7 +95,7 @@ def trace(
     layers: bool = False,
     modules: bool = False,
 ) -> Iterator["Recording"]:
-    """Records what happens inside and writes it to `path` as a Chrome trace.
+    """Records the body and writes it to `path` as a Chrome trace.
 
     The file grows while the body runs, and is complete at its end, even if the body raises; its
     error propagates.

@@ -55,7 +55,7 @@ class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
     - rows `layers` of each device: with `layers=True`, the layers of some runs of each program,
       laid out from the program's start by execution order;
     - with `with_modules=True`, calls of modules: on the rows of their threads, or with
-      `with_stack=True` on rows beside them;
+      `with_stack=True` on rows next to them;
     - `compile phases` and `prefill and decode` of npu-compiler and npu-llm;
     - curves of the device's memory.
 

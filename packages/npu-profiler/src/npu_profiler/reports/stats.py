@@ -29,7 +29,7 @@ Rows = Iterator[Sequence[Any]]
 
 
 class Records(NamedTuple):
-    """A CSV table: what a row is, columns with units, and a function that returns the rows."""
+    """A CSV table: the kind of rows, columns with units, and a function that returns the rows."""
 
     meaning: str
     header: str

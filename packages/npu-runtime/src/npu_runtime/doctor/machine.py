@@ -70,7 +70,7 @@ class AccelNode:
 
 @dataclass(frozen=True)
 class User:
-    """Who runs this process."""
+    """The user who runs this process."""
 
     name: str  # the login name
     is_root: bool  # whether it is the superuser, who bypasses permissions
@@ -92,7 +92,7 @@ class Serving:
     """The device in use as npu."""
 
     device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty if there is none
-    product: str  # what it is
+    product: str  # description of the finding
     reason: str  # why it was chosen, or why there is none
     code: str = ""  # code of the error that prevents its use; empty if it works
 
@@ -162,7 +162,7 @@ class LogFault:
 
     pattern: str  # a regular expression of it
     meaning: str  # the explanation, as a clause
-    fix: str  # what to do
+    fix: str  # the fix
     source: str  # the source of the message
 
 

@@ -39,7 +39,7 @@ class LastCall:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: its function's value, or the problem, and the last driver call."""
+    """The end of a child: its function's value or problem, and the last driver call."""
 
     value: Any
     problem: str

@@ -292,7 +292,7 @@ def _offloaded_cache(module: ModuleType) -> None:
     wrap(module.Cache, "update", update)
 
 
-# By library and module: what changes the module once it is there.
+# By library and module: functions that patch the module after its import.
 CHANGES: dict[str, dict[str, Callable[[ModuleType], None]]] = {
     "accelerate": {
         "accelerate.utils.imports": partial(answer_in, question="is_npu_available"),

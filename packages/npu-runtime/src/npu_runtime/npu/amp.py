@@ -55,8 +55,8 @@ class GradScaler(grad_scaler.GradScaler):
 
     Args:
         init_scale: the first scale.
-        growth_factor: what the scale is multiplied by after ``growth_interval`` good steps.
-        backoff_factor: what it is multiplied by after a step with an inf or a nan.
+        growth_factor: factor of the scale after ``growth_interval`` good steps.
+        backoff_factor: factor of the scale after a step with an inf or a nan.
         growth_interval: good steps in a row before the scale grows.
         enabled: whether to scale at all.
 

@@ -106,7 +106,7 @@ def set_deterministic_level(level: int) -> None:
 
 
 def empty_virt_addr_cache() -> None:
-    """Does what torch.npu.empty_cache does."""
+    """Calls torch.npu.empty_cache."""
     memory.empty_cache()
 
 
