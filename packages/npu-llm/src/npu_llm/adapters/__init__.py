@@ -1,1 +1,1 @@
-"""LoRA adapters: their files, their place in a step, and which of them a model uses."""
+"""LoRA adapters: their files, their inputs in a step, and merging."""

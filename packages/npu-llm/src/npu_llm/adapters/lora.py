@@ -1,12 +1,12 @@
-"""LoRA adapters: reads the files that PEFT saved, and names the inputs by which a step takes them.
+"""LoRA adapters: reads files saved by PEFT, and defines the adapter inputs of a step.
 
 A layer's change is scale * B A for A (rank, inputs) and B (outputs, rank); Hu et al., "LoRA:
 Low-Rank Adaptation of Large Language Models" (2021). The scale is alpha / rank, or alpha /
 sqrt(rank) for rsLoRA (Kalajdzievski, 2023).
 
-A captured step takes two matrices for each layer, and scales. All adapters in use are joined along
-the rank, so that each row of a batch can scale each of them, and another choice is another input of
-the same program.
+A traced step takes two matrices for each layer, and scales. All active adapters are concatenated
+along the rank, so that each row of a batch can scale them separately, and another choice is another
+input of the same program.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _KEY = re.compile(
 
 @dataclass(frozen=True)
 class LowRank:
-    """The change of one layer.
+    """The low-rank change of one layer.
 
     Attributes:
         first: A, (rank, inputs) float32; of an embedding, (rank, rows).
         second: B, (outputs, rank) float32.
-        scale: what their product is multiplied by.
-        magnitude: DoRA's length of each output (outputs,) float32; None without it.
+        scale: factor of their product.
+        magnitude: DoRA's length of each output (outputs,) float32; None without DoRA.
         is_embedding: whether it changes an embedding, whose weight is (rows, outputs).
     """
 
@@ -73,12 +73,12 @@ class LowRank:
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """An adapter on this machine.
+    """An adapter on disk.
 
     Attributes:
         path: its folder.
-        layers: the changes, by the paths of the model's modules.
-        replaced: whole weights and biases that take the place of the model's, by their names.
+        layers: the changes by module path.
+        replaced: weights and biases that replace the model's, by name.
     """
 
     path: Path
@@ -90,10 +90,10 @@ def read_adapter(path: str | Path) -> AdapterFile:
     """Reads an adapter.
 
     Args:
-        path: the folder that PEFT's save_pretrained wrote, or its adapter_model.safetensors.
+        path: a folder from PEFT's save_pretrained, or its adapter_model.safetensors.
 
     Raises:
-        ModelError: [adapter-unreadable] if it is missing or damaged, [adapter-kind] if it is no
+        ModelError: [adapter-unreadable] if it is missing or damaged, [adapter-kind] if it is not
             LoRA.
     """
     given = Path(path).expanduser()
@@ -116,7 +116,7 @@ def read_adapter(path: str | Path) -> AdapterFile:
             raise _unreadable(weights, f"{module} has no pair of matrices A and B")
         first, second = (parts[name].float() for name in names)
         if first.shape[0] != second.shape[1]:
-            raise _unreadable(weights, f"A and B of {module} have other ranks")
+            raise _unreadable(weights, f"A and B of {module} have different ranks")
         scale = _scale(config, module, first.shape[0])
         magnitude = parts.get("lora_magnitude_vector")
         layers[module] = LowRank(
@@ -144,7 +144,7 @@ def _parts(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, to
                 name = key.removeprefix(_PREFIX)
                 match = _KEY.fullmatch(name.removesuffix(".weight"))
                 if match is None:
-                    # Of a layer that is changed, PEFT may save the model's own weight as well.
+                    # PEFT may also save the original weight of a changed layer.
                     if ".base_layer." not in name:
                         replaced[name] = file.get_tensor(key)
                     continue
@@ -152,7 +152,7 @@ def _parts(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, to
     except (OSError, SafetensorError) as failure:
         raise _unreadable(path, str(failure)) from failure
     if not found:
-        raise _unreadable(path, "no matrices of LoRA")
+        raise _unreadable(path, "no LoRA matrices")
     return found, replaced
 
 
@@ -168,19 +168,19 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 def _unreadable(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"`{path}` must be part of a LoRA adapter in safetensors, got: {reason.rstrip('.')}. Pass "
-        "the folder that PEFT's save_pretrained wrote.",
+        f"`{path}` must be a file of a LoRA adapter in safetensors format, got: "
+        f"{reason.rstrip('.')}. Pass a folder from PEFT's save_pretrained.",
         code="adapter-unreadable",
     )
 
 
 SCALES = "adapter_scales"
-# The smallest rank of a program of fixed sizes; others have twice as much each.
+# The smallest rank of a static program; the next ones double it.
 _LEAST_RANK = 16
 
 
 def port_names(modules: Sequence[str]) -> tuple[str, ...]:
-    """Returns the inputs of a step for the given modules, in order."""
+    """Returns the adapter inputs of a step for the given modules, in order."""
     both = (f"adapter.{module}.{part}" for module in modules for part in ("a", "b"))
     return (SCALES, *both) if modules else ()
 
@@ -189,8 +189,8 @@ def port_sizes(model: torch.nn.Module, modules: Sequence[str]) -> dict[str, tupl
     """Returns inputs and outputs of each module.
 
     Raises:
-        CaptureError: [adapter-module] for one that is no linear layer.
-        ModelError: [adapter-base] for one that the model does not have.
+        CaptureError: [adapter-module] for a module that is not linear.
+        ModelError: [adapter-base] for a module that the model does not have.
     """
     found = {}
     for path in modules:
@@ -198,13 +198,13 @@ def port_sizes(model: torch.nn.Module, modules: Sequence[str]) -> dict[str, tupl
             module = model.get_submodule(path)
         except AttributeError:
             raise ModelError(
-                f"{path}: an adapter must change layers that the model has, got none of that name. "
-                "Load the model that it was trained on.",
+                f"`{path}` must change layers that the model has, got none of that name. Load the "
+                "model that it was trained on.",
                 code="adapter-base",
             ) from None
         weight = getattr(module, "weight", None)
         kind = type(module).__name__
-        if kind == "Conv1D" and weight is not None:  # transformers' own, of GPT-2
+        if kind == "Conv1D" and weight is not None:  # transformers' class for GPT-2
             found[path] = (int(weight.shape[0]), int(weight.shape[1]))
         elif isinstance(module, torch.nn.Linear):
             found[path] = (module.in_features, module.out_features)
@@ -214,7 +214,7 @@ def port_sizes(model: torch.nn.Module, modules: Sequence[str]) -> dict[str, tupl
 
 
 def idle_inputs(sizes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
-    """Returns the inputs of a step that changes nothing: adapters of rank 1, all zeros.
+    """Returns inputs of a step without changes: adapters of rank 1, all zeros.
 
     Args:
         sizes: inputs and outputs by module.
@@ -229,7 +229,7 @@ def idle_inputs(sizes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
 
 
 def common_rank(inputs: Mapping[str, torch.Tensor]) -> int:
-    """Returns the rank of a program of fixed sizes that takes these inputs of a step."""
+    """Returns the rank of a static program that fits these inputs of a step."""
     rank = _LEAST_RANK
     while rank < inputs[SCALES].shape[1]:
         rank *= 2
@@ -237,11 +237,11 @@ def common_rank(inputs: Mapping[str, torch.Tensor]) -> int:
 
 
 def port_shapes(sizes: Mapping[str, Sequence[int]], rank: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the inputs of a step for one row.
+    """Returns the shapes of a step's adapter inputs for one row.
 
     Args:
         sizes: inputs and outputs by module.
-        rank: of all adapters in use together.
+        rank: total rank of the active adapters.
     """
     if not sizes:
         return {}
@@ -252,18 +252,18 @@ def port_shapes(sizes: Mapping[str, Sequence[int]], rank: int) -> dict[str, tupl
 
 
 def of_rank(inputs: Mapping[str, torch.Tensor], rank: int) -> list[dict[str, torch.Tensor]]:
-    """Returns the inputs of each row's step, filled up with adapters that change nothing.
+    """Returns the adapter inputs of each row's step, padded with adapters without effect.
 
     Args:
-        inputs: of a step, with scales for each row or once for all.
-        rank: of all adapters together, at least that of the inputs.
+        inputs: inputs of a step, with scales per row or once for all rows.
+        rank: total rank, at least that of the inputs.
     """
     filled = {}
     for name, tensor in inputs.items():
         axis = 0 if name.endswith(".a") else 1
         shape = [*tensor.shape]
         shape[axis] = rank
-        # Pinned, because an NPU's plugin copies what lies in other memory of the host at each step.
+        # Pinned, because an NPU plugin copies other host memory at each step.
         filled[name] = torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
         filled[name].narrow(axis, 0, tensor.shape[axis]).copy_(tensor)
     scales = filled.pop(SCALES)
@@ -274,13 +274,13 @@ def of_rank(inputs: Mapping[str, torch.Tensor], rank: int) -> list[dict[str, tor
 def adapted(
     model: torch.nn.Module, modules: Sequence[str], inputs: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Makes layers add what adapters change, inside the block.
+    """Makes layers add the adapters' changes inside the block.
 
     Args:
         model: the model.
-        modules: the paths of its layers.
-        inputs: by the names of `port_names`: scales (batch, ranks), A (ranks, inputs) and B
-            (outputs, ranks).
+        modules: paths of its layers.
+        inputs: inputs by the names from `port_names`: scales (batch, ranks), A (ranks, inputs) and
+            B (outputs, ranks).
     """
 
     def hook(path: str) -> Any:
@@ -303,7 +303,7 @@ def adapted(
 
 def _no_linear(path: str, kind: str) -> CaptureError:
     return CaptureError(
-        f"{path}: an adapter in use must change linear layers that read (batch, tokens, inputs), "
-        f"got {kind}. Merge it into the model with `npu-llm merge`.",
+        f"`{path}` must change linear layers that read (batch, tokens, inputs), got {kind}. Merge "
+        "it into the model with `npu-llm merge`.",
         code="adapter-module",
     )

@@ -1,4 +1,4 @@
-"""Writes adapters into the weights of a model, as a checkpoint of transformers."""
+"""Merges adapters into the weights of a model, saved as a transformers checkpoint."""
 
 from __future__ import annotations
 
@@ -32,26 +32,25 @@ def merge(
     ignore_unexpected: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Path:
-    """Writes a model with adapters merged into it; any kind of LoRA can be merged.
+    """Writes a model with merged adapters; supports every kind of LoRA.
 
     Args:
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
-        adapters: folders that PEFT's save_pretrained wrote, each with a scale.
+        adapters: folders from PEFT's save_pretrained, each with a scale.
         output: the folder to write.
-        auto: transformers' class for models of its task, such as AutoModelForCTC; by default
+        auto: transformers' auto class for the model's task, such as AutoModelForCTC; by default
             that of language models.
-        gguf_file: which GGUF file in a folder.
-        trust_remote_code: whether model code inside the checkpoint may run.
-        ignore_unexpected: whether to drop tensors that the model has no place for.
-        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+        gguf_file: file name of the GGUF file in a folder.
+        trust_remote_code: whether to run model code from the checkpoint.
+        ignore_unexpected: whether to ignore tensors that the model does not use.
+        on_progress: called with a stage and its share done, 0.0 to 1.0.
 
     Returns:
-        The folder: weights in float32, and the tokenizer.
+        The folder, with weights in float32 and the tokenizer.
 
     Raises:
-        ModelError: if the model or an adapter cannot be read, [adapter-base] if they do not
-            belong together, or [gguf-config] for a GGUF file whose model config.json cannot
-            describe.
+        ModelError: if the model or an adapter cannot be read, [adapter-base] if they do not match,
+            or [gguf-config] for a GGUF file with a model that config.json cannot describe.
     """
     files = [(read_adapter(path), scale) for path, scale in adapters]
     source = find_source(name_or_path, gguf_file=gguf_file)
@@ -112,7 +111,7 @@ def _merge_layer(
         raise _other_base(file, f"{path} {tuple(delta.shape)} for {tuple(weight.shape)}")
     changed = weight + delta
     if layer.magnitude is not None:
-        # DoRA: the direction of each output's weights, times a length (Liu et al., 2024).
+        # DoRA: the direction of each output's weights times a learned length (Liu et al., 2024).
         lengths = changed.norm(dim=1, keepdim=True)
         changed = changed * (layer.magnitude.reshape(-1, 1) / lengths)
     weight.copy_(changed)
@@ -120,7 +119,7 @@ def _merge_layer(
 
 def _other_base(file: AdapterFile, what: str) -> ModelError:
     return ModelError(
-        f"`{file.path}` must fit the model's layers and their sizes, got {what}. Pass the model "
-        "that it was trained on.",
+        f"`{file.path}` must change layers that the model has, with the same sizes, got {what}. "
+        "Pass the model that it was trained on.",
         code="adapter-base",
     )
