@@ -1,4 +1,4 @@
-"""Steps of fixed sizes: how they read the cache, and how it is laid out."""
+"""Steps of fixed sizes: reading the cache, and its memory layout."""
 
 import pytest
 import torch

@@ -1,1 +1,1 @@
-"""From a transformers model to the graph of one step."""
+"""Tracing: from a transformers model to the graph of one step."""

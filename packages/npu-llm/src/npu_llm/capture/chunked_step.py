@@ -1,15 +1,15 @@
-"""Turns the step of a model with states from one of a token into one of a piece of a prompt.
+"""Converts the one-token step of a model with recurrent states into a step for prompt chunks.
 
-The code of such models reads several tokens at once only where nothing was read before (most start
-from zeros), so a step of many tokens cannot be traced. But the traced step of one token takes
-any number of rows. Tokens of one sequence take the rows' place: what does not depend on the token
-before is computed for all tokens at once, weights are read once for all of them, and only the calls
-between a state and its next value run token after token (npu_llm.capture.chunked_step). These are
-the same calls, so nothing is approximated. A padded token leaves the states as they are, by the
-token_mask that the step has for rows; a piece may be padded, then, as those of other models.
+The code of such models reads several tokens at once only at the start (most start from zeros), so a
+step of many tokens cannot be traced. But the traced one-token step takes any number of rows. Tokens
+of one sequence take the place of rows: everything that does not depend on the previous token is
+computed for all tokens at once, weights are read once for all of them, and only the calls between a
+state and its next value run token by token. These are the same calls, so nothing is approximated.
+Padded tokens leave the states unchanged, by the step's token_mask for rows; so a chunk may be
+padded like those of other models.
 
-Attention reads all tokens of the piece together, with a mask (tokens, past + tokens) as an input,
-which hides from each token those behind it.
+Attention reads all tokens of the chunk together, with a mask (tokens, past + tokens) as an input,
+which hides later tokens from each token.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _aten = torch.ops.aten
 _PAST, _TOKENS, _PADDED = 3, 5, 2
-# Relative to the largest logit or number of a state: both are sums in float32, in another order.
+# Relative to the largest logit or state element: both are float32 sums in another order.
 _TOLERANCE = 1e-3
-# Calls that look at a tensor without regard to its rows.
+# Calls that read a tensor regardless of its rows.
 _LOOKS = frozenset(
     {_aten.slice.Tensor, _aten.to.dtype, _aten.to.device, _aten.alias.default, _aten.clone.default}
 )
 
 
 class _UnfitError(Exception):
-    """What of a step must have been traced otherwise; its text says what."""
+    """A step that cannot be converted; the message contains the reason."""
 
 
 def read_in_chunks(
@@ -62,24 +62,24 @@ def read_in_chunks(
     """Returns a step that reads any number of tokens of one sequence, if possible.
 
     Args:
-        captured: a functional step of one token, with states; not changed.
-        windowed: whether a layer sees only a part of what lies before it: its place is then known
-            for one token alone.
+        captured: a functional one-token step with states; unchanged.
+        windowed: whether a layer sees only a window of earlier tokens, whose position is then known
+            for one token only.
         weights: the values of the model's parameters.
 
     Returns:
         A step whose input_ids, position_ids and token_mask are (1, tokens), its attention_mask
-        (tokens, past + tokens), and its caches and states of one row; or the same, with a line in
-        the log that says why.
+        (tokens, past + tokens), and its caches and states of one row; or the same step, with the
+        reason logged.
     """
     try:
         if windowed:
-            raise _UnfitError("a layer sees a window of tokens")
+            raise _UnfitError("a layer has a sliding window")
         chunked = _Chunking(captured).step()
         if not _agree(captured, chunked, weights):
-            raise _UnfitError("its tokens differ")
+            raise _UnfitError("its tokens' results differ")
     except (_UnfitError, RuntimeError) as reason:
-        _logger.info("a prompt is read token by token: %s", reason)
+        _logger.info("prompts are read token by token: %s", reason)
         return captured
     return chunked
 
@@ -102,17 +102,17 @@ class _Chunking:
         self._following = dict(zip(self._states, after, strict=True))
         ids = self._inputs["input_ids"].meta["val"]
         if not isinstance(ids.shape[0], torch.SymInt) or captured.adapted:
-            raise _UnfitError("it takes one row")
+            raise _UnfitError("it takes only one row")
         self._mode = ids.fake_mode
         self._rows = ids.shape[0].node.expr
         self._past = self._caches[0].meta["val"].shape[2].node.expr if caches else None
         self._made = fx.Graph()
         self._new: dict[fx.Node, Any] = {}
-        # Calls that show the past followed by the new tokens.
+        # Calls that read the past followed by the new tokens.
         self._joined = set(self._longer)
 
     def step(self) -> CapturedStep:
-        """Returns the other step."""
+        """Returns the converted step."""
         captured = self._captured
         self._placeholders()
         graph = captured.graph_module.graph
@@ -134,7 +134,7 @@ class _Chunking:
         return replace(captured, graph_module=made, reads_chunks=True)
 
     def _placeholders(self) -> None:
-        """Adds the inputs, and puts tokens in the place of rows."""
+        """Adds the inputs, and replaces rows by tokens."""
         by_row = {self._inputs[name] for name in ("input_ids", "position_ids", TOKEN_MASK)
                   if name in self._inputs}  # fmt: skip
         of_one = {*self._caches, *self._states}
@@ -147,7 +147,8 @@ class _Chunking:
             elif node in of_one:
                 sizes[0] = 1
             if node in self._caches:
-                # One key more than the past, as of a token; those of the piece are not of the past.
+                # One key more than the past, as for a single token; those of the chunk are not part
+                # of the past.
                 sizes[2] = sizes[2] + 1 - self._inputs["input_ids"].meta["val"].shape[0]
             with self._mode:
                 new.meta["val"] = torch.empty(sizes, dtype=value.dtype)
@@ -158,13 +159,13 @@ class _Chunking:
         self._tokens = self._emit(ids, _aten.sym_size.int, self._new[ids], 0)
         self._before = None
         if self._caches:
-            # All but the last key lie before a token, which hides those that do not count.
+            # All keys but the last precede a token, which hides invalid ones.
             mask = self._inputs["attention_mask"]
             length = self._emit(mask, _aten.sym_size.int, self._new[mask], 1)
             self._before = self._emit(mask, operator.sub, length, 1)
 
     def _call(self, node: fx.Node) -> Any:
-        """Returns what takes a call's place."""
+        """Returns the replacement of a call."""
         target, new = node.target, self._new
         arguments: Any = node.args
         if target is _aten.sym_size.int and (size := self._size(node)) is not None:
@@ -180,19 +181,19 @@ class _Chunking:
             return self._attention(node)
         if reads_past:
             if target not in _LOOKS or len(node.all_input_nodes) > 1:
-                raise _UnfitError(f"{node.name} reads keys or values, and is no attention")
+                raise _UnfitError(f"{node.name} reads keys or values without being attention")
             self._joined.add(node)
             return self._emit(node, target, *fx.map_arg(node.args, new.__getitem__), **node.kwargs)
         kept = self._inputs["logits_to_keep"]
         if kept in node.all_input_nodes:
             if target is not _aten.index.Tensor or list(arguments[1]) != [None, kept]:
-                raise _UnfitError(f"{node.name} chooses logits in another way")
+                raise _UnfitError(f"{node.name} selects logits in another way")
             turned = self._emit(node, _aten.transpose.int, new[arguments[0]], 0, 1)
             return self._emit(node, target, turned, [None, new[kept]])
         return self._made.node_copy(node, new.__getitem__)
 
     def _size(self, node: fx.Node) -> Any:
-        """Returns what stands for a size, if it is that of rows or of the past."""
+        """Returns the replacement of a size that is the number of rows or the past."""
         expression = _expression(node.meta["val"])
         if expression == self._rows:
             return self._tokens
@@ -204,7 +205,7 @@ class _Chunking:
             raise _UnfitError(f"{node.name} has no mask")
         query, key, value, mask = arguments
         if key not in self._joined or value not in self._joined or not self._is_by_row(mask):
-            raise _UnfitError(f"{node.name} reads other keys, or has no mask for each row")
+            raise _UnfitError(f"{node.name} reads other keys, or has no mask per row")
         query, mask = (
             self._emit(node, _aten.transpose.int, self._new[one], 0, 2) for one in (query, mask)
         )
@@ -213,7 +214,7 @@ class _Chunking:
         return self._emit(node, _aten.transpose.int, found, 0, 2)
 
     def _loop(self, members: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
-        """Adds the loop of a cycle; returns the state after it for each state."""
+        """Adds the loop of a cycle; returns the next value of each state."""
         states = [node for node in members if node.op == "placeholder"]
         read = dict.fromkeys(one for node in members for one in node.all_input_nodes)
         outside = [one for one in read if one not in members and not _is_number(one)]
@@ -225,7 +226,7 @@ class _Chunking:
             if any(user not in members and user is not self._output for user in node.users)
         ]
         if not rows or not all(self._is_by_row(node) for node in told):
-            raise _UnfitError(f"{members[0].name} leads to what has no row for each token")
+            raise _UnfitError(f"{members[0].name} leads to a tensor without a row for each token")
         following = [self._following[state] for state in states]
         body = self._body(members, [*states, *rows, *shared], [*following, *told])
         given = [self._new[one] for one in (*states, *rows, *shared)]
@@ -278,23 +279,23 @@ class _Chunking:
         return int(found)
 
     def _is_by_row(self, node: Any) -> bool:
-        """Whether a tensor has a row for each token, before all other sizes.
+        """Whether a tensor has a row for each token as its first dimension.
 
         Raises:
-            _UnfitError: if rows stand elsewhere in its sizes.
+            _UnfitError: if rows are in another dimension.
         """
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            raise _UnfitError(f"{node.name} is no tensor")
+            raise _UnfitError(f"{node.name} is not a tensor")
         first, *others = [_expression(size) for size in value.shape] or [1]
         if any(self._rows in sympy.sympify(one).free_symbols for one in others):
-            raise _UnfitError(f"{node.name} has its rows behind other sizes")
+            raise _UnfitError(f"{node.name} has its rows in a later dimension")
         if first != self._rows and self._rows in sympy.sympify(first).free_symbols:
             raise _UnfitError(f"{node.name} has several rows for each token")
         return bool(first == self._rows)
 
     def _emit(self, origin: fx.Node, target: Any, *arguments: Any, **options: Any) -> fx.Node:
-        """Adds a call at the end, with its fake value and the origin of another."""
+        """Appends a call with its fake value and the origin of another call."""
         node = self._made.call_function(target, arguments, options)
         node.meta = {key: one for key, one in origin.meta.items() if key != "val"}
         with self._mode:
@@ -304,11 +305,11 @@ class _Chunking:
 
 
 def _parts(node: fx.Node, caches: Sequence[fx.Node]) -> tuple[fx.Node, fx.Node]:
-    """Returns the cache and the new tokens that a call joins."""
+    """Returns the cache and the new tokens that a call concatenates."""
     parts: Any = node.args[0]
     is_joined = node.target is _aten.cat.default and len(parts) == 2
     if not is_joined or parts[0] not in caches or node.args[1] not in (2, -2):
-        raise _UnfitError(f"{node.name} is no cache with its new tokens behind")
+        raise _UnfitError(f"{node.name} is not a cache followed by its new tokens")
     return parts[0], parts[1]
 
 
@@ -321,7 +322,7 @@ def _expression(size: Any) -> Any:
 
 
 def _agree(captured: CapturedStep, chunked: CapturedStep, weights: StreamedWeights) -> bool:
-    """Whether tokens of a padded piece after some others have the results that they have alone."""
+    """Whether tokens of a padded chunk after others have the same results as alone."""
     generator = torch.Generator().manual_seed(0)
     whole = _PAST + _TOKENS
     ids = torch.randint(0, captured.vocabulary, (1, whole), generator=generator)
@@ -350,7 +351,7 @@ def _agree(captured: CapturedStep, chunked: CapturedStep, weights: StreamedWeigh
 def _inputs(
     step: CapturedStep, ids: torch.Tensor, past: int, tokens: int, *, padded: int = 0
 ) -> list[torch.Tensor]:
-    """Returns the inputs of a step without its caches and states."""
+    """Returns the inputs of a step except caches and states."""
     counts = torch.ones(1, tokens, dtype=torch.int64)
     counts[:, tokens - padded :] = 0
     mask = torch.ones(tokens, past + tokens, dtype=torch.int64).tril(past)
@@ -371,11 +372,11 @@ _Item = TypeVar("_Item")
 def state_cycles(
     graph: fx.Graph, following: Mapping[fx.Node, fx.Node]
 ) -> dict[fx.Node, frozenset[fx.Node]]:
-    """Returns the cycle of each call and state that lies on one.
+    """Returns the cycle of each call and state in a cycle.
 
     Args:
         graph: a functional step.
-        following: the placeholder of each state, and the node that is its next value.
+        following: next-value node of each state's placeholder.
     """
     back: dict[fx.Node, list[fx.Node]] = {after: [] for after in following.values()}
     for state, after in following.items():
@@ -400,11 +401,11 @@ def state_cycles(
 def in_order(
     nodes: Iterable[fx.Node], cycles: Mapping[fx.Node, frozenset[fx.Node]]
 ) -> list[fx.Node | frozenset[fx.Node]]:
-    """Returns calls and whole cycles so that each comes after what it reads.
+    """Orders calls and whole cycles so that each follows its inputs.
 
     Args:
-        nodes: a graph's nodes, each after what it reads.
-        cycles: from `state_cycles`.
+        nodes: a graph's nodes in execution order.
+        cycles: the result of `state_cycles`.
     """
     ordered: list[fx.Node | frozenset[fx.Node]] = []
     seen: set[fx.Node | frozenset[fx.Node]] = set()
@@ -422,7 +423,7 @@ def in_order(
 def _after_all(
     root: _Item, leads_to: Callable[[_Item], Iterable[_Item]], seen: set[_Item]
 ) -> list[_Item]:
-    """Returns what a root reaches and was not seen before, each item after all that it leads to."""
+    """Returns the unseen items reachable from a root, each after everything that it leads to."""
     if root in seen:
         return []
     seen.add(root)
@@ -441,20 +442,20 @@ def _after_all(
 
 
 class TokenLoop:
-    """The target of the call: runs a body for each token, and hands states from one to the next.
+    """The call target of a loop over tokens, which passes states from one token to the next.
 
-    Its arguments are the states before the first token, (1, ...) each; what differs from token to
-    token, (tokens, ...) each; and what is the same for all. Its results are the states after the
-    last token, then what the body tells of each, (tokens, ...).
+    Its arguments are the initial states, (1, ...) each; values per token, (tokens, ...) each; and
+    values shared by all tokens. Its results are the final states, then the body's outputs per
+    token, (tokens, ...).
 
     Attributes:
-        body: takes states, rows (1, ...) of the token, and the rest; returns the next states, then
-            what it tells, (1, ...) each.
-        states: how many states there are.
-        rows: how many arguments differ from token to token; at least one.
+        body: takes states, the token's rows (1, ...), and the shared values; returns the next
+            states, then its outputs, (1, ...) each.
+        states: number of states.
+        rows: number of arguments per token; at least one.
     """
 
-    # Its name in the table of converters.
+    # Its name in the converter table.
     __module__ = "npu_llm"
     __name__ = "token_loop.default"
 
@@ -464,7 +465,7 @@ class TokenLoop:
         self.rows = rows
 
     def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Computes it with torch."""
+        """Computes the loop with torch."""
         states = values[: self.states]
         rows = values[self.states :][: self.rows]
         shared = values[self.states + self.rows :]
@@ -478,7 +479,7 @@ class TokenLoop:
 
 @converter("npu_llm.token_loop.default")
 def convert_token_loop(ctx: Context, **given: Any) -> Any:
-    """Lowers the body to a model of its own, around which OpenVINO's loop stands."""
+    """Lowers the body to a separate model inside an OpenVINO loop."""
     loop = ctx.node.target
     assert isinstance(loop, TokenLoop), "a call of this name has such a target"
     values = [ctx.get(value) for value in given.values()]

@@ -1,4 +1,4 @@
-"""Compresses the weights of a step: to the nearest values, or by their effect on a text."""
+"""Quantizes the weights of a step, to nearest or calibrated by a text."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Compression", "compress", "compress_by_text"]
 
-# Tokens per call, and most calls: beyond this GPTQ gains little, but takes longer.
+# Tokens per call, and maximum number of calls: more improve GPTQ little, but take longer.
 _CALL_TOKENS, _CALLS = 256, 32
-# Fewer tokens say little about what the products' inputs look like.
+# Fewer tokens do not represent the distribution of the products' inputs.
 _FEWEST_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class Compression:
-    """How weights are compressed.
+    """Quantization options.
 
     Attributes:
-        group_size: how many weights of a row share a scale, for int4; None for what suits the
-            pipeline.
-        symmetric: whether to omit zero points: a little smaller, a little less exact.
-        text: a text file; int4 weights are rounded so that products with its tokens change least
-            (GPTQ). None to round to the nearest value.
-        kept: a folder for the weights that were rounded by the text, where a former run that was
-            interrupted may have left some; None for none.
-        advance: reports how many of them are rounded.
+        group_size: number of weights of a row that share a scale, for int4; None for the pipeline's
+            default.
+        symmetric: whether to omit zero points: slightly smaller and less accurate.
+        text: a calibration text file; int4 weights are rounded to minimize the error of products
+            with its tokens (GPTQ). None to round to nearest.
+        kept: folder of the weights rounded with the text, including those of an interrupted run;
+            None for none.
+        advance: reports the number of rounded weights.
     """
 
     group_size: int | None = None
@@ -56,10 +56,10 @@ class Compression:
         check_group_size(self.group_size)
 
     def suited_to(self, pipeline: PipelineName) -> Compression:
-        """Returns how weights are compressed for a pipeline.
+        """Returns the options with a pipeline's defaults.
 
-        The programs of the static one take weights that have one scale per output and no zero
-        points as inputs, see npu_llm.capture.weight_inputs. Others have groups of 64.
+        Static programs take weights with one scale per output and no zero points as inputs, see
+        npu_llm.capture.weight_inputs. Others use groups of 64.
         """
         if self.group_size is not None:
             return self
@@ -71,7 +71,7 @@ class Compression:
 def compress(
     model: Any, precision: Precision, compression: Compression, weights: StreamedWeights
 ) -> None:
-    """Compresses the weights of an openvino.Model in place, to the nearest values."""
+    """Quantizes the weights of an openvino.Model in place, to nearest."""
     from npu_compiler.quantize import compress_weights
 
     compress_weights(
@@ -86,20 +86,20 @@ def compress(
 def compress_by_text(
     model: Any, captured: CapturedStep, compression: Compression, tokenizer: Any | None
 ) -> Any:
-    """Compresses weights to int4 by their effect on the tokens of a text.
+    """Quantizes weights to int4, calibrated by the tokens of a text.
 
     Args:
-        model: an openvino.Model in float32 with the captured step's inputs, including the cache.
+        model: an openvino.Model in float32 with the traced step's inputs, including the cache.
         captured: the step.
-        compression: one with a text.
-        tokenizer: the model's.
+        compression: options with a text.
+        tokenizer: the model's tokenizer.
 
     Returns:
-        The compressed model; the given one may be changed.
+        The quantized model; the given one may be modified.
 
     Raises:
-        OptionError: [quantize-text] for a file that cannot be read or is too short, or if the model
-            has no tokenizer or keeps states.
+        OptionError: [quantize-text] for a file that cannot be read or is too short, or a model
+            without a tokenizer or with recurrent states.
     """
     from npu_compiler.quantize import compress_weights_by_data
 
@@ -111,7 +111,7 @@ def compress_by_text(
             advance(done / total, f"weight {done:,} of {total:,}")
 
     if captured.states:
-        raise _unusable(compression.text, "the model keeps states between the tokens of a text")
+        raise _unusable(compression.text, "the model has recurrent states")
     return compress_weights_by_data(
         model,
         _samples(captured, model, _tokens(compression.text, tokenizer)),
@@ -124,7 +124,7 @@ def compress_by_text(
 
 def _tokens(path: Path, tokenizer: Any | None) -> list[int]:
     if tokenizer is None:
-        raise _unusable(path, "the model has no tokenizer to read it with")
+        raise _unusable(path, "the model has no tokenizer for it")
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as failure:
@@ -136,7 +136,7 @@ def _tokens(path: Path, tokenizer: Any | None) -> list[int]:
 
 
 def _samples(captured: CapturedStep, model: Any, tokens: list[int]) -> list[list[Any]]:
-    """Returns calls of the step without a past, each with a piece of the text, spread over it."""
+    """Returns calls of the step without a past, with chunks spread over the text."""
     caches = model.get_parameters()[len(captured.inputs) :]
     shapes = [_without_length(cache.get_output_partial_shape(0)) for cache in caches]
     empty = [
@@ -171,6 +171,6 @@ def _without_length(shape: Any) -> tuple[int, ...]:
 def _unusable(path: Path, reason: str) -> OptionError:
     return OptionError(
         f"`--data` must be a readable text of at least {_FEWEST_TOKENS} tokens, got {path}: "
-        f"{reason}. Pass some pages like those that the model will read and write.",
+        f"{reason}. Pass some pages of typical input and output.",
         code="quantize-text",
     )

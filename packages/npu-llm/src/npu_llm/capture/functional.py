@@ -1,9 +1,9 @@
-"""Functionalization of a traced graph: calls that write become calls that return a new tensor.
+"""Functionalization of a traced graph: in-place calls become calls that return a new tensor.
 
-make_fx already lets every later use of a written tensor read the writing call's result. Other
-tensors that show the written memory are written once more from the new value, if they are read
-later. A view is a path from the tensor that owns the memory. If each call of the path can be
-undone, a new value of the view gives a new value of the owner.
+make_fx already makes later uses of a modified tensor read the in-place call's result. Other tensors
+that alias the modified memory are recomputed from the new value if they are read later. A view is a
+path from the tensor that owns the memory. If each call of the path is invertible, a new value of
+the view gives a new value of the owner.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _aten = torch.ops.aten
 
 
 def drop_grad_modes(graph_module: fx.GraphModule) -> None:
-    """Removes what `torch.no_grad` in a model's code leaves in a graph.
+    """Removes the traces of `torch.no_grad` from a graph.
 
-    A step is traced without gradients, so that the end of such a block would switch them off for
-    whoever runs the graph.
+    A step is traced without gradients, so the end of such a block would disable them for the
+    graph's caller.
     """
     for node in list(graph_module.graph.nodes):
         if node.target is torch._C._set_grad_enabled:
@@ -50,9 +50,9 @@ def make_functional(graph_module: fx.GraphModule) -> None:
     """Makes a graph functional, in place.
 
     Raises:
-        CaptureError: [writes-view] if a call writes into memory that is not the graph's own, or
-            into a view that cannot be undone and is read through another tensor later, or has no
-            counterpart that returns a new tensor.
+        CaptureError: [writes-view] if a call writes into memory outside the graph, or into a
+            non-invertible view that is read through another tensor later, or has no functional
+            counterpart.
     """
     for node in list(graph_module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -64,14 +64,14 @@ def make_functional(graph_module: fx.GraphModule) -> None:
 
 
 def _rewrite(node: fx.Node) -> None:
-    """Makes one call return a new tensor, which all that shows the written memory reads later."""
+    """Makes one call return a new tensor, which later reads of the written memory use."""
     written, counterpart = node.args[0], _counterpart(node.target)
     if node.target is _aten.detach_.default and isinstance(written, fx.Node):
-        node.replace_all_uses_with(written)  # changes no number
+        node.replace_all_uses_with(written)  # does not change values
         node.graph.erase_node(node)
         return
     if counterpart is None or not isinstance(written, fx.Node):
-        raise _refused(node, "has no counterpart that returns a new tensor")
+        raise _refused(node, "has no functional counterpart")
     way = way_from_owner(written)
     owner = way[0]
     if owner.op != "call_function":
@@ -91,7 +91,7 @@ def _rewrite(node: fx.Node) -> None:
                 node, f"is read through another one later, and writes through {failure}"
             ) from None
         if renewed is not value:
-            # It shows the owner too, into which a later call may write.
+            # It also aliases the owner, into which a later call may write.
             stale[value] = way
         for one, seen in stale.items():
             new = replayed(seen, renewed)
@@ -109,7 +109,7 @@ def _after(node: fx.Node) -> set[fx.Node]:
 
 
 def _counterpart(target: Any) -> Any | None:
-    """Returns the call that returns what another one writes into its first argument."""
+    """Returns the functional counterpart of an in-place call."""
     packet, schema = target.overloadpacket, target._schema
     name = packet.__name__
     writes = [
@@ -124,7 +124,7 @@ def _counterpart(target: Any) -> Any | None:
 
 
 def _kept_dtype(node: fx.Node, written: fx.Node) -> fx.Node:
-    """Returns the value of a call, cast to the dtype of what it wrote into before."""
+    """Returns a call's value, cast to the dtype of the tensor that it wrote into before."""
     found = computed(node.target, node.args, node.kwargs)
     if found.dtype == written.meta["val"].dtype:
         return node
@@ -138,8 +138,8 @@ def _kept_dtype(node: fx.Node, written: fx.Node) -> fx.Node:
 
 def _refused(node: fx.Node, reason: str) -> CaptureError:
     return CaptureError(
-        f"{call_place(node)} must write into memory of the step's own, by views "
-        f"that can be undone, got one that {reason}. Models that do so are not supported yet.",
+        f"{call_place(node)} must write only into the step's memory, through invertible views, "
+        f"got a call that {reason}. Models that do so are not supported yet.",
         code="writes-view",
     )
 
@@ -171,11 +171,11 @@ _SAME = {
 
 
 class NoWayBackError(Exception):
-    """A view whose call cannot be undone."""
+    """A view whose call is not invertible."""
 
 
 def way_from_owner(node: fx.Node) -> list[fx.Node]:
-    """Returns the calls from the tensor that owns a tensor's memory, that first, to the tensor."""
+    """Returns the chain of calls from the memory's owner to a tensor, owner first."""
     way = [node]
     while (shown := _shown(way[0])) is not None:
         way.insert(0, shown)
@@ -183,7 +183,7 @@ def way_from_owner(node: fx.Node) -> list[fx.Node]:
 
 
 def shown_through(owner: fx.Node) -> list[fx.Node]:
-    """Returns all tensors of the graph that show an owner's memory, in order, without the owner."""
+    """Returns all other tensors of the graph that alias an owner's memory, in order."""
     found: list[fx.Node] = []
     pending = [owner]
     while pending:
@@ -197,15 +197,15 @@ def shown_through(owner: fx.Node) -> list[fx.Node]:
 
 
 def _shown(node: fx.Node) -> fx.Node | None:
-    """Returns the tensor whose memory a call shows; None if it has memory of its own."""
+    """Returns the tensor that a call's result aliases; None if it has separate memory."""
     found = next((one for one in node.all_input_nodes if _is_shown_by(one, node)), None)
     if found is not None and node.target is operator.getitem and _shown(found) is None:
-        return None  # one of several results that are new
+        return None  # one of several new results
     return found
 
 
 def _is_shown_by(source: fx.Node, node: fx.Node) -> bool:
-    """Whether a call shows its argument's memory; decided by calling it, as reshape only may."""
+    """Whether a call's result aliases its argument; found by a call, as for reshape."""
     if node.op != "call_function" or not _tensors(source.meta.get("val")):
         return False
     if node.target is not operator.getitem and not isinstance(node.target, torch._ops.OpOverload):
@@ -218,7 +218,7 @@ def _is_shown_by(source: fx.Node, node: fx.Node) -> bool:
 
 
 def _makes_new(target: torch._ops.OpOverload) -> bool:
-    """Whether a call writes, or always has memory of its own: by its schema, if it is one op."""
+    """Whether a call writes, or always allocates its result, by the schema of a single op."""
     schema = target._schema
     is_made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(
         target._name, "CompositeImplicitAutograd"
@@ -236,21 +236,21 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def computed(target: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Returns what a call of the graph gives for the values in its arguments' `meta`."""
+    """Returns the result of a graph's call for the values in its arguments' `meta`."""
     given, named = fx.map_arg((tuple(args), dict(kwargs)), lambda one: one.meta["val"])
     with torch.no_grad():
         return target(*given, **named)
 
 
 def _call(like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-    """Writes a call where the graph inserts; it comes from where another one does."""
+    """Inserts a call with the origin of another call."""
     made = like.graph.call_function(target, args, kwargs)
     made.meta = {**like.meta, "val": computed(target, made.args, made.kwargs)}
     return made
 
 
 def replayed(way: Sequence[fx.Node], owner: fx.Node) -> fx.Node:
-    """Writes the calls of a way once more, from another owner; returns the last."""
+    """Inserts a chain of calls again on another owner; returns the last call."""
     seen = owner
     for before, node in itertools.pairwise(way):
         known = {before: seen}
@@ -264,16 +264,16 @@ def _instead(known: Mapping[fx.Node, fx.Node], node: fx.Node) -> fx.Node:
 
 
 def replaced(way: Sequence[fx.Node], value: fx.Node) -> fx.Node:
-    """Writes the calls that give an owner whose view at the end of a way has a new value.
+    """Inserts calls that give the owner after a view at the end of a chain has changed.
 
     Raises:
-        NoWayBackError: for a view that cannot be undone.
+        NoWayBackError: for a view that is not invertible.
     """
     left = list(way)
     while len(left) > 1:
         node = left.pop()
         if node.target is operator.getitem:
-            left.pop()  # what splits is one view with what takes a part
+            left.pop()  # a split and its getitem are one view
             value = _part_replaced(left[-1], node, value)
         else:
             value = _undone(left[-1], node, value)
@@ -281,7 +281,7 @@ def replaced(way: Sequence[fx.Node], value: fx.Node) -> fx.Node:
 
 
 def _undone(before: fx.Node, node: fx.Node, value: fx.Node) -> fx.Node:
-    """Writes the call that gives what a view is of, if the view has a new value."""
+    """Inserts the call that gives a view's source after the view has changed."""
     target, args = node.target, node.args
     if node.kwargs:
         raise NoWayBackError(str(target))
@@ -306,7 +306,7 @@ def _undone(before: fx.Node, node: fx.Node, value: fx.Node) -> fx.Node:
 
 
 def _part_replaced(before: fx.Node, node: fx.Node, value: fx.Node) -> fx.Node:
-    """Writes the call that gives a tensor of which one of the parts has a new value."""
+    """Inserts the call that gives a tensor with one of its parts replaced."""
     split: Any = node.args[0]
     place: Any = node.args[1]
     dim = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)

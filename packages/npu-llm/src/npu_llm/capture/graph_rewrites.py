@@ -1,4 +1,4 @@
-"""Rewrites of a traced step: complex numbers, constants, and choices of the best tokens."""
+"""Rewrites of a traced step: complex numbers, constants, and top-k."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Pair:
 
 
 def make_real(graph_module: fx.GraphModule) -> None:
-    """Replaces calls with complex tensors by calls with real ones, in place."""
+    """Replaces calls on complex tensors by calls on real ones, in place."""
     pairs: dict[fx.Node, _Pair] = {}
     for node in list(graph_module.graph.nodes):
         if node.op != "call_function":
@@ -47,7 +47,7 @@ def make_real(graph_module: fx.GraphModule) -> None:
 
 
 def _pair_of(node: fx.Node, pairs: dict[fx.Node, _Pair]) -> _Pair | None:
-    """Returns a call's complex result as two real ones; None for any other call."""
+    """Returns a call's complex result as two real tensors; None for any other call."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not value.is_complex():
         return None
@@ -108,7 +108,7 @@ class Emitter:
         self._mode = beside.meta["val"].fake_mode
 
     def __call__(self, target: Any, *args: Any) -> fx.Node:
-        """Returns a new call of `target` at the place where the graph inserts."""
+        """Returns a new call of `target` at the graph's insertion point."""
         node = self._graph.call_function(target, args)
         node.meta.update(self._origin)
         with self._mode:
@@ -117,10 +117,10 @@ class Emitter:
 
 
 def compute_known_numbers(graph_module: fx.GraphModule) -> None:
-    """Replaces calls on tensors of one number by what they give, in place.
+    """Replaces calls on known one-element tensors by their results, in place.
 
     Args:
-        graph_module: a traced step; its weights are no such numbers.
+        graph_module: a traced step, with larger weights.
     """
     known: dict[fx.Node, Any] = {}
     for node in list(graph_module.graph.nodes):
@@ -160,14 +160,14 @@ def _is_computable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
         return False
     schema = getattr(node.target, "_schema", None)
     is_written = schema is not None and schema.is_mutable
-    return not is_written or node.target is torch.ops.aten.detach_.default  # changes no number
+    return not is_written or node.target is torch.ops.aten.detach_.default  # does not change values
 
 
 def allow_short_contexts(graph_module: fx.GraphModule) -> None:
-    """Lets each choice along a dimension that varies take no more than there is, in place.
+    """Limits each top-k along a dynamic dimension to the available size, in place.
 
     Args:
-        graph_module: a step, traced with a past that is longer than any such choice.
+        graph_module: a step that was traced with a past longer than any such k.
     """
     graph = graph_module.graph
     for node in graph.find_nodes(op="call_function", target=_aten.topk.default):

@@ -1,12 +1,13 @@
-"""Traces a model's layers that are alike once, and repeats their calls for the others.
+"""Traces identical layers once, and copies their calls for the others.
 
-Tracing a layer costs half a second, and a model has dozens of the same. Inside `deduplicate_layers`
-the first two and the last of each kind run; if their calls in the graph are the same, the layers
-between are written into the graph as copies that read their own weights, arguments and cache.
+Tracing a layer takes half a second, and a model has dozens of identical ones. Inside
+`deduplicate_layers` the first two and the last of each kind run. If their calls in the graph are
+the same, the layers between them are inserted into the graph as copies with their own weights,
+arguments and cache.
 
-Layers are alike if their modules have the same classes, attributes (a number may be the layer's
-own position) and shapes of parameters. A layer whose call leaves traces that a copy would lack, or
-that reads a tensor which is neither its argument nor its weight nor its cache, is never copied.
+Layers are identical if their modules have the same classes, attributes (a number may be the layer's
+own index) and parameter shapes. A layer is never copied if its call has effects that a copy would
+lack, or reads a tensor that is neither its argument nor its weight nor its cache.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from transformers.cache_utils import Cache
 
 __all__ = ["LayersDifferError", "deduplicate_layers"]
 
-# Fewer of a kind are traced as they are.
+# Kinds with fewer layers are traced without copies.
 _FEWEST = 4
 _STACK = "nn_module_stack"
 _MODULE_STATE = frozenset(vars(torch.nn.Module()))
 
 
 class LayersDifferError(Exception):
-    """The last layer of a kind is not traced as the first ones, so the copies may be wrong."""
+    """The last layer of a kind is traced differently from the first, so copies may be wrong."""
 
 
 @contextmanager
@@ -49,10 +50,10 @@ def deduplicate_layers(
 
     Args:
         model: the model that is traced with make_fx.
-        on_copy: called with each layer that is copied instead of run.
+        on_copy: called with each copied layer.
 
     Raises:
-        LayersDifferError: by the trace, if it has to be repeated without copies.
+        LayersDifferError: raised by the trace if it must be repeated without copies.
     """
     kinds = [kind for layers in _stacks(model) for kind in _kinds(model, layers)]
     wrapped: list[torch.nn.Module] = []
@@ -76,7 +77,7 @@ class _Layer:
     position: int
 
     def tensors(self) -> dict[int, str]:
-        """The names of its parameters and buffers by their identity."""
+        """Returns the names of its parameters and buffers by identity."""
         named = (
             *self.module.named_parameters(remove_duplicate=False),
             *self.module.named_buffers(remove_duplicate=False),
@@ -84,7 +85,7 @@ class _Layer:
         return {id(tensor): name for name, tensor in named}
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The parameter or buffer of a name."""
+        """Returns the parameter or buffer with a name."""
         path, _, last = name.rpartition(".")
         found: torch.Tensor = getattr(self.module.get_submodule(path), last)
         return found
@@ -92,17 +93,17 @@ class _Layer:
 
 @dataclass
 class _Trace:
-    """What a layer's call left in the graph.
+    """The effects of a layer's call on the graph.
 
     Attributes:
         layer: the layer.
-        leaves: its arguments, flat.
+        leaves: its flattened arguments.
         nodes: its calls that compute tensors, and the weights that they read.
-        outside: the nodes of its tensors from outside: arguments, then the cache before.
-        results: what it returned, flat, and how to put that together.
-        structure: of the results.
-        cached: the layer of the cache that it changed; None if none.
-        after: the cache's key and value after it.
+        outside: nodes of its tensors from outside: arguments, then the previous cache.
+        results: its flattened result.
+        structure: structure of the results.
+        cached: the modified layer of the cache; None if there is none.
+        after: the cache's new key and value.
     """
 
     layer: _Layer
@@ -118,13 +119,13 @@ class _Trace:
 
 @dataclass
 class _Kind:
-    """Layers that are alike, in order, and what is known about their traces.
+    """Identical layers in order, and the results of comparing their traces.
 
     Attributes:
-        first: the first one's trace; None before it ran, or if it cannot be copied.
-        traced: how many have been compared with it.
-        copied: how many were copied.
-        differs: whether they cannot be copied.
+        first: trace of the first layer; None before it ran, or if it cannot be copied.
+        traced: number of layers that were compared with it.
+        copied: number of copied layers.
+        differs: whether the layers cannot be copied.
     """
 
     layers: list[_Layer]
@@ -167,11 +168,11 @@ def _forward(
     return forward
 
 
-# ------------------------------------------------------------------------------------- alike layers
+# --------------------------------------------------------------------------------- identical layers
 
 
 def _stacks(model: torch.nn.Module) -> Iterator[list[_Layer]]:
-    """Yields the model's lists of modules that are in no other such list."""
+    """Yields the model's outermost module lists."""
     outer: list[str] = []
     for path, module in model.named_modules():
         if not isinstance(module, torch.nn.ModuleList) or len(module) < _FEWEST:
@@ -194,7 +195,7 @@ def _kinds(model: torch.nn.Module, layers: Sequence[_Layer]) -> list[_Kind]:
 
 
 def _are_alike(one: _Layer, other: _Layer, known: set[int]) -> bool:
-    """Whether two layers differ in nothing but the values of their weights, and their position."""
+    """Whether two layers differ only in the values of their weights, and their index."""
     ours, theirs = dict(one.module.named_modules()), dict(other.module.named_modules())
     if ours.keys() != theirs.keys():
         return False
@@ -257,7 +258,7 @@ def _is_equal(left: Any, right: Any, known: set[int]) -> bool:
 def _traced(
     layer: _Layer, original: Callable[..., Any], args: Any, kwargs: Any, tracer: Any
 ) -> tuple[Any, _Trace | None]:
-    """Runs a layer; returns its result, and its trace if a copy would be as good."""
+    """Runs a layer; returns its result, and its trace if a copy would be equivalent."""
     leaves = pytree.tree_leaves((args, kwargs))
     cache = next((leaf for leaf in leaves if isinstance(leaf, Cache)), None)
     before = _cached(cache)
@@ -320,12 +321,12 @@ def _names_of(layer: Any) -> list[str]:
 
 
 def _state(layer: _Layer, cache: Cache | None) -> list[Any]:
-    """Returns what a call must leave as it is: attributes of the layer and of the cache."""
+    """Returns attributes of the layer and the cache that a call must not change."""
     owners: list[Any] = [*layer.module.modules()]
     found: list[Any] = []
     if cache is not None:
         owners.append(cache)
-        # A dictionary of the cache in which layers leave something for others.
+        # A cache's dictionary through which layers pass values to others.
         found += [len(one) for one in vars(cache).values() if isinstance(one, (dict, list))]
     return found + [{key: id(value) for key, value in vars(one).items()} for one in owners]
 
@@ -336,7 +337,7 @@ def _node(tensor: torch.Tensor, tracer: Any) -> fx.Node | None:
 
 
 def _is_symbol(node: fx.Node) -> bool:
-    """Whether a node is a size, which all layers share."""
+    """Whether a node is a size, shared by all layers."""
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -355,13 +356,13 @@ def _arguments_match(first: _Trace, leaves: Sequence[Any]) -> bool:
 
 
 def _text(tensor: torch.Tensor) -> Any:
-    """Returns a tensor's sizes as expressions, so that comparing them decides nothing."""
+    """Returns a tensor's sizes as expressions, whose comparison adds no conditions."""
     sizes = tuple(str(size) for size in (*tensor.shape, *tensor.stride()))
     return sizes, tensor.dtype, tensor.device
 
 
 def _is_same(first: _Trace, other: _Trace, tracer: Any) -> bool:
-    """Whether a layer's trace is the copy of another that `_copy` would have made."""
+    """Whether a layer's trace equals the copy that `_copy` would have created."""
     if not _arguments_match(first, other.leaves) or len(first.nodes) != len(other.nodes):
         return False
     if first.structure != other.structure or len(first.outside) != len(other.outside):
@@ -404,14 +405,14 @@ def _same_arguments(ours: fx.Node, theirs: fx.Node, match: dict[fx.Node, fx.Node
 
 
 def _place(first: _Trace, layer: _Layer) -> int | None:
-    """Returns which layer of the cache belongs to a layer like the first one."""
+    """Returns the cache layer of a layer of the same kind."""
     if first.cached is None:
         return None
     return first.cached - first.layer.position + layer.position
 
 
 def _copy(first: _Trace, layer: _Layer, leaves: Sequence[Any], tracer: Any) -> Any | None:
-    """Writes a layer's calls into the graph; returns its results, or None if it cannot."""
+    """Inserts a layer's calls into the graph; returns its results, or None if not possible."""
     if not _arguments_match(first, leaves):
         return None
     cache = next((leaf for leaf in leaves if isinstance(leaf, Cache)), None)
@@ -451,7 +452,7 @@ def _copy(first: _Trace, layer: _Layer, leaves: Sequence[Any], tracer: Any) -> A
 
 
 def _read_weight(tracer: Any, name: str, weight: torch.Tensor) -> fx.Node:
-    """Returns a node that reads a weight; a tracer would look through all weights for its name."""
+    """Returns a node that reads a weight; a tracer would search all weights for its name."""
     place = "_copied_" + name.replace(".", "_")
     while getattr(tracer.root, place, weight) is not weight:
         place += "_"
@@ -461,13 +462,13 @@ def _read_weight(tracer: Any, name: str, weight: torch.Tensor) -> fx.Node:
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a new fake tensor of the same sizes, without a trace of how it was made."""
+    """Returns a new fake tensor of the same sizes, without its history."""
     with disable_proxy_modes_tracing(), tensor.fake_mode:  # type: ignore[attr-defined]
         return torch.empty_like(tensor)
 
 
 def _moved(node: fx.Node, first: _Layer, layer: _Layer) -> dict[str, Any]:
-    """Returns where a call is made, for the copy in another layer."""
+    """Returns the origin of a copied call."""
     moved = {}
     for key, (path, kind) in node.meta.get(_STACK, {}).items():
         if path == first.path or path.startswith(f"{first.path}."):

@@ -1,7 +1,8 @@
-"""Finds what a model keeps between steps: keys and values, an indexer's keys, and states.
+"""Detects a model's cache: keys and values, an indexer's keys, and recurrent states.
 
-Models are not listed: the content of the cache after a token or two decides, so that future models
-are recognized as well. What grows is a key or a value. What keeps its size is a state.
+There is no list of models: the cache's content after one or two tokens decides, so that future
+models are recognized as well. Tensors that grow are keys or values. Tensors of constant size are
+states.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ __all__ = [
 ]
 
 Path = tuple[Any, ...]
-_ROWS = 3  # of the tokens that are tried
-# The root of paths to tensors that the model's modules hold themselves.
+_ROWS = 3  # of the test tokens
+# The root of paths to tensors in the model's modules.
 _MODULES = "modules"
-# What models raise when their code looks for its own state in a cache of keys and values only.
+# Exceptions of models whose code finds only keys and values in its cache.
 REFUSALS = (
     AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-# Absent from transformers before it had such models.
+# Missing in transformers before such models existed.
 _OWN_LAYER = getattr(cache_utils, "DynamicIndexedLayer", None)
 
 
@@ -58,7 +59,7 @@ class LayerCache:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Heads and size of each tensor that the layer keeps, in the order of a step's inputs."""
+        """Heads and size of each cached tensor, in the order of a step's inputs."""
         kept = {
             "key": (self.key_heads, self.key_dim),
             "value": (self.value_heads, self.value_dim),
@@ -67,10 +68,10 @@ class LayerCache:
 
 
 class IndexedLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys, values and the keys of an indexer, which chooses the past tokens to attend to.
+    """Keys, values and the keys of an indexer, which selects the past tokens to attend to.
 
-    transformers keeps the latter as (batch, length, size) (DeepSeek V3.2, GLM DSA). A captured step
-    has them as any other cache.
+    transformers stores the latter as (batch, length, size) (DeepSeek V3.2, GLM DSA). A traced step
+    treats them like other caches.
 
     Attributes:
         indexer_keys: (batch, 1, length, size).
@@ -86,14 +87,14 @@ class IndexedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def is_indexed(layer: Any) -> bool:
-    """Whether a layer of transformers' cache has keys of an indexer, and nothing else besides."""
+    """Whether a transformers cache layer has an indexer's keys in addition, and nothing else."""
     if _OWN_LAYER is None or type(layer) is not _OWN_LAYER:
         return False
     return getattr(layer, "indexer_position_ids", None) is None
 
 
 class StatesDifferError(Exception):
-    """What a model keeps is neither keys and values nor states of one size."""
+    """A cache with content other than keys and values, or states of constant size."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,16 @@ class StateShape:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a model's keys, values and states lie in its cache.
+    """The locations of a model's keys, values and states in its cache.
 
     Attributes:
         layers: the layers with keys and values.
         shapes: the states.
-        argument: the argument of forward that takes the cache.
+        argument: name of forward's cache argument.
         pattern: a cache after some tokens.
-        grown: the places of key and value of each layer.
-        held: the places of the states.
-        takes_rows: whether a step may have several rows; the code of RWKV mixes them.
+        grown: locations of key and value of each layer.
+        held: locations of the states.
+        takes_rows: whether a step may have several rows; RWKV's code mixes them.
     """
 
     layers: tuple[LayerCache, ...]
@@ -129,12 +130,12 @@ class Placement:
     def filled(
         self, model: torch.nn.Module, caches: Sequence[torch.Tensor], states: Sequence[torch.Tensor]
     ) -> Any:
-        """Returns a cache with the given tensors; puts those of modules where these look.
+        """Returns a cache with the given tensors; stores module tensors in the modules.
 
         Args:
             model: the model.
             caches: key and value of each layer, (batch, heads, length, size).
-            states: (batch, *sizes) each; copied, since models write into them.
+            states: (batch, *sizes) each; copied, because models write into them.
         """
         given = dict(zip(self.grown, caches, strict=True))
         given |= {place: one.clone() for place, one in zip(self.held, states, strict=True)}
@@ -155,14 +156,14 @@ class Placement:
 
 
 def find_states(model: torch.nn.Module) -> Placement:
-    """Runs two tokens eagerly to see what the model keeps.
+    """Runs two tokens eagerly to detect the model's cache content.
 
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode.
 
     Raises:
-        StatesDifferError: if that is something else than keys, values and states.
-        Exception: what the model's own code raises.
+        StatesDifferError: if the content is not keys, values and states.
+        Exception: an exception of the model's code.
     """
     accepted = inspect.signature(model.forward).parameters
     argument = next((name for name in CACHES if name in accepted), None)
@@ -170,7 +171,7 @@ def find_states(model: torch.nn.Module) -> Placement:
         raise StatesDifferError("forward takes no cache")
     rows = _ROWS
     shapes, second, cache, length = _two_tokens(model, argument, rows)
-    if length != 1:  # rows were taken for tokens
+    if length != 1:  # rows were treated as tokens
         rows = 1
         shapes, second, cache, _ = _two_tokens(model, argument, rows)
     if set(shapes) != set(second):
@@ -188,7 +189,7 @@ def find_states(model: torch.nn.Module) -> Placement:
     if any(place not in second or not _grew(shapes[place], second[place]) for place in grown):
         raise StatesDifferError("keys and values that do not grow by a token")
     if len(grown) + len(held) != sum(one.is_floating_point() for one in second.values()):
-        raise StatesDifferError("a cache that grows by something else than keys and values")
+        raise StatesDifferError("a cache in which something besides keys and values grows")
     layers = [
         LayerCache(one.shape[1], one.shape[3], other.shape[1], other.shape[3])
         for one, other in zip(*[iter(second[place] for place in grown)] * 2, strict=True)
@@ -210,7 +211,7 @@ def find_states(model: torch.nn.Module) -> Placement:
 def _two_tokens(
     model: torch.nn.Module, argument: str, rows: int
 ) -> tuple[dict[Path, tuple[int, ...]], dict[Path, torch.Tensor], Any, int]:
-    """Returns shapes after one token, tensors and cache after two, and how many logits came."""
+    """Returns shapes after one token, tensors and cache after two, and the number of logits."""
     before = _held_by_modules(model)
     try:
         cache, _ = _after_one_token(model, argument, rows)
@@ -229,13 +230,13 @@ def _grew(before: tuple[int, ...], after: torch.Tensor) -> bool:
 
 
 def _after_one_token(model: torch.nn.Module, argument: str, rows: int) -> tuple[Any, int]:
-    """Returns the model's own cache, with its whole past where it would keep a window."""
+    """Returns the model's own cache, with the whole past instead of a window."""
     if argument == CACHE:
         cache = DynamicCache(config=model.config)
         cache.layers = [_whole(layer) for layer in cache.layers]
         try:
             return _step(model, argument, cache, rows)
-        except ValueError:  # it asks for a class of its own
+        except ValueError:  # it requires a class of its own
             pass
     return _step(model, argument, None, rows)
 
@@ -252,7 +253,7 @@ def _whole(layer: Any) -> Any:
 
 
 def _step(model: torch.nn.Module, argument: str, cache: Any, rows: int) -> tuple[Any, int]:
-    """Returns the cache after a token of each row, and how many logits a row has."""
+    """Returns the cache after a token in each row, and the number of logits per row."""
     ids = torch.zeros(rows, 1, dtype=torch.int64)
     arguments = {} if cache is None else {argument: cache}
     with torch.no_grad():
@@ -262,7 +263,7 @@ def _step(model: torch.nn.Module, argument: str, cache: Any, rows: int) -> tuple
 
 
 def _tensors_of(holder: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Yields the tensors in a cache with their places, in a fixed order."""
+    """Yields the tensors in a cache with their locations, in a fixed order."""
     if isinstance(holder, torch.Tensor):
         yield path, holder
         return
@@ -279,7 +280,7 @@ def _parts(holder: Any) -> dict[Any, Any]:
 
 
 def _is_cache(holder: Any) -> bool:
-    """Whether an object is of transformers' or the model's own code, and not its description."""
+    """Whether an object's class is from transformers or the model's code, and not a config."""
     kind = type(holder)
     is_known = kind.__module__.partition(".")[0] in ("transformers", "transformers_modules")
     described = (PretrainedConfig, torch.nn.Module, type)
@@ -287,7 +288,7 @@ def _is_cache(holder: Any) -> bool:
 
 
 def _with_tensors(holder: Any, given: Mapping[Path, torch.Tensor], path: Path = ()) -> Any:
-    """Returns a copy of a cache with the given tensors; all others are copied."""
+    """Returns a copy of a cache with the given tensors; other tensors are copied."""
     if isinstance(holder, torch.Tensor):
         return given[path] if path in given else holder.clone()
     if not isinstance(holder, (Mapping, list, tuple)) and not _is_cache(holder):
@@ -305,7 +306,7 @@ def _with_tensors(holder: Any, given: Mapping[Path, torch.Tensor], path: Path = 
 
 
 def _held_by_modules(model: torch.nn.Module) -> dict[Path, Any]:
-    """Returns the plain attributes of modules that are tensors, or may become one."""
+    """Returns the plain module attributes that are tensors, or may become tensors."""
     return {
         (_MODULES, path, name): value
         for path, module in model.named_modules()
@@ -315,7 +316,7 @@ def _held_by_modules(model: torch.nn.Module) -> dict[Path, Any]:
 
 
 def _new(after: Mapping[Path, Any], before: Mapping[Path, Any]) -> dict[Path, torch.Tensor]:
-    """Returns the tensors of modules that a step has put there."""
+    """Returns the module tensors that a step has set."""
     return {
         place: value
         for place, value in after.items()
@@ -334,14 +335,14 @@ def _text(place: Path) -> str:
 
 
 def cache_layers(model: torch.nn.Module) -> tuple[LayerCache, ...]:
-    """Runs one token eagerly to see what the model caches.
+    """Runs one token eagerly to detect the model's cache layers.
 
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode.
 
     Raises:
-        CaptureError: [unsupported-cache] if it keeps anything but keys and values per layer; the
-            message says what.
+        CaptureError: [unsupported-cache] if the cache has more than keys and values per layer; the
+            message contains the details.
     """
     try:
         kept = _cache_after_a_token(model, **{CACHE: DynamicCache()})
@@ -369,7 +370,7 @@ def _facts(layer: Any) -> LayerCache:
 
 
 def _cache_after_a_token(model: torch.nn.Module, **arguments: Any) -> Any:
-    """Returns what the model returns as its cache."""
+    """Returns the cache in the model's output."""
     with torch.no_grad():
         output = model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True, **arguments)
     found = (getattr(output, name, None) for name in CACHES)
@@ -377,17 +378,17 @@ def _cache_after_a_token(model: torch.nn.Module, **arguments: Any) -> Any:
 
 
 def _own_cache(model: torch.nn.Module, refusal: Exception) -> Any:
-    """Returns the cache of a model that does not accept one of keys and values only."""
+    """Returns the cache of a model that does not accept one with keys and values only."""
     try:
         return _cache_after_a_token(model)
-    except REFUSALS:  # it does not run at all: the first error is the reason
+    except REFUSALS:  # it does not run at all: the first error is the cause
         first = (str(refusal).strip().splitlines() or [""])[0]
         got = f"{type(refusal).__name__} from its code, {first!r}"
         raise _unsupported(model, got) from refusal
 
 
 def _described(cache: Any) -> str:
-    """Describes a cache: its class, and what it holds besides keys and values."""
+    """Describes a cache: its class, and its content besides keys and values."""
     layers = list(getattr(cache, "layers", None) or [])
     counts: dict[str, int] = {}
     for layer in layers:
@@ -414,7 +415,7 @@ def _has_tensor(value: Any) -> bool:
 
 def _unsupported(model: torch.nn.Module, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its cache must be keys and values, or states of one size for "
-        f"each sequence, got {got}. Use a model of transformers that keeps one of these.",
+        f"`{type(model).__name__}` must cache keys and values, or states of constant size per "
+        f"sequence, got {got}. Use a transformers model with such a cache.",
         code="unsupported-cache",
     )

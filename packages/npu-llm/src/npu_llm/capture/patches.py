@@ -24,7 +24,7 @@ __all__ = [
 
 @contextmanager
 def all_experts(model: torch.nn.Module) -> Iterator[None]:
-    """Makes a model's experts traceable inside the block, where they are not."""
+    """Makes a model's experts traceable inside the block, if they are not."""
     with ExitStack() as stack:
         for module in model.modules():
             for name, instead in _INSTEAD.get(type(module).__name__, {}).items():
@@ -33,7 +33,7 @@ def all_experts(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _jetmoe_feed_forward(module: Any, layer_input: torch.Tensor) -> torch.Tensor:
-    """Returns (batch, tokens, hidden) for the same."""
+    """Returns (batch, tokens, hidden), like the original."""
     shares, chosen, _ = _chosen(module.router, layer_input)
     hidden = _expert_of_each(module.input_linear, _repeated(layer_input, chosen), chosen)
     gate, up = hidden.chunk(2, dim=-1)
@@ -43,14 +43,14 @@ def _jetmoe_feed_forward(module: Any, layer_input: torch.Tensor) -> torch.Tensor
 
 
 def _jetmoe_queries(module: Any, layer_input: torch.Tensor) -> tuple[torch.Tensor, Any, Any]:
-    """Returns queries (batch, tokens, chosen, hidden), the router's logits, and what was chosen."""
+    """Returns queries (batch, tokens, chosen, hidden), the router's logits, and the choice."""
     shares, chosen, logits = _chosen(module.router, layer_input)
     inputs = _repeated(layer_input, chosen)
     return _expert_of_each(module.input_linear, inputs, chosen), logits, (shares, chosen)
 
 
 def _jetmoe_outputs(module: Any, layer_input: torch.Tensor, choice: Any) -> torch.Tensor:
-    """Returns (batch, tokens, hidden) for attention's results (batch, tokens, chosen, hidden)."""
+    """Returns (batch, tokens, hidden) for attention results (batch, tokens, chosen, hidden)."""
     shares, chosen = choice
     found = _expert_of_each(module.output_linear, layer_input, chosen)
     total: torch.Tensor = (found * shares[..., None]).sum(2) + module.bias
@@ -58,7 +58,7 @@ def _jetmoe_outputs(module: Any, layer_input: torch.Tensor, choice: Any) -> torc
 
 
 def _chosen(router: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns shares and numbers of the chosen experts (batch, tokens, chosen), and logits."""
+    """Returns weights and indices of the chosen experts (batch, tokens, chosen), and logits."""
     logits = router.layer(states).float()
     scores, chosen = logits.topk(router.top_k, dim=-1)
     return torch.softmax(scores, dim=-1).type_as(states), chosen, logits.flatten(0, 1)
@@ -69,7 +69,7 @@ def _repeated(states: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def _expert_of_each(experts: Any, inputs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Returns inputs (batch, tokens, chosen, inputs), each times the weight of its expert."""
+    """Returns inputs (batch, tokens, chosen, inputs) times each expert's weight matrix."""
     parts = []
     for index in range(experts.num_experts):
         found = torch.nn.functional.linear(inputs, experts.weight[index])
@@ -97,7 +97,7 @@ def _dbrx_weights(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return module.mlp.w1, module.mlp.v1, module.mlp.w2
 
 
-# The methods of a class that are replaced.
+# The replaced methods of a class.
 _INSTEAD: dict[str, dict[str, Callable[..., Any]]] = {
     "DbrxExperts": {"forward": _dbrx_experts},
     "JetMoeMoA": {"map": _jetmoe_queries, "reduce": _jetmoe_outputs},
@@ -123,10 +123,10 @@ _KEY = "nn_module_stack"
 
 @contextmanager
 def record_modules(model: torch.nn.Module) -> Iterator[None]:
-    """Gives nodes that are traced inside the block the path of the module that is running.
+    """Records the path of the running module in nodes that are traced inside the block.
 
     Args:
-        model: the root of the paths.
+        model: root of the paths.
     """
     outer: list[Any] = []
 

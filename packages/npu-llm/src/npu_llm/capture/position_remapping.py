@@ -1,9 +1,9 @@
-"""Lets past tokens lie anywhere in the cache: their positions become an input of the step.
+"""Remaps positions: a step reads the positions of cache slots from an input.
 
-Models number keys and queries by place: key j is token j. A cache that hides slots, or that has
-room for more tokens than it holds, breaks this rule. The pass finds where the traced code numbers
-them, and reads the numbers from an input instead. To be sure that the model uses places nowhere
-else, the step is run on a cache full of holes, and must give the same result as without holes.
+Models number keys and queries by slot: key j is token j. A cache with hidden or unused slots breaks
+this rule. The pass finds the traced code that numbers them, and reads the numbers from an input
+instead. To verify that the model uses slot numbers nowhere else, the step is run on a cache with
+holes, and must give the same result as without holes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["remap_positions"]
 
 _TO_END = 2**63 - 1
 _TOKENS, _PAST = 6, 4
-# Relative to the largest logit: how far sums in another order may differ, also in half precision.
+# Relative to the largest logit: tolerance for sums in another order, also in half precision.
 _TOLERANCE = 2e-2
 _aten = torch.ops.aten
 _ARANGE = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
@@ -41,19 +41,19 @@ def remap_positions(
     given: Mapping[str, torch.Tensor] | None = None,
     embedding: torch.Tensor | None = None,
 ) -> tuple[CapturedStep, Relocation]:
-    """Makes a step independent of where its past lies, if possible.
+    """Makes a step independent of the slots of its past, if possible.
 
     Args:
-        captured: not changed; the result shares its weights.
-        windowed: whether a layer sees only a window of positions: holes would then shift what it
-            hides, which no short test shows.
-        weights: the values of the step's parameters, if these are not in memory.
-        given: values for the inputs that steps of models without an encoder do not have.
-        embedding: (vocabulary, width) a vector for each token, for a step that reads vectors.
+        captured: the step, unchanged; the result shares its weights.
+        windowed: whether a layer sees only a window of positions: holes would then shift the
+            window, which no short test detects.
+        weights: the values of the step's parameters if they are not in memory.
+        given: values for inputs that only steps with an encoder have.
+        embedding: (vocabulary, width) embeddings, for a step that reads these.
 
     Returns:
         The step, with key_positions (past + tokens,) int64 as its last input if it numbers its
-        keys; and how its program learns which slots count.
+        keys; and how its program identifies valid slots.
     """
     runner = _Runner(weights or StreamedWeights(), given or {}, embedding)
     if not captured.layers:
@@ -68,7 +68,7 @@ def remap_positions(
 
 @dataclass(frozen=True)
 class _Runner:
-    """What running a step takes besides its tokens: see remap_positions."""
+    """What running a step needs besides tokens: see remap_positions."""
 
     weights: StreamedWeights
     given: Mapping[str, torch.Tensor]
@@ -76,7 +76,7 @@ class _Runner:
 
 
 def _with_positions(captured: CapturedStep) -> CapturedStep | None:
-    """Returns the step with the numbers of keys and queries as an input; None if it makes none."""
+    """Returns the step with key and query positions as an input; None if it numbers none."""
     graph = copy.deepcopy(captured.graph_module.graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     count = len(captured.inputs)
@@ -115,7 +115,7 @@ def _with_positions(captured: CapturedStep) -> CapturedStep | None:
 
 
 def _counts(node: fx.Node, start: Any, length: Any) -> bool:
-    """Whether a node numbers from `start` on, `length` times."""
+    """Whether a node is a range of `length` integers from `start` on."""
     if node.target not in _ARANGE:
         return False
     first = 0 if node.target is _aten.arange.default else _value(node.args[0])
@@ -125,7 +125,7 @@ def _counts(node: fx.Node, start: Any, length: Any) -> bool:
 
 
 def _shifts(node: fx.Node, summand: Any) -> bool:
-    """Whether a node adds `summand` to integers, as to the numbers of a step's own tokens."""
+    """Whether a node adds `summand` to integers, such as the positions of a step's tokens."""
     if node.target is not _aten.add.Tensor or not isinstance(node.args[1], fx.Node):
         return False
     is_whole = not node.meta["val"].is_floating_point()
@@ -138,7 +138,7 @@ def _value(argument: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two sizes are the same expression; asking adds no condition to the trace."""
+    """Whether two sizes are the same expression; this adds no condition to the trace."""
     return bool(_expression(one) == _expression(other))
 
 
@@ -147,7 +147,7 @@ def _expression(size: Any) -> Any:
 
 
 def _stands_holes(captured: CapturedStep, relocation: Relocation, runner: _Runner) -> bool:
-    """Whether the step gives the same result with a cache full of holes."""
+    """Whether the step gives the same result with a cache that has holes."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, captured.vocabulary, (1, _TOKENS), generator=generator)
     empty = [torch.zeros(1, heads, 0, size) for heads, size in captured.caches]
@@ -182,7 +182,7 @@ def _run(
     relocation: Relocation,
     runner: _Runner,
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the logits of all tokens, and the caches and states after them."""
+    """Returns the logits of all tokens, and the resulting caches and states."""
     if not captured.states:
         return _run_step(captured, ids, slots, past, relocation, runner)
     slots = copy.deepcopy(slots)
@@ -223,7 +223,7 @@ def _run_step(
 
 
 def _kinds(captured: CapturedStep) -> tuple[int, ...]:
-    """Returns what stands before batch and tokens in the shape of a step's positions."""
+    """Returns the leading dimensions of a step's positions before batch and tokens."""
     if "position_ids" not in captured.inputs:
         return ()
     placeholders = captured.graph_module.graph.find_nodes(op="placeholder")

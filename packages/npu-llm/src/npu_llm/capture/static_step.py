@@ -1,10 +1,10 @@
-"""Turns a captured step into one of fixed sizes, whose past is an input.
+"""Converts a traced step to fixed sizes, with the past as an input.
 
-Devices that need fixed sizes run each step over the whole capacity of a cache. The cache is memory
-of the host, and an input of the program; what a step adds is an output, which the host writes into
-the cache's slots. Attention reads both as one tensor: an NPU moves keys into its own memory for
-each product anyway, and by its compiler's estimate two products with the past and with the new
-tokens take 4 % longer (SmolLM2-135M, NPU 4000, 2026-11).
+Devices that need fixed sizes run each step over the whole capacity of a cache. The cache is host
+memory, and an input of the program; a step's additions are outputs, which the host writes into the
+cache's slots. Attention reads both as one tensor: an NPU moves keys into its local memory for each
+product anyway, and by its compiler's estimate two products with the past and with the new tokens
+take 4 % longer (SmolLM2-135M, NPU 4000, 2026-11).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npu_llm.kv_cache.static_layout import LOOPED, CacheGroup, StaticLayout
 __all__ = ["make_static"]
 
 _aten = torch.ops.aten
-# Calls that only look at a tensor, on the way from a cache to the attention that reads it.
+# Shape-only calls between a cache and the attention that reads it.
 _LOOKS = frozenset(
     {
         _aten.slice.Tensor,
@@ -44,12 +44,12 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
     """Makes a functional step static, in place.
 
     Afterwards the graph's placeholders are its inputs, then the past caches of each layer, then the
-    states; its outputs are the logits (1, kept, vocabulary) float32, then what is added to each
-    group of caches, then what the step returned behind its caches: states, if it has some.
+    states. Its outputs are the logits (1, kept, vocabulary) float32, then the additions to each
+    group of caches, then the step's results after its caches: the states, if any.
 
     Args:
         captured: a step in float32.
-        dtype: what the caches are stored as.
+        dtype: storage dtype of the caches.
 
     Raises:
         CaptureError: [static-cache] if a layer's longer cache is not its past followed by the new
@@ -102,13 +102,13 @@ def make_static(captured: CapturedStep, dtype: torch.dtype = torch.float32) -> S
 
 
 def _added(longer: Any, cache: fx.Node) -> fx.Node:
-    """Returns what a step adds to a cache."""
+    """Returns a step's addition to a cache."""
     is_joined = longer.target is _aten.cat.default and len(longer.args[0]) == 2
     parts: list[fx.Node] = list(longer.args[0]) if is_joined else [longer, longer]
     dim = longer.args[1] if len(longer.args) > 1 else 0
     if parts[0] is not cache or dim not in (2, -2):
         raise CaptureError(
-            f"{cache.name}: a step must append its new tokens to the past ones, got "
+            f"`{cache.name}` must be the past followed by the new tokens after a step, got "
             f"{longer.target}. Run such a model in the dynamic pipeline.",
             code="static-cache",
         )
@@ -117,7 +117,7 @@ def _added(longer: Any, cache: fx.Node) -> fx.Node:
 
 @dataclass(frozen=True)
 class _Past:
-    """What a tensor of the attention consists of: a cache, followed by the new tokens."""
+    """The parts of an attention tensor: a cache, followed by the new tokens."""
 
     whole: fx.Node
     cache: fx.Node
@@ -133,7 +133,7 @@ class _Past:
 
 
 def _group_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
-    """Writes one attention out, if it reads joined caches with an additive mask."""
+    """Expands one attention call, if it reads concatenated caches with an additive mask."""
     arguments = [item for item in node.args if isinstance(item, fx.Node)]
     if len(arguments) != 4 or len(node.args) != 4 or node.kwargs.get("is_causal"):
         return
@@ -156,7 +156,7 @@ def _group_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
         scores = emit(_aten.reshape.default, scores, [batch, heads, tokens, -1])
         scores = emit(_aten.add.Tensor, scores, mask)
         weights = emit(_aten._softmax.default, scores, -1, False)
-        # An NPU reads both factors of a product along the axis that it sums over.
+        # An NPU reads both factors of a product along the summation axis.
         parts = [emit(_aten.transpose.int, part, 2, 3) for part in (values.cache, values.added)]
         across = emit(_aten.cat.default, parts, 3)
         whole = emit(_aten.sym_size.int, across, 3)
@@ -170,7 +170,7 @@ def _group_attention(node: fx.Node, joined: dict[fx.Node, _Past]) -> None:
 
 
 def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
-    """Returns the joined cache that an attention's argument shows, possibly repeated per head."""
+    """Returns the concatenated cache behind an attention's argument, possibly repeated per head."""
     node = argument
     while isinstance(node, fx.Node) and node.target in _LOOKS:
         node = node.args[0]
@@ -181,13 +181,13 @@ def _origin(argument: Any, joined: dict[fx.Node, _Past]) -> _Past | None:
 
 
 def _transpose_caches(caches: list[fx.Node]) -> set[fx.Node]:
-    """Stores caches transposed if all that reads them would transpose them.
+    """Stores caches transposed if all of their readers would transpose them.
 
     Args:
-        caches: those of each layer's values.
+        caches: the value caches of each layer.
 
     Returns:
-        Those that are transposed now.
+        The transposed caches.
     """
     transposed = set()
     for cache in caches:
@@ -207,7 +207,7 @@ def _transpose_caches(caches: list[fx.Node]) -> set[fx.Node]:
 
 
 def _store_as(cache: fx.Node, dtype: torch.dtype) -> None:
-    """Makes a cache's input another dtype, which is read as float32."""
+    """Changes the dtype of a cache's input, which is read as float32."""
     readers = [user for user in cache.users if user.target is not _aten.sym_size.int]
     with cache.graph.inserting_after(cache):
         read = cache.graph.call_function(_aten.to.dtype, (cache, torch.float32))

@@ -1,9 +1,9 @@
-"""Captures one step of a decoder-only model as a graph with its KV cache as inputs.
+"""Traces one step of a decoder-only model as a graph with its KV cache as inputs.
 
 The step takes new tokens and a cache of past ones, and returns logits and the longer cache. No
-class of transformers is changed: the model is called as its own generate() calls it, on tensors
-with symbolic sizes. A model with states takes one token per step, as its own code does while it
-generates: no branch of that code depends on how many tokens there are.
+transformers class is changed: the model is called as by its generate(), on tensors with symbolic
+sizes. A model with recurrent states takes one token per step, as its own code does during
+generation: its code never branches on the number of tokens.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ __all__ = ["CapturedStep", "LayerCache", "capture_step", "join_weights"]
 
 _logger = logging.getLogger(__name__)
 
-# What may come of layers that were copied; without copies it comes again, or does not.
+# Exceptions that copied layers may cause; without copies they are genuine, or do not occur.
 _COPY_FAILURES = (
     LayersDifferError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
 
-# Stand-ins for the symbolic sizes. No model has a dimension of one of these sizes, so a size that
-# torch fixed by comparing it with one of the model's own is noticed at once.
+# Example values of the symbolic sizes. No model has a dimension of one of these sizes, so that
+# fixing a size by comparison with a dimension of the model is detected at once.
 _BATCH, _TOKENS, _PAST, _KEPT, _RANKS = 11, 13, 17, 5, 7
-# The attribute of transformers' layer that has each of LayerCache.shapes.
+# The attribute of transformers' layer for each of LayerCache.shapes.
 _HELD_AS = {"key": "keys", "value": "values", "index": "indexer_keys"}
-# Where an indexer chooses, the past must be longer than what it chooses, so that it is traced as
-# choosing; npu_llm.capture.graph_rewrites then makes the step right for a shorter past as well.
+# With an indexer, the past must be longer than its choice, so that the choice is traced;
+# npu_llm.capture.graph_rewrites then adds support for a shorter past.
 _LONG_PAST = (1 << 30) + 3
 
 
@@ -77,23 +77,24 @@ class CapturedStep:
     """One step as a graph.
 
     The graph's placeholders are the `inputs`, then key and value of each layer, and its indexer's
-    keys if it has one, and last the states; its outputs are the logits (batch, kept, vocabulary) in
-    float32, then the longer key and value of each layer, and so on.
+    keys if it has one, and finally the states. Its outputs are the logits (batch, kept, vocabulary)
+    in float32, then the longer key and value of each layer, and so on.
 
     Attributes:
         graph_module: the graph.
         inputs: names of the inputs before the cache, in order: input_ids (batch, tokens) int64,
             attention_mask (batch, past + tokens) int64, position_ids (batch, tokens) int64 if the
             model takes them, logits_to_keep (kept,) int64, the indices of the tokens whose logits
-            are wanted. A model with states takes one token; its attention_mask is missing if it has
-            no keys, and token_mask (batch, tokens) int64 is 0 for rows whose states stay.
+            are returned. A model with states takes one token; its attention_mask is missing if it
+            has no keys, and token_mask (batch, tokens) int64 is 0 for rows with unchanged states.
         layers: the cache's layers.
-        vocabulary: token ids are below this.
+        vocabulary: vocabulary size; token ids are below it.
         limits: conditions on the sizes that the trace assumed, as text.
-        states: what the model keeps besides, (batch, *sizes) float32 each.
+        states: recurrent states, (batch, *sizes) float32 each.
         reads_chunks: whether a step with states reads many tokens of one row, see
             npu_llm.capture.chunked_step.
-        adapted: inputs and outputs of the layers to which the step's last inputs may add adapters.
+        adapted: inputs and outputs of the layers with adapter inputs, which are the step's last
+            inputs.
     """
 
     graph_module: fx.GraphModule
@@ -130,14 +131,12 @@ def capture_step(
 
     Args:
         model: a decoder-only model of transformers, on cpu, in eval mode; its dtype is the graph's.
-        adapted_modules: paths of linear layers to which inputs of the step may add adapters, see
-            npu_llm.adapters.lora.
-        on_progress: called with the share of the trace that is done, 0.0 to 1.0, and where it is.
+        adapted_modules: paths of linear layers with adapter inputs, see npu_llm.adapters.lora.
+        on_progress: called with the share done, 0.0 to 1.0, and the current position.
 
     Raises:
-        CaptureError: [unsupported-cache] if the model keeps anything but keys and values per
-            layer, [fixed-size] if it treats a size that must vary as fixed, [capture-failed] if it
-            cannot be traced.
+        CaptureError: [unsupported-cache] if the cache has more than keys and values per layer,
+            [fixed-size] if the model fixes a dynamic size, [capture-failed] if it cannot be traced.
     """
     accepted = set(inspect.signature(model.forward).parameters)
     layers, placement = _kept(model)
@@ -158,7 +157,7 @@ def capture_step(
     def trace(*, repeat: bool) -> tuple[fx.GraphModule, list[torch.Tensor], ShapeEnv]:
         environment = ShapeEnv()
         fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-        # Looking up calls with symbolic sizes costs more than it saves (SmolLM2: 3.7 s, now 3.2).
+        # Caching calls with symbolic sizes costs more than it saves (SmolLM2: 3.7 s, now 3.2).
         fake.cache_enabled = False
         rows = _BATCH if placement is None or placement.takes_rows else 1
         examples = _examples(inputs, layers, fake, states, sizes, rows=rows)
@@ -180,7 +179,7 @@ def capture_step(
         return graph_module, examples, environment
 
     with torch.no_grad(), warnings.catch_warnings(), _undisturbed():
-        # Tracing warns about code that runs many times; this runs once.
+        # Tracing warns about code that runs repeatedly; this runs once.
         warnings.simplefilter("ignore")
         try:
             try:
@@ -191,9 +190,8 @@ def capture_step(
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
-                f"`{type(model).__name__}` must be traceable with a cache of varying length, got: "
-                f"{lines[0].rstrip('.')}. Only models whose step is free of such a condition are "
-                "supported.",
+                f"`{type(model).__name__}` must be traceable with a dynamic cache length, got: "
+                f"{lines[0].rstrip('.')}. Only models without such a condition are supported.",
                 code="capture-failed",
             ) from failure
     takes_rows = placement is None or placement.takes_rows
@@ -210,14 +208,14 @@ def capture_step(
 
 
 def _kept(model: torch.nn.Module) -> tuple[tuple[LayerCache, ...], Placement | None]:
-    """Returns the layers with keys and values, and where states lie if the model has some."""
+    """Returns the layers with keys and values, and the locations of states if there are any."""
     try:
         return cache_layers(model), None
     except CaptureError as refusal:
         try:
             placement = find_states(model)
             if placement.layers and not placement.takes_rows:
-                raise StatesDifferError("keys, though a step takes one row")
+                raise StatesDifferError("keys, but a step takes one row")
         except (StatesDifferError, *REFUSALS) as failure:
             _logger.debug("%s: its states were not found: %s", type(model).__name__, failure)
             raise refusal from failure
@@ -226,10 +224,10 @@ def _kept(model: torch.nn.Module) -> tuple[tuple[LayerCache, ...], Placement | N
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Spares a trace what takes time and has no result.
+    """Disables slow parts of a trace that have no effect on its result.
 
-    Garbage collection walks through the growing graph again and again; and for the log of symbols
-    torch imports Inductor, to leave its frames out (torch 2.13, 2026-11-23).
+    Garbage collection traverses the growing graph repeatedly. For the log of symbols, torch imports
+    Inductor to skip its frames (torch 2.13, 2026-11-23).
     """
     find_frames = getattr(symbolic_shapes, "uninteresting_files", None)
     if find_frames is not None:
@@ -261,7 +259,7 @@ def _examples(
     tokens = 1 if states else _TOKENS
     past = _LONG_PAST if any(layer.index_dim for layer in layers) else _PAST
     caches: dict[tuple[int, int], torch.Tensor] = {}
-    with FakeTensorMode():  # takes no memory, whatever the sizes
+    with FakeTensorMode():  # takes no memory for any sizes
         integers: dict[str, torch.Tensor] = {
             "input_ids": torch.zeros(rows, tokens, dtype=torch.int64),
             "attention_mask": torch.ones(rows, past + tokens, dtype=torch.int64),
@@ -289,7 +287,7 @@ def _examples(
         shape: make(f"cache_{place}", cache, 0, 2)
         for place, (shape, cache) in enumerate(caches.items())
     }
-    with fake:  # symbols for each layer's own would take 10 ms, and mean the same
+    with fake:  # separate symbols per layer would take 10 ms, and mean the same
         for layer in layers:
             examples += [torch.empty_like(caches[shape]) for shape in layer.shapes.values()]
     varying = [0] if rows > 1 else []
@@ -326,7 +324,7 @@ def _step(
 def _parted(
     inputs: Sequence[str], tensors: Sequence[torch.Tensor]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Returns the arguments of the model's call, and the inputs that carry adapters."""
+    """Splits inputs into the model's arguments and the adapter inputs."""
     named = dict(zip(inputs, tensors, strict=False))
     added = {name: named.pop(name) for name in inputs if name.startswith("adapter")}
     return named, added
@@ -356,7 +354,7 @@ def _step_of_states(
         returned = getattr(output, placement.argument, None)
         grown, new = placement.taken(model, cache if returned is None else returned)
         logits = output.logits if keeps else output.logits[:, kept]
-        # Padding leaves a row's states as they are.
+        # Padding leaves a row's states unchanged.
         chosen = [
             torch.where(counts.reshape(-1, *[1] * (old.dim() - 1)), one.to(old.dtype), old)
             for one, old in zip(new, states, strict=True)
@@ -367,9 +365,9 @@ def _step_of_states(
 
 
 def _filled_cache(known: Sequence[LayerCache], tensors: Sequence[torch.Tensor]) -> Cache:
-    """Returns a cache that holds the given tensors, each layer with its whole past.
+    """Returns a cache with the given tensors, each layer with its whole past.
 
-    Layers with a sliding window also keep their whole past: their mask hides what is outside the
+    Layers with a sliding window also keep their whole past: their mask hides tokens outside the
     window, and a cache that only grows can stay inside the program.
     """
     left = iter(tensors)
@@ -385,9 +383,9 @@ def _filled_cache(known: Sequence[LayerCache], tensors: Sequence[torch.Tensor]) 
 
 
 def join_weights(graph_module: fx.GraphModule) -> None:
-    """Makes a weight that several modules share, such as a tied embedding, a single node.
+    """Gives a weight that several modules share, such as a tied embedding, a single node.
 
-    Tracing makes one for each use, and compression could not tell that they are the same.
+    Tracing creates one for each use, and compression could not detect that they are equal.
     """
     first: dict[int, fx.Node] = {}
     for node in graph_module.graph.find_nodes(op="get_attr"):
@@ -406,7 +404,7 @@ def _check_sizes(
     *,
     takes_rows: bool,
 ) -> None:
-    """Raises if tracing fixed one of the sizes that vary from call to call."""
+    """Raises if tracing fixed one of the dynamic sizes."""
     named = dict(zip(inputs, examples, strict=False))
     watched: dict[str, Any] = {}
     if takes_rows:
@@ -419,7 +417,7 @@ def _check_sizes(
     for name, size in watched.items():
         if isinstance(size, int) or size.node.maybe_as_int() is not None:
             raise CaptureError(
-                f"{type(model).__name__}: the {name} must be free to vary, got a model whose code "
+                f"`{type(model).__name__}` must have a dynamic {name}, got a model whose code "
                 f"fixes it at {size}. Such models are not supported yet.",
                 code="fixed-size",
             )

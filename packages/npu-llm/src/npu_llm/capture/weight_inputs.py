@@ -1,9 +1,9 @@
 """Moves a static program's integer weights and embeddings from its constants to its inputs.
 
-An NPU's compiler packs constants into each blob, and rewrites them for each: a program whose
-weights are inputs compiles in a tenth of the time to a tenth of the size, and the programs of all
-sizes share one copy of the weights. Rows of an embedding are looked up by the host, so that no
-program holds the table.
+An NPU's compiler packs constants into each blob, and rewrites them each time. A program with
+weights as inputs compiles in a tenth of the time to a tenth of the size, and the programs of all
+sizes share one copy of the weights. The host looks up embedding rows, so that no program contains
+the table.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from npu_llm.kv_cache.static_layout import EmbeddingTable
 __all__ = ["MovedWeights", "move_weights"]
 
 _INTEGERS = {"i8": torch.int8, "i4": torch.uint8}
-# Smaller tables stay constants: they cost nothing, and some are not of tokens.
+# Smaller tables stay constants: they cost nothing, and some are not embeddings of tokens.
 _SMALL_TABLE = 4096
 
 
 @dataclass
 class MovedWeights:
-    """The tensors of a program that are no longer its constants.
+    """The tensors removed from a program's constants.
 
     Attributes:
-        tensors: by name. Those of the program's inputs are integers (outputs, inputs); two of 4
-            bits share a byte, the first in its lower half.
-        tables: the embeddings, by the program's inputs for their rows.
-        constants: that own the tensors' memory.
+        tensors: tensors by name. Those of the program's inputs are integers (outputs, inputs); two
+            of 4 bits share a byte, the first in its lower half.
+        tables: embeddings by the program's inputs for their rows.
+        constants: owners of the tensors' memory.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -48,14 +48,14 @@ def move_weights(
     dtype: torch.dtype,
     read: Callable[[torch.Tensor], torch.Tensor],
 ) -> MovedWeights:
-    """Makes integer weights with a scale per output, and embeddings of tokens, inputs; in place.
+    """Converts integer weights with one scale per output, and token embeddings, to inputs in place.
 
-    The scale is applied to the product. Weights in groups, and with zero points, stay constants.
+    The scale is applied to the product. Weights in groups, or with zero points, stay constants.
 
     Args:
-        model: compressed; its inputs have their names, and that of the tokens is "input_ids".
-        dtype: of embeddings' rows at their inputs.
-        read: returns the values of a constant whose memory is a placeholder, see
+        model: a compressed model; its inputs have names, and the tokens' is "input_ids".
+        dtype: dtype of embedding rows at their inputs.
+        read: returns the values of a constant with a placeholder's memory, see
             npu_llm.checkpoint.streamed.StreamedWeights.read.
     """
     moved = MovedWeights()
@@ -84,7 +84,7 @@ class _Scaled:
 
     @staticmethod
     def of(output: ov.Output) -> _Scaled | None:
-        """Returns what a matrix is computed from; None if it is another form."""
+        """Returns the integers and scales behind a matrix; None if it has another form."""
         multiply = output.get_node()
         if multiply.get_type_name() != "Multiply":
             return None
@@ -123,7 +123,7 @@ def _move_product(
 
 
 def _input(found: _Scaled, moved: MovedWeights, inputs: dict[int, ov.Node]) -> ov.Node:
-    """Returns the input that stands for integers, which products may share."""
+    """Returns the input for integers, which products may share."""
     number = found.integers.get_instance_id()
     if number not in inputs:
         name = f"weight.{len(inputs)}"
