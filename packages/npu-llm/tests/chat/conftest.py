@@ -1,4 +1,4 @@
-"""A small model whose tokens are words, sessions with it, and what transformers answers."""
+"""A small model with words as tokens, sessions with it, and transformers' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars of answers that have to call: whatever they allow is read as calls that are valid."""
+"""Grammars of required tool calls: everything that they allow is parsed as valid calls."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Styles of calls and reasoning, found by what chat templates contain."""
+"""Styles of tool calls and reasoning, detected from chat templates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sessions with a small model: what they read, what they answer, what they refuse."""
+"""Sessions with a small model: prefill, answers and errors."""
 
 import os
 from pathlib import Path

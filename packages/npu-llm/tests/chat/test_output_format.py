@@ -1,4 +1,4 @@
-"""OutputFormat: the marks of a model as tokens, and answers held to a call after reasoning."""
+"""OutputFormat: the marks of a model as tokens, and required calls after reasoning."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""An answer in pieces, as it comes."""
+"""Streamed answers."""
 
 import pytest
 

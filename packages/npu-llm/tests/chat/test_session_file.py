@@ -1,4 +1,4 @@
-"""Sessions that are saved and restored."""
+"""Saving and restoring sessions."""
 
 import json
 import signal
@@ -122,7 +122,7 @@ def changed(path, **metadata):
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "SafetensorError"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9] + b"\1" * 9), "digest"),
         (lambda path: changed(path, about=json.dumps({"messages": []})), "digest"),
-        (lambda path: changed(path, version="2"), "format 2, where 1 is known"),
+        (lambda path: changed(path, version="2"), "format 2 instead of 1"),
         (lambda path: save_file({"a": torch.ones(1)}, path), "another kind"),
     ],
     ids=["absent", "foreign", "cut", "flipped", "messages", "version", "weights"],

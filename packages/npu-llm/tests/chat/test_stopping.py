@@ -1,4 +1,4 @@
-"""Answers that are stopped: by another thread, by Ctrl-C, by a failure."""
+"""Stopping answers: from another thread, by Ctrl-C, by a failure."""
 
 import signal
 import threading

@@ -1,1 +1,1 @@
-"""Conversations: from messages to tokens, and from tokens to the text that a screen shows."""
+"""Conversations: multi-turn sessions, parsing of model output, and tool calls."""

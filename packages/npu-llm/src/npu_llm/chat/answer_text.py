@@ -1,4 +1,4 @@
-"""AnswerText: an answer that comes in pieces, read as if all of it had come."""
+"""AnswerText: incremental access to an answer's text while it is generated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 __all__ = ["AnswerText", "MalformedCallError", "Steps"]
 
 _Result = TypeVar("_Result")
-# Yields where it needs more text.
+# A parser step, which yields when it needs more text.
 Steps = Generator[None, None, _Result]
 
 _BRACKET = re.compile(r'[][{}"]')
@@ -19,19 +19,19 @@ _MOST_UNUSED = 1 << 16
 
 
 class MalformedCallError(Exception):
-    """A text that begins as a call, and does not go on as one."""
+    """Text that begins like a tool call but is malformed."""
 
 
 class AnswerText:
-    """The text of an answer so far, and a place in it.
+    """The text of an answer so far, and the parser's position in it.
 
-    The methods that return Steps wait for text by yielding.
+    Methods that return Steps yield to wait for text.
 
     Attributes:
-        text: the text; what was read long ago may be missing.
-        at: the place.
-        has_ended: whether no more text comes.
-        is_kept: whether text before the place may be read again.
+        text: the text; text far before the position may have been dropped.
+        at: the position.
+        has_ended: whether the text is complete.
+        is_kept: whether text before the position must be retained.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class AnswerText:
 
     @property
     def place(self) -> int:
-        """The place, counted from the beginning of the answer."""
+        """The position, counted from the beginning of the answer."""
         return self._dropped + self.at
 
     def wait(self) -> Steps[bool]:
-        """Waits for more text; returns False if none comes any more."""
+        """Waits for more text; returns False at the end."""
         length = len(self.text)
         while len(self.text) == length:
             if self.has_ended:
@@ -63,12 +63,12 @@ class AnswerText:
         return self.text[self.at]
 
     def skip_space(self) -> Steps[None]:
-        """Moves behind white space."""
+        """Skips white space."""
         while (char := (yield from self.peek())) and char.isspace():
             self.at += 1
 
     def take(self, marks: Sequence[str]) -> Steps[str]:
-        """Moves behind the mark that comes next; returns it, or "" if none comes."""
+        """Consumes one of some marks if it comes next; returns it, or "" otherwise."""
         while True:
             found = [mark for mark in marks if mark and self.text.startswith(mark, self.at)]
             rest = self.text[self.at :]
@@ -80,12 +80,12 @@ class AnswerText:
             return mark
 
     def expect(self, mark: str) -> Steps[None]:
-        """Moves behind a mark; raises MalformedCallError if another text comes."""
+        """Consumes a mark; raises MalformedCallError for other text."""
         if mark and not (yield from self.take((mark,))):
             raise MalformedCallError(mark)
 
     def until(self, marks: Sequence[str], passed: Callable[[str], object]) -> Steps[str]:
-        """Passes text on up to the first mark, and moves behind it.
+        """Passes text on up to the first mark, and consumes the mark.
 
         Args:
             marks: strings.
@@ -118,10 +118,10 @@ class AnswerText:
                 return ""
 
     def word(self, marks: Sequence[str], *, most: int = 256) -> Steps[tuple[str, str]]:
-        """Returns a short text before one of some marks, and the mark; moves behind it.
+        """Consumes a short text up to one of some marks, and the mark; returns both.
 
         Raises:
-            MalformedCallError: if the text is longer, or none of the marks comes.
+            MalformedCallError: if the text is too long, or no mark follows.
         """
         start = self.at
         longest = most + max(map(len, marks))
@@ -139,12 +139,12 @@ class AnswerText:
                 raise MalformedCallError(self.text[start : start + most])
 
     def json_value(self, passed: Callable[[str], object]) -> Steps[None]:
-        """Passes a JSON value on, and moves behind it.
+        """Passes a JSON value on and consumes it.
 
-        Brackets and strings decide where it ends; the rest is not checked.
+        Brackets and strings determine its end; the rest is not checked.
 
         Raises:
-            MalformedCallError: if it does not end.
+            MalformedCallError: if it is incomplete.
         """
         first = yield from self.peek()
         if first not in ("{", "[", '"'):
@@ -180,10 +180,10 @@ class AnswerText:
                 return
 
     def python_arguments(self) -> Steps[str]:
-        """Returns the text up to the bracket that closes the present one, and moves behind it.
+        """Consumes and returns the text up to the bracket that closes the current one.
 
         Raises:
-            MalformedCallError: if it does not come.
+            MalformedCallError: if that bracket is missing.
         """
         start, depth, quote = self.at, 1, ""
         while True:
@@ -208,6 +208,6 @@ class AnswerText:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """Returns the length of the longest end of a text that a mark begins with."""
+    """Returns the length of the longest suffix of a text that is a prefix of a mark."""
     longest = min(len(text), len(mark) - 1)
     return next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)

@@ -1,4 +1,4 @@
-"""Arguments of tool calls: their types by the schemas of the functions, and their JSON."""
+"""Arguments of tool calls: their types by the functions' schemas, and conversion to JSON."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Tools:
     """The functions that a model may call."""
 
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the functions.
+        """Stores the functions.
 
         Args:
-            functions: each with a name and, maybe, a JSON schema as `parameters`.
+            functions: functions with a name and optionally a JSON schema as `parameters`.
         """
         self._parameters = {str(one["name"]): _mapping(one.get("parameters")) for one in functions}
 
@@ -47,18 +47,18 @@ class Tools:
         return _mapping(self._parameters[name].get("properties"))
 
     def kinds(self, name: str, argument: str) -> set[str]:
-        """Returns the JSON types of an argument; empty if any will do."""
+        """Returns the JSON types of an argument; empty if any type is allowed."""
         found = self.properties(name).get(argument)
         return _kinds(found, self._parameters[name], depth=8)
 
 
 def new_id(form: Literal["random", "short", "indexed"], name: str, index: int) -> str:
-    """Returns an identifier of a call.
+    """Returns an identifier for a call.
 
     Args:
-        form: "short" for nine letters and digits, as Mistral's templates demand; "indexed" for
-            functions.name:index, as Kimi's do.
-        name: which function.
+        form: "short" for nine letters and digits, as Mistral's templates require; "indexed" for
+            functions.name:index, as in Kimi's templates.
+        name: the function's name.
         index: the number of calls before it.
     """
     if form == "short":
@@ -69,11 +69,11 @@ def new_id(form: Literal["random", "short", "indexed"], name: str, index: int) -
 
 
 def from_text(text: str, kinds: set[str]) -> str:
-    """Returns a value that was written without quotes, as JSON.
+    """Returns an unquoted value as JSON.
 
     Args:
         text: the value.
-        kinds: its JSON types by the function's schema; empty if any will do.
+        kinds: its JSON types by the function's schema; empty if any type is allowed.
     """
     try:
         value = json.loads(text, parse_constant=_refuse)
@@ -89,7 +89,7 @@ def from_python(text: str, names: Sequence[str]) -> str | None:
 
     Args:
         text: the arguments, without the brackets around them.
-        names: names of the arguments by place.
+        names: argument names by position.
     """
     try:
         call = ast.parse(f"f({text}\n)", mode="eval").body
@@ -106,11 +106,11 @@ def from_python(text: str, names: Sequence[str]) -> str | None:
 
 
 def from_braces(text: str, quote: str) -> str | None:
-    """Returns {key:value}, where marks stand for quotes, as a JSON object; None if it is not so.
+    """Converts {key:value} with marks instead of quotes to a JSON object; None if it is malformed.
 
     Args:
-        text: the braces and what is between them.
-        quote: the mark.
+        text: the text including the braces.
+        quote: the mark used as a quote.
     """
     parts = text.split(quote)
     if len(parts) % 2 == 0:
@@ -127,17 +127,17 @@ def from_braces(text: str, quote: str) -> str | None:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """Returns a part of a schema that has to be an object; an empty one for anything else."""
+    """Returns an object from a schema; an empty one for values of other types."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _refuse(name: str) -> None:
-    """Raises ValueError for NaN and infinities, which JSON does not have."""
+    """Raises ValueError for NaN and infinities, which JSON does not support."""
     raise ValueError(name)
 
 
 def _literal(node: ast.expr) -> Any:
-    """Returns the value of a literal, in which JSON's names may stand; raises ValueError."""
+    """Returns the value of a Python literal, which may use JSON's names; raises ValueError."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
         return node.value
     if isinstance(node, ast.Name) and node.id in _PYTHON_NAMES:
@@ -156,7 +156,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any], *, depth: int) -> set[str]:
-    """Returns the JSON types that a schema allows; empty if any, or if it is too deep to tell."""
+    """Returns the JSON types that a schema allows; empty if any, or if the schema is too deep."""
     if not isinstance(schema, Mapping) or not depth:
         return set()
     if isinstance(place := schema.get("$ref"), str):

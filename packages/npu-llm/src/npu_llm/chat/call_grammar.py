@@ -1,4 +1,4 @@
-"""Grammars of answers that have to call tools, in the style of the model."""
+"""Grammars that force an answer to call tools, in the model's call style."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": Fal
 _DEFINITIONS = ("$defs", "definitions")
 _LINE = 'line: "\\n"?'
 _ANY_TEXT = r"/(.|\n)*/"
-_MOST_CALLS = 16  # without a bound some small models call without end
+_MOST_CALLS = 16  # without a limit some small models call forever
 
 
 def call_grammar(
@@ -29,21 +29,21 @@ def call_grammar(
     is_parallel: bool = False,
     before: str = "",
 ) -> str:
-    """Returns the grammar of an answer that calls functions, in llguidance's form of Lark.
+    """Returns the grammar of an answer that calls functions, in llguidance's Lark syntax.
 
     Args:
         style: the style of the model's calls.
-        functions: those that may be called, each with a name and, maybe, `parameters`.
-        special: the tokens that are not text, by what they look like.
-        name: the function that must be called; None for any.
-        is_parallel: whether there may be several calls.
+        functions: the available functions, with a name and optionally `parameters`.
+        special: special tokens by their text.
+        name: the function that must be called; None for any function.
+        is_parallel: whether several calls are allowed.
         before: text before the calls.
     """
     return _Grammar(style, functions, special).whole(name, is_parallel=is_parallel, before=before)
 
 
 def split_special(text: str, special: Mapping[str, int]) -> list[str]:
-    """Returns the parts of a text: special tokens, and what is between them."""
+    """Splits a text into special tokens and the text between them."""
     names = sorted((name for name in special if name in text), key=len, reverse=True)
     if not names:
         return [text] if text else []
@@ -157,7 +157,7 @@ class _Grammar:
             return f"{before} {self._value(function, schema)} {self._text(end)}"
         if choices := self._choices(schema):
             return f"{before} {choices} {self._text(end)}"
-        if self._text(style.value_end).startswith("<"):  # a special token, which no text contains
+        if self._text(style.value_end).startswith("<"):  # a special token, never in text
             return f"{before} {self._rule('text', _ANY_TEXT)} {self._text(end)}"
         return f"{before} {self._rule(f'text[suffix={json.dumps(end)}]', _ANY_TEXT)}"
 
@@ -181,8 +181,8 @@ class _Grammar:
         return f"{head} {self._members(members, comma=',')} {self._text('}')}"
 
     def _members(self, members: Sequence[tuple[str, bool]], *, comma: str = ", ") -> str:
-        """Returns members in order with commas between them, of which some are optional."""
-        first, rest = "", ""  # of those that follow: where none was written, and where some were
+        """Returns comma-separated members in order, some of which are optional."""
+        first, rest = "", ""  # of the rest: if none was written before, and if some were
         for text, is_needed in reversed(members):
             later = f"{self._text(comma)} {text} {rest}"
             begun = f"{text} {rest}"
@@ -197,7 +197,7 @@ class _Grammar:
     # Values
 
     def _choices(self, schema: Any) -> str:
-        """Returns the strings that a schema lists; "" if it does not."""
+        """Returns the strings that a schema enumerates; "" if it does not."""
         choices = schema.get("enum") if isinstance(schema, Mapping) else None
         if not isinstance(choices, list) or not choices:
             return ""
@@ -246,7 +246,7 @@ class _Grammar:
         return whole
 
     def _text(self, text: str) -> str:
-        """Returns terminals for a text, in which special tokens may be."""
+        """Returns terminals for a text that may contain special tokens."""
         return " ".join(
             f"<[{self._special[part]}]>" if part in self._special else json.dumps(part)
             for part in split_special(text, self._special)

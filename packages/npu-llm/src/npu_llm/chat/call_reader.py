@@ -1,4 +1,4 @@
-"""CallReader: reads tool calls in each style, as their text comes."""
+"""CallReader: parses tool calls of each style incrementally."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT_HINTS = ('string="true"', 'type="string"')
 
 
 def recipient_of(style: CallStyle, header: str) -> tuple[str, str]:
-    """Returns what a header says: "reasoning" or "content", and a function's name or ""."""
+    """Returns a header's recipient: "reasoning" or "content", and a function's name or ""."""
     if style.begins_in_header:
         name = header.rsplit(style.name_mark or style.separator, 1)[-1].strip()
         return "content", "" if name in ("all", "") else name
@@ -35,7 +35,7 @@ def recipient_of(style: CallStyle, header: str) -> tuple[str, str]:
 
 
 class _Members:
-    """What the members of a JSON object say about a call."""
+    """The members of a JSON object that describe a call."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -44,11 +44,11 @@ class _Members:
 
 
 class CallReader:
-    """Reads the calls of one answer.
+    """Parses the calls of one answer.
 
     Attributes:
-        has_begun: whether a call has been passed on that is not complete.
-        last_end: the place after the last complete call of the latest group; None without one.
+        has_begun: whether the current call was passed on but is incomplete.
+        last_end: position after the last complete call of the latest group; None without one.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class CallReader:
         is_parallel: bool,
         is_stream: bool,
     ) -> None:
-        """Begins an answer.
+        """Starts parsing an answer.
 
         Args:
-            source: the answer.
-            style: the style of its calls.
-            tools: the functions that may be called.
-            begin: called with the function's name, number and identifier of each call.
-            add: called with each piece of its arguments, and the number of the call.
+            source: text of the answer.
+            style: style of its calls.
+            tools: the available functions.
+            begin: called with the function's name, index and identifier of each call.
+            add: called with each piece of a call's arguments, and the call's index.
             is_parallel: whether calls after the first are passed on.
-            is_stream: whether calls may begin before they are complete.
+            is_stream: whether calls are passed on before they are complete.
         """
         self.has_begun = False
         self.last_end: int | None = None
@@ -86,13 +86,13 @@ class CallReader:
         self._held: tuple[str, str, list[str]] | None = None
 
     def calls(self, mark: str) -> Steps[None]:
-        """Reads a group of calls.
+        """Parses a group of calls.
 
         Args:
-            mark: the opener before it, which was read; "" for none.
+            mark: the opener that was consumed; "" without one.
 
         Raises:
-            MalformedCallError: if there is anything else.
+            MalformedCallError: if anything else is found.
         """
         style, source = self._style, self._source
         self._reset()
@@ -119,7 +119,7 @@ class CallReader:
                 return
 
     def message(self, name: str) -> Steps[None]:
-        """Reads a call whose function the header of a message names; raises as `calls` does."""
+        """Parses a call to the function in a message's header; raises as `calls` does."""
         self._reset()
         yield from self._source.skip_space()
         yield from self._object_arguments(name, "")
@@ -181,14 +181,14 @@ class CallReader:
         self.last_end = self._source.at
 
     def _object_arguments(self, name: str, identifier: str) -> Steps[None]:
-        """Reads the arguments of a call as a JSON object."""
+        """Parses the arguments of a call as a JSON object."""
         if (yield from self._source.peek()) != "{":
             raise MalformedCallError(name)
         self._begin(name, identifier)
         yield from self._source.json_value(self._argue)
         self._finish()
 
-    # JSON with the name inside
+    # JSON that includes the name
 
     def _json(self) -> Steps[None]:
         source = self._source
@@ -301,7 +301,7 @@ class CallReader:
             yield from source.skip_space()
             yield from source.take((style.fence[1].strip(),))
 
-    # A name, and a tag for each argument
+    # A name, and one tag per argument
 
     def _tags(self) -> Steps[None]:
         style, source = self._style, self._source
@@ -342,7 +342,7 @@ class CallReader:
         self._finish()
 
     def _kinds(self, name: str, key: str, hint: str) -> set[str]:
-        """Returns the JSON types of an argument, by the tag's attributes or the schema."""
+        """Returns the JSON types of an argument by the tag's attributes or the schema."""
         if any(one in hint for one in _TEXT_HINTS):
             return {"string"}
         kinds = self._tools.kinds(name, key)
@@ -363,9 +363,9 @@ class CallReader:
                 text = text.removeprefix("\n").removesuffix("\n")
             self._argue(from_text(text, kinds))
         if not end:
-            raise MalformedCallError("no end of a value")
+            raise MalformedCallError("missing end of a value")
 
-    # Calls as in Python, and names with braces
+    # Python-style calls, and names with braces
 
     def _python(self, *, end: str) -> Steps[None]:
         source = self._source
@@ -406,7 +406,7 @@ class CallReader:
 
 
 class _Escaped:
-    """Passes text on as the inside of a JSON string, without the line breaks around it."""
+    """Passes text on as the content of a JSON string, without surrounding line breaks."""
 
     def __init__(self, passed: Callable[[str], object], *, is_padded: bool) -> None:
         self._passed = passed
@@ -415,7 +415,7 @@ class _Escaped:
         self._held = ""
 
     def add(self, text: str) -> None:
-        """Adds a piece; the last line break is never passed on."""
+        """Adds a piece; a final line break is never passed on."""
         if not text:
             return
         if self._is_padded:
@@ -429,7 +429,7 @@ class _Escaped:
 
 
 def _value(text: str) -> Any:
-    """Returns a JSON value; raises MalformedCallError for what is not JSON."""
+    """Returns a JSON value; raises MalformedCallError for malformed JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as failure:
@@ -437,7 +437,7 @@ def _value(text: str) -> Any:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Returns a JSON object; None for anything else."""
+    """Returns a JSON object; None for other values."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Styles of tool calls: the table of the ways in which models write calls, and its look-up."""
+"""Styles of tool calls: a table of the formats in which models write calls, and its lookup."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from typing import Literal
 
 __all__ = ["CALL_STYLES", "CallStyle", "Kind", "call_style"]
 
-# "json": an object with name and arguments, or a list of such. "named": a name, a separator, and
-# the arguments as JSON. "tags": a name, and a tag for each argument. "python": calls as in Python.
-# "braces": call:name{key:value}. "channels": messages with a header that has the recipient.
+# "json": an object with name and arguments, or a list of these. "named": a name, a separator, and
+# the arguments as JSON. "tags": a name, and one tag per argument. "python": Python calls. "braces":
+# call:name{key:value}. "channels": messages with the recipient in their header.
 Kind = Literal["json", "named", "tags", "python", "braces", "channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallStyle:
-    """One way to write calls.
+    """One format of tool calls.
 
     Attributes:
         name: the style's name.
         kind: the grammar of a call.
-        signs: groups of strings; a chat template that contains all strings of a group, or a
-            tokenizer that has them as tokens, belongs to the style.
-        openers: marks that begin calls, in order of appearance; each may be missing.
-        closers: marks that end calls, in order of appearance; each may be missing.
-        frame: the text before all calls, before each, after each and after all, where an answer
-            has to call; None for the first opener and closer, around all in a list, else each.
-        is_bare: whether calls may begin an answer without a mark.
+        signs: groups of strings. The style matches if the chat template contains all strings of a
+            group, or the tokenizer has them as tokens.
+        openers: marks before calls, in order; each may be missing.
+        closers: marks after calls, in order; each may be missing.
+        frame: the text before all calls, before each, after each and after all, for answers that
+            must call; None for the first opener and closer, around the whole list or else around
+            each call.
+        is_bare: whether calls may start an answer without a mark.
         is_list: whether calls form a list.
-        keys: keys of name and arguments in "json".
-        name_mark: mark before a name; "" if an opener precedes it.
-        separator: mark after a name, before arguments.
+        keys: keys of name and arguments, for "json".
+        name_mark: mark before a name; "" if an opener precedes the name.
+        separator: mark between a name and its arguments.
         id_mark: mark between a name and an identifier.
-        fence: mark before and mark after arguments, both optional.
-        key_mark, key_end: marks around the name of an argument in "tags".
-        head_end: mark that ends a tag in which attributes may follow a name.
-        value_mark, value_end: marks around the value of an argument.
-        call_end: mark after the last argument; "" if a closer follows it.
+        fence: optional marks before and after arguments.
+        key_mark, key_end: marks around an argument's name, for "tags".
+        head_end: end of a tag that may have attributes after a name.
+        value_mark, value_end: marks around an argument's value.
+        call_end: mark after the last argument; "" if a closer follows.
         is_padded: whether a line break surrounds each value.
-        quote: mark on both sides of strings in "braces".
-        starts: marks that begin the header of a message in "channels".
+        quote: mark on both sides of strings, for "braces".
+        starts: marks before a message's header, for "channels".
         ends: marks that end a message.
         begins_in_header: whether the prompt ends with the first mark of a header.
-        prefix: what names begin with, such as the namespace "functions.".
-        ids: form of the identifiers that the chat template accepts.
+        prefix: prefix of names, such as the namespace "functions.".
+        ids: form of identifiers that the chat template accepts.
         ends_thinking: whether an opener ends the reasoning.
     """
 
@@ -78,7 +79,7 @@ class CallStyle:
 
     @property
     def written_frame(self) -> tuple[str, str, str, str]:
-        """The frame of calls that have to come."""
+        """The frame of required calls."""
         if self.frame is not None:
             return self.frame
         first = "" if self.is_bare else next(iter(self.openers), "")
@@ -87,7 +88,7 @@ class CallStyle:
 
     @property
     def has_name_tag(self) -> bool:
-        """Whether the mark before a name can begin a call without an opener."""
+        """Whether the mark before a name can start a call without an opener."""
         return self.kind in ("named", "tags") and self.name_mark.startswith("<")
 
     @property
@@ -106,7 +107,7 @@ _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
 _DEEPSEEK_ENDS = ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 _DEEPSEEK_FRAME = (*_DEEPSEEK, *_DEEPSEEK_ENDS)
 
-# Checked from the first to the last: special ones before those whose signs they contain.
+# Checked in this order; special styles come before styles whose signs they contain.
 CALL_STYLES: tuple[CallStyle, ...] = (
     CallStyle(
         name="harmony", kind="channels", signs=(("<|channel|>", "<|message|>"),),
@@ -301,11 +302,11 @@ CALL_STYLES: tuple[CallStyle, ...] = (
 
 
 def call_style(template: str | None, tokens: Collection[str] = ()) -> CallStyle | None:
-    """Returns the style in which a model writes calls.
+    """Returns a model's tool call style.
 
     Args:
         template: the chat template.
-        tokens: the special tokens; they decide where the template describes tools, but not calls.
+        tokens: the special tokens; they decide if the template describes tools but not calls.
 
     Returns:
         The style; None if the template does not describe tools.

@@ -1,4 +1,4 @@
-"""ChatSession: a conversation with a model that reads each token once."""
+"""ChatSession: a multi-turn conversation that reuses the KV cache, so each token is read once."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ _OVERFLOWS = ("error", "drop_oldest")
 # Room that "drop_oldest" leaves for an answer without max_new_tokens.
 _ANSWER_ROOM = 512
 _UNBOUNDED = 1 << 20  # maximum length of an answer where the context has none
-# Options that a session sets itself, and those that would give its cache several sequences.
+# Options that a session sets itself, or that would require several sequences in its cache.
 _OWN_OPTIONS = ("attention_mask", "input_ids", "inputs", "past_key_values", "use_cache")
 _SINGLE_OPTIONS = ("num_beams", "num_return_sequences")
 
 
 class ChatSession:
-    """A conversation: its messages, and the cache of what the model has read of them.
+    """A conversation: its messages, and the KV cache of the tokens that the model has read.
 
-    Each answer reads only the tokens that the cache does not hold: the new message and, after an
-    edit or where the chat template renders an earlier message differently, everything behind the
-    longest prefix that is unchanged. The answers are those that the model gives to the whole
-    conversation.
+    Each answer prefills only the tokens that are not in the cache: the new message and, after an
+    edit or if the chat template renders an earlier message differently, everything after the
+    longest unchanged prefix. The answers equal those for the whole conversation.
 
-    An answer is kept whole or not at all, unless it was stopped by `cancel` or Ctrl-C: then what
-    was generated stays. One thread at a time may ask; others may stop it.
+    A failed answer is discarded. An answer that was stopped by `cancel` or Ctrl-C keeps the text
+    generated so far. One thread at a time may request an answer; others may stop it.
 
     Attributes:
-        last_reply: the last answer; None before the first.
+        last_reply: the last answer; None before the first one.
     """
 
     @public_call
@@ -73,20 +72,20 @@ class ChatSession:
         """Starts a conversation.
 
         Args:
-            model: the model that answers; it needs its tokenizer.
+            model: the model, which must have a tokenizer.
             system: the system message.
-            tools: functions or JSON schemas that the chat template describes to the model.
-            template_options: options of the chat template, such as `{"enable_thinking": False}`.
-            overflow: what to do when the conversation outgrows the model's context: "error", or
-                "drop_oldest" to drop the oldest turns, but not the system message.
-            generation: default arguments of `generate` for each answer, and those of
-                npu_llm.engine.sampling_params. Without max_new_tokens an answer ends with the
-                context. `thinking_budget` is the maximum number of tokens of reasoning. Arguments
-                that only transformers supports, such as logits processors, are passed to its
-                `generate`.
+            tools: functions or JSON schemas for the chat template.
+            template_options: other options of the chat template, such as `{"enable_thinking":
+                False}`.
+            overflow: action when the conversation exceeds the model's context: "error", or
+                "drop_oldest" to drop the oldest turns, except the system message.
+            generation: default arguments of `generate` and of npu_llm.engine.sampling_params for
+                each answer. Without max_new_tokens an answer ends with the context.
+                `thinking_budget` is the maximum number of reasoning tokens. Arguments that only
+                transformers supports, such as logits processors, are passed to its `generate`.
 
         Raises:
-            ModelError: [missing-tokenizer] for a model without one.
+            ModelError: [missing-tokenizer] for a model without a tokenizer.
             OptionError: [overflow-policy] for an unknown overflow, [session-option] for an option
                 that a session sets itself.
         """
@@ -116,12 +115,12 @@ class ChatSession:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Copies of the messages with role and content, oldest first."""
+        """Copies of the messages, oldest first, each with role and content."""
         return [dict(message) for message in self._messages]
 
     @property
     def system(self) -> str | None:
-        """The system message, or None. Setting it changes the conversation's start."""
+        """The system message, or None. Setting it changes the start of the conversation."""
         return self._messages[0]["content"] if self._first_turn() else None
 
     @system.setter
@@ -132,7 +131,7 @@ class ChatSession:
 
     @property
     def cached_tokens(self) -> int:
-        """How many tokens the model has read and does not have to read again."""
+        """Number of tokens in the cache, which need no prefill."""
         return len(self._store.cached_tokens)
 
     @property
@@ -141,7 +140,7 @@ class ChatSession:
         return self._model
 
     def append(self, message: str | Message) -> None:
-        """Adds a message before the next question: the user's, or a mapping with another role.
+        """Adds a message before the next question: a user message, or a mapping with another role.
 
         Raises:
             OptionError: [message-kind] for anything but a string or a mapping with a role.
@@ -154,11 +153,11 @@ class ChatSession:
         """Changes a message's content; all other messages stay.
 
         Args:
-            index: of `messages`; negative ones count from the end.
+            index: index into `messages`; negative ones count from the end.
             text: its new content.
 
         Raises:
-            OptionError: [message-index] when there is no such message.
+            OptionError: [message-index] if there is no such message.
         """
         with self._claimed():
             index = self._index(index)
@@ -166,19 +165,19 @@ class ChatSession:
 
     @public_call
     def rewind(self, index: int) -> None:
-        """Forgets a message and all messages after it.
+        """Removes a message and all later messages.
 
         Raises:
-            OptionError: [message-index] when there is no such message.
+            OptionError: [message-index] if there is no such message.
         """
         with self._claimed():
             del self._messages[self._index(index) :]
 
     def undo(self) -> str | None:
-        """Forgets the last question and its answer.
+        """Removes the last question and its answer.
 
         Returns:
-            The question; None when there is none.
+            The question; None if there is none.
         """
         with self._claimed():
             for index in reversed(range(len(self._messages))):
@@ -189,7 +188,7 @@ class ChatSession:
             return None
 
     def reset(self) -> None:
-        """Forgets all messages except the system message."""
+        """Removes all messages except the system message."""
         with self._claimed():
             del self._messages[self._first_turn() :]
 
@@ -206,23 +205,23 @@ class ChatSession:
         """Answers a message.
 
         Args:
-            message: what the user says, or a mapping with role and content.
-            streamer: a streamer of transformers, which receives the tokens as they come.
-            cancel: setting it, from any thread, stops the answer after the current step.
-            generation: arguments of `generate` for this answer, among them `schema`, `regex` or
+            message: the user's message, or a mapping with role and content.
+            streamer: a streamer of transformers, which receives each token.
+            cancel: event that stops the answer after the current step; may be set by any thread.
+            generation: arguments of `generate` for this answer, including `schema`, `regex` or
                 `grammar` for structured output.
 
         Returns:
-            The answer. If it was stopped before its first token, the question is dropped as well.
+            The answer. If it is stopped before its first token, the question is removed too.
 
         Raises:
-            ContextError: [context-overflow] when the conversation does not fit into the model's
-                context; with overflow="drop_oldest", when this message alone does not.
-            OptionError: [message-kind], [session-option], [chat-template], or as generate does.
-            KindError: [argument-kind] for a streamer or a cancel of another type.
-            SessionError: [session-busy] while another thread asks.
-            KeyboardInterrupt: after Ctrl-C. What was generated is in `last_reply` and in the
-                conversation, as after a cancel.
+            ContextError: [context-overflow] if the conversation does not fit into the model's
+                context; with overflow="drop_oldest", if this message alone does not fit.
+            OptionError: [message-kind], [session-option], [chat-template], or an error of generate.
+            KindError: [argument-kind] for an invalid type of streamer or cancel.
+            SessionError: [session-busy] during another thread's call.
+            KeyboardInterrupt: after Ctrl-C. As after a cancel, the text so far is in `last_reply`
+                and in the conversation.
         """
         question = _as_message(message)
         _check_listeners(streamer, cancel)
@@ -241,10 +240,10 @@ class ChatSession:
         cancel: threading.Event | None = None,
         **generation: Any,
     ) -> ReplyStream:
-        """Answers a message piece by piece: an iterator of strings, whose `reply` is the whole.
+        """Streams the answer to a message: an iterator of strings with the whole answer in `reply`.
 
-        Takes and raises what `ask` does. The answer starts with the first `next`; leaving the loop
-        early stops it.
+        Arguments and errors are those of `ask`. Generation starts with the first `next`; leaving
+        the loop early stops it.
         """
         question = _as_message(message)
         _check_listeners(None, cancel)
@@ -253,18 +252,17 @@ class ChatSession:
         return ReplyStream(pieces, replies, self._stop)
 
     def cancel(self) -> None:
-        """Stops the current answer, if there is one; to be called from another thread."""
+        """Stops the current answer, if there is one; called from another thread."""
         self._stop.set()
 
     # Saving
 
     @public_call
     def save(self, path: str | Path) -> None:
-        """Writes the session to one file, whole or not at all.
+        """Saves the session to one file, atomically.
 
-        The file holds the messages, the tokens that were read, and the cache where it can be
-        copied. Where the cache cannot be taken out of its program, `restore` reads the tokens
-        again. Tools and options are not saved.
+        The file contains the messages, the tokens that were read, and the cache if it can be
+        copied. Otherwise `restore` reads the tokens again. Tools and options are not saved.
 
         Raises:
             SessionError: [session-unwritable], [session-busy].
@@ -283,16 +281,16 @@ class ChatSession:
     @classmethod
     @public_call
     def restore(cls, model: EntryModel, path: str | Path, **options: Any) -> ChatSession:
-        """Reads what `save` wrote, and continues the conversation where it was.
+        """Loads a file from `save`, and continues the conversation.
 
         Args:
-            model: the model that the session was held with, in the same precision.
+            model: the same model as in the saved session, in the same precision.
             path: the file.
             options: keyword arguments of ChatSession.
 
         Raises:
-            SessionError: [session-unreadable] for a file that is missing, damaged or of another
-                kind, [session-model] for a session with another model or precision.
+            SessionError: [session-unreadable] for a file that is missing, damaged or not a session,
+                [session-model] for a session with another model or precision.
         """
         from npu_llm.chat.session_file import ModelIdentity, read_session
 
@@ -322,7 +320,7 @@ class ChatSession:
         generation: Mapping[str, Any],
         replies: list[Reply],
     ) -> Generator[Delta, None, None]:
-        """Yields the pieces of the answer to a message, and adds the whole one to `replies`."""
+        """Yields the pieces of an answer to a message, and adds the whole answer to `replies`."""
         draft = Draft(Detokenizer(self._format.decoder))
         interrupt: BaseException | None = None
         with self._claimed():
@@ -342,7 +340,7 @@ class ChatSession:
                 )
                 with closing(events):
                     if streamer is not None:
-                        import torch  # late, here and below: an answer needs none
+                        import torch  # imported late, also below: seldom needed
 
                         streamer.put(torch.tensor([draft.prompt]))
                     for event in events:
@@ -362,7 +360,7 @@ class ChatSession:
                 if streamer is not None:
                     streamer.end()
             except (KeyboardInterrupt, GeneratorExit) as raised:
-                # Ctrl-C without the guard or for a second time; or a loop that was left.
+                # Ctrl-C outside the guard or a second time, or a loop that was left early.
                 interrupt, draft.finish = raised, "cancelled"
                 if draft.parser is not None:
                     draft.parser.take(draft.text.end())
@@ -392,7 +390,7 @@ class ChatSession:
 
     @cached_property
     def _functions(self) -> list[dict[str, Any]]:
-        """The session's tools, each with a name and, maybe, `parameters`."""
+        """The session's tools, with a name and optionally `parameters`."""
         schemas = [tool_schema(tool) for tool in self._tools or ()]
         return [dict(schema.get("function", schema)) for schema in schemas]
 
@@ -405,7 +403,7 @@ class ChatSession:
         return options
 
     def _config(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the generation config that the arguments of generate take the place of."""
+        """Returns the generation config with the arguments of generate applied."""
         given: Any = options.get("generation_config")
         found: Mapping[str, Any] = (
             self._model.generation_defaults if given is None else given.to_diff_dict()
@@ -415,7 +413,7 @@ class ChatSession:
     def _start(
         self, prompt: list[int], options: Mapping[str, Any]
     ) -> tuple[Generator[Event, None, None], Detokenizer]:
-        """Returns the events of an answer, and what decodes its tokens."""
+        """Returns the events of an answer, and the decoder of its tokens."""
         plain = dict(options)
         form = given_form(plain)
         budget = plain.pop("thinking_budget", None)
@@ -443,7 +441,7 @@ class ChatSession:
     def _by_transformers(
         self, prompt: list[int], options: Mapping[str, Any]
     ) -> Generator[Event, None, None]:
-        """Yields the tokens of transformers' generate, which another thread calls."""
+        """Yields the tokens of transformers' generate, which runs in another thread."""
         import torch
 
         cache = self._store.lend(prompt)
@@ -465,12 +463,12 @@ class ChatSession:
                     tokens.append(token)
                     yield Token(token)
         finally:
-            # The last token has not been read; a wrong guess may be in its place.
+            # The last token is not in the cache; a rejected draft token may be in its place.
             self._store.give_back([*prompt, *tokens[:-1]])
         yield Finished(self._reason(len(prompt), tokens, options))
 
     def _prompt(self, max_new_tokens: int | None) -> tuple[list[int], int]:
-        """Returns the conversation's tokens, and how many messages were dropped to make it fit."""
+        """Returns the conversation's tokens, and the number of messages dropped to make it fit."""
         context = self._model.context_length
         room = context or 0
         if self._overflow == "drop_oldest":
@@ -488,15 +486,15 @@ class ChatSession:
             if not oldest:
                 raise ContextError(
                     f"{self._model.name}: its context holds {context:,} tokens; the conversation "
-                    f"with this message has {len(prompt):,}. Shorten it, forget earlier "
-                    'messages, or have them dropped with overflow="drop_oldest".',
+                    f"with this message has {len(prompt):,}. Shorten it, remove earlier messages, "
+                    'or pass overflow="drop_oldest".',
                     code="context-overflow",
                 )
             del self._messages[oldest.start : oldest.stop]
             dropped += len(oldest)
 
     def _oldest_turn(self) -> range:
-        """Indices of the oldest question and what followed it; empty for the current question."""
+        """Returns the indices of the oldest turn; empty if only the current question is left."""
         first = self._first_turn()
         for index in range(first + 1, len(self._messages)):
             if self._messages[index]["role"] == "user":
@@ -515,7 +513,7 @@ class ChatSession:
         return "length" if is_full or len(tokens) >= options["max_new_tokens"] else "stop"
 
     def _first_turn(self) -> int:
-        """Index of the first message that is not the system message."""
+        """Returns the index of the first message that is not the system message."""
         return int(bool(self._messages) and self._messages[0]["role"] == "system")
 
     def _index(self, index: int) -> int:
@@ -530,7 +528,7 @@ class ChatSession:
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:
-        """Keeps other threads out while the body runs."""
+        """Blocks other threads' calls while the body runs."""
         if not self._lock.acquire(blocking=False):
             raise SessionError(
                 "`ChatSession` must be used by one thread at a time, got a call during an "
@@ -565,7 +563,7 @@ def _new_seed() -> int:
 
 
 def _finish(end: Finished) -> Finish:
-    """Returns why an answer ended; raises the failure if it did so by one."""
+    """Returns the reason that an answer ended; raises the failure if there was one."""
     if end.error is not None:
         raise end.error
     assert end.reason != "error", "it has an error"
@@ -573,7 +571,7 @@ def _finish(end: Finished) -> Finish:
 
 
 def _spoken(reply: Reply) -> dict[str, Any]:
-    """Returns an answer as a message, as chat templates take it."""
+    """Returns an answer as a message for chat templates."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
@@ -590,7 +588,7 @@ def _spoken(reply: Reply) -> dict[str, Any]:
 
 
 def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> None:
-    """Accepts whatever has the methods of a streamer or an event."""
+    """Checks the methods of a streamer and an event, which may be of any class."""
     for name, given, methods in (
         ("streamer", streamer, ("put", "end")),
         ("cancel", cancel, ("is_set",)),
@@ -598,7 +596,7 @@ def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> No
         if given is not None and not all(callable(getattr(given, one, None)) for one in methods):
             raise KindError(
                 f"ChatSession: {name} must have {' and '.join(methods)}, got a "
-                f"{type(given).__name__}. Omit it, or pass one.",
+                f"{type(given).__name__}. Omit it, or pass an object with them.",
                 code="argument-kind",
             )
 
@@ -614,7 +612,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _own_option(received: str) -> OptionError:
     return OptionError(
-        "`ChatSession` must answer with one sequence, from the messages and the cache that it "
-        f"keeps, got {received}. Omit it, or call the model's generate.",
+        "`ChatSession` must return one sequence, based on its own messages and cache, got "
+        f"{received}. Omit it, or call the model's generate.",
         code="session-option",
     )

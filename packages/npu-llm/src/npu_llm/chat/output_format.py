@@ -1,4 +1,4 @@
-"""OutputFormat: how a model marks reasoning and calls, and the tokens of these marks."""
+"""OutputFormat: the marks of reasoning and tool calls in a model's output, and their tokens."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from npu_llm.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["OutputFormat"]
 
-_NUM_LAST = 24  # tokens of a prompt in which a mark may open the reasoning
+_NUM_LAST = 24  # prompt tokens in which a mark may open the reasoning
 
 
 class OutputFormat:
-    """The form of a model's answers, found from its chat template and its special tokens.
+    """The format of a model's answers, derived from its chat template and special tokens.
 
     Attributes:
-        thinking: the style of its reasoning; None if it has none.
+        thinking: the style of its reasoning; None without reasoning.
         calls: the style of its tool calls; None if its chat template does not describe tools.
-        decoder: decodes tokens without special ones, except those that mark reasoning and calls.
+        decoder: decodes tokens, skipping special ones except marks of reasoning and calls.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -50,13 +50,13 @@ class OutputFormat:
         is_parallel: bool = True,
         is_stream: bool = True,
     ) -> OutputParser:
-        """Returns what separates an answer whose tokens `decoder` decodes.
+        """Returns a parser for an answer whose tokens `decoder` decodes.
 
         Args:
             prompt: tokens of the prompt.
-            functions: those that may be called; empty to read calls as text.
-            is_parallel: whether there may be several calls.
-            is_stream: whether calls may begin before they are complete.
+            functions: the available functions; empty to parse calls as text.
+            is_parallel: whether several calls are allowed.
+            is_stream: whether calls are passed on before they are complete.
         """
         return OutputParser(
             self.thinking,
@@ -74,15 +74,15 @@ class OutputFormat:
         name: str | None = None,
         is_parallel: bool = False,
     ) -> tuple[Form, Form]:
-        """Returns the forms of an answer that has to call functions; takes a second at most.
+        """Returns the grammars of an answer that must call functions; takes up to a second.
 
         Args:
-            functions: those that may be called.
-            name: the function that has to be called; None for any.
-            is_parallel: whether there may be several calls.
+            functions: the available functions.
+            name: the function that must be called; None for any function.
+            is_parallel: whether several calls are allowed.
 
         Returns:
-            The form of an answer without reasoning, and that of what follows reasoning.
+            The grammar of an answer without reasoning, and that of the part after reasoning.
 
         Raises:
             OptionError: [answer-form], [missing-llguidance].
@@ -109,14 +109,14 @@ class OutputFormat:
         ends: Sequence[int],
         budget: int | None = None,
     ) -> TokenConstraint | None:
-        """Returns the constraint of one answer; None if every token may come.
+        """Returns the constraint of one answer; None if it is unconstrained.
 
         Args:
-            maker: makes constraints for the model.
+            maker: creates constraints for the model.
             prompt: tokens of the prompt.
-            forms: the form of the answer, or what `call_forms` returns; None for any.
+            forms: the form of the answer, or the result of `call_forms`; None for any.
             ends: tokens that end an answer.
-            budget: maximum number of tokens of reasoning; None for no limit.
+            budget: maximum number of reasoning tokens; None for no limit.
 
         Raises:
             OptionError: [answer-form], [missing-llguidance].
@@ -163,7 +163,7 @@ class OutputFormat:
 
 
 class _MarkDecoder:
-    """Decodes tokens without some special ones."""
+    """A decoder that skips some special tokens."""
 
     def __init__(self, tokenizer: Tokenizer, hidden: frozenset[int]) -> None:
         self._tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""OutputParser: separates an answer into reasoning, text and tool calls as it comes."""
+"""OutputParser: splits streamed output into reasoning, text and tool calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Delta", "OutputParser", "ParsedOutput"]
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer.
+    """A piece of an answer's output.
 
     Attributes:
-        kind: "reasoning" and "content" have text; "call" begins a call, and "arguments" have a
-            piece of its arguments as text. The pieces of a call's arguments are a JSON object.
-        text: the piece; the name of the function for "call".
-        index: number of the call; 0 for text.
-        id: identifier of the call; "" for others.
+        kind: "reasoning" and "content" for text, "call" for the start of a call, and "arguments"
+            for a piece of a call's arguments. The pieces of a call's arguments form a JSON object.
+        text: the piece; the function's name for "call".
+        index: index of the call; 0 for text.
+        id: identifier of the call; "" for other kinds.
     """
 
     kind: Literal["reasoning", "content", "call", "arguments"]
@@ -37,11 +37,11 @@ class Delta:
 
 @dataclass
 class ParsedOutput:
-    """An answer so far.
+    """A parsed answer, complete so far.
 
     Attributes:
-        reasoning: its reasoning.
-        content: its text, without reasoning and calls.
+        reasoning: its reasoning text.
+        content: its text without reasoning and calls.
         calls: its calls.
     """
 
@@ -63,15 +63,15 @@ class ParsedOutput:
 
 
 class OutputParser:
-    """Separates one answer.
+    """A parser for one answer.
 
-    Text that begins like a call, but is not a call of a known function, is content. In a stream a
-    call begins as soon as its function is known; if its arguments turn out to be malformed, they
-    stay as they came, and what follows is content.
+    Text that begins like a call, but does not call a known function, is content. When streaming, a
+    call starts once its function is known. If its arguments turn out to be malformed, the pieces
+    passed on remain, and later text is content.
 
     Attributes:
         parsed: the answer so far.
-        thoughts: where each part of its reasoning begins and ends in its text.
+        thoughts: start and end of each part of the reasoning in its text.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class OutputParser:
         is_parallel: bool = True,
         is_stream: bool = True,
     ) -> None:
-        """Begins an answer.
+        """Starts parsing an answer.
 
         Args:
             thinking: the style of the model's reasoning; None if it has none.
             calls: the style of its calls; None if it has none.
-            functions: those that may be called, each with a name and, maybe, `parameters`.
+            functions: the available functions, with a name and optionally `parameters`.
             is_thinking: whether the prompt has opened the reasoning.
-            is_parallel: whether there may be several calls; if not, all but the first are dropped.
-            is_stream: whether calls may begin before they are complete.
+            is_parallel: whether several calls are allowed; if not, all but the first are dropped.
+            is_stream: whether calls are passed on before they are complete.
         """
         self.parsed = ParsedOutput()
         self.thoughts: list[tuple[int, float]] = []
@@ -108,18 +108,18 @@ class OutputParser:
         self._reads_calls = bool(functions)
         self._out: list[Delta] = []
         self._space = ""  # at the end of the content; passed on if text follows
-        self._is_after_mark = False  # white space after reasoning or a call is dropped
+        self._is_after_mark = False  # drops white space after reasoning or a call
         self._thought_space: str | None = None  # None before the first word
         channels = calls is not None and calls.kind == "channels"
         self._steps = (self._messages if channels else self._answer)(is_thinking)
 
     def take(self, piece: str) -> list[Delta]:
-        """Takes the next piece of the answer; returns what it completes."""
+        """Parses the next piece of the answer; returns the completed pieces."""
         self._source.text += piece
         return self._run()
 
     def end(self) -> list[Delta]:
-        """Returns what is left, once the answer has ended."""
+        """Returns the remaining pieces at the end of the answer."""
         self._source.has_ended = True
         return self._run()
 
@@ -168,7 +168,7 @@ class OutputParser:
     def _end_thought(self, mark: str) -> None:
         self.thoughts[-1] = (self.thoughts[-1][0], self._source.place - len(mark))
         if self._thought_space is not None:
-            self._thought_space = "\n"  # before a further thought
+            self._thought_space = "\n"  # before another part of the reasoning
         self._pass_mark()
 
     def _call_begins(self, name: str, index: int, identifier: str) -> None:
@@ -182,7 +182,7 @@ class OutputParser:
         if self._space and not self._is_after_mark:
             self._out.append(Delta("content", self._space))
 
-    # Answers in which marks surround reasoning and calls
+    # Answers with marks around reasoning and calls
 
     def _answer(self, is_thinking: bool) -> Steps[None]:
         thinking, openers = self._thinking, self._openers()
@@ -190,7 +190,7 @@ class OutputParser:
         is_start = True
         if is_thinking and thinking is not None:
             yield from self._source.skip_space()
-            yield from self._source.take((thinking.start,))  # some models open it again
+            yield from self._source.take((thinking.start,))  # some models open the reasoning again
             yield from self._reasoning()
         while True:
             if is_start and self._reads_calls:
@@ -216,7 +216,7 @@ class OutputParser:
         return (*style.openers, style.name_mark) if style.has_name_tag else style.openers
 
     def _reasoning(self) -> Steps[None]:
-        """Passes reasoning on up to the mark after it."""
+        """Passes reasoning on up to its end mark."""
         style, thinking = self._style, self._thinking
         assert thinking is not None, "its mark was found"
         others = self._openers() if style is not None and style.ends_thinking else ()
@@ -227,7 +227,7 @@ class OutputParser:
             self._source.at -= len(mark)
 
     def _marked_calls(self, mark: str) -> Steps[None]:
-        """Reads the calls behind a mark; passes the mark on as content if none follow."""
+        """Parses the calls after a mark; passes the mark on as content if none follow."""
         source, reader = self._source, self._calls
         assert reader is not None, "there is a style"
         start = source.at - len(mark)
@@ -246,7 +246,7 @@ class OutputParser:
         source.is_kept = False
 
     def _bare_calls(self) -> Steps[None]:
-        """Reads calls without a mark at the beginning of an answer, if there are any."""
+        """Parses calls without a mark at the start of an answer, if there are any."""
         source, reader = self._source, self._calls
         if reader is None or self._style is None or not self._style.is_bare:
             return
@@ -266,7 +266,7 @@ class OutputParser:
         source.at = start
         source.is_kept = False
 
-    # Answers that are messages with headers
+    # Answers in messages with headers
 
     def _messages(self, is_thinking: bool) -> Steps[None]:
         style, source = self._style, self._source
@@ -289,7 +289,7 @@ class OutputParser:
         self._flush()
 
     def _message(self, style: CallStyle, mark: str) -> Steps[None]:
-        """Reads the header of a message, and passes its body on."""
+        """Parses the header of a message, and passes its body on."""
         source = self._source
         start = source.at - len(mark)
         source.is_kept = True
@@ -306,7 +306,7 @@ class OutputParser:
         if recipient and self._reads_calls:
             recipient = "" if (yield from self._call_message(recipient, body)) else recipient
         if recipient and style.begins_in_header:
-            self._say(source.text[start:body])  # it is not a header
+            self._say(source.text[start:body])  # not a header
         source.is_kept = False
         yield from self._body(style, self._think if channel == "reasoning" else self._say)
 
@@ -320,7 +320,7 @@ class OutputParser:
         self._source.at -= len(end)
 
     def _call_message(self, name: str, body: int) -> Steps[bool]:
-        """Reads a call in the body of a message; returns whether there is one."""
+        """Parses a call in the body of a message; returns whether there is one."""
         source, reader = self._source, self._calls
         assert reader is not None, "there is a style"
         try:

@@ -1,4 +1,4 @@
-"""Replies of a session: the whole one, the stream of its pieces, and one on its way."""
+"""Replies of a session: the complete one, the stream of its pieces, and one in progress."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Reply:
 
     Attributes:
         text: the answer, without special tokens, reasoning and tool calls.
-        tokens: its token ids, including special ones.
-        prompt_tokens: tokens of the whole conversation that was answered.
-        prefilled_tokens: how many of them had to be read; the others were in the cache.
-        time_to_first_token_s: seconds from the question to the first token; None if none came.
-        tokens_per_s: rate after the first token; None if there is no second.
-        finish: "stop" for an end token or a stop string, "length" for the number of tokens asked
-            for or the end of the context, "cancelled" when it was stopped.
-        dropped_messages: how many of the oldest messages were dropped to make room.
-        verification: the outcome of comparing the programs that answered with torch, in words.
-        logprobs: the tokens with their log probabilities, if those were asked for.
-        tool_calls: the calls of the session's tools in the answer.
-        reasoning: the reasoning that the model has marked as such.
+        tokens: its token ids, including special tokens.
+        prompt_tokens: number of tokens in the whole conversation before it.
+        prefilled_tokens: number of these that were not in the cache.
+        time_to_first_token_s: seconds from the question to the first token; None without tokens.
+        tokens_per_s: decode speed after the first token; None for fewer than two tokens.
+        finish: "stop" for an end token or a stop string, "length" at the maximum number of tokens
+            or the end of the context, "cancelled" if it was stopped.
+        dropped_messages: number of old messages that were dropped to make room.
+        verification: result of comparing the programs with torch, as text.
+        logprobs: the tokens' log probabilities, if requested.
+        tool_calls: calls of the session's tools in the answer.
+        reasoning: text that the model marked as reasoning.
     """
 
     text: str
@@ -66,17 +66,18 @@ class Reply:
 
 @dataclass
 class Draft:
-    """An answer on its way.
+    """An answer in progress.
 
     Attributes:
-        text: decodes it.
-        parser: separates reasoning and tool calls from its text; None for a model with neither.
-        prompt: tokens of what it answers.
+        text: its detokenizer.
+        parser: splits its text into reasoning, content and tool calls; None for a model with
+            neither reasoning nor calls.
+        prompt: tokens of the prompt.
         dropped: number of messages that were dropped to make room.
         tokens: its tokens so far.
-        times: when each came, by time.perf_counter.
-        started_s: when it was asked for.
-        finish: why it ended; None before.
+        times: time.perf_counter at each token.
+        started_s: time of the request.
+        finish: reason that it ended; None before.
     """
 
     text: Detokenizer
@@ -95,7 +96,7 @@ class Draft:
         return self.text.put([token.id])
 
     def ends(self, *stops: threading.Event | None) -> bool:
-        """Whether a stop string or one of some events ends it; sets `finish`."""
+        """Whether a stop string or one of some events ends the answer; sets `finish`."""
         if self.text.has_stopped:
             self.finish = "stop"
         elif any(stop is not None and stop.is_set() for stop in stops):
@@ -103,7 +104,7 @@ class Draft:
         return self.finish is not None
 
     def reply(self, *, prefilled: int, verification: str) -> Reply:
-        """Returns the answer; takes attributes of Reply."""
+        """Returns the answer; arguments are attributes of Reply."""
         times = self.times
         passed_s = times[-1] - times[0] if times else 0.0
         parsed = None if self.parser is None else self.parser.parsed
@@ -124,12 +125,12 @@ class Draft:
 
 
 def generated(generate: Callable[..., Any], **arguments: Any) -> Generator[int, None, None]:
-    """Yields the tokens of transformers' generate, which another thread calls.
+    """Yields the tokens of transformers' generate, which runs in another thread.
 
-    Closing the generator ends the generation after the current step.
+    Closing the generator stops generation after the current step.
 
     Args:
-        generate: a model's.
+        generate: a model's generate method.
         arguments: its arguments, without a streamer.
     """
     answer = _Streamed()
@@ -147,22 +148,22 @@ def generated(generate: Callable[..., Any], **arguments: Any) -> Generator[int, 
 
 
 class ReplyStream:
-    """An iterator over the pieces of an answer's text, each of which runs the steps that it needs.
+    """An iterator over the pieces of an answer's text; each `next` runs the required steps.
 
-    `deltas` iterates over reasoning and tool calls too. Leaving the loop early stops the answer;
-    what was generated stays in the session. As a context manager it stops the answer at the end of
-    the block. Ctrl-C stops it after the current step; KeyboardInterrupt is raised then.
+    `deltas` includes reasoning and tool calls. Leaving the loop early stops the answer; the text so
+    far stays in the session. As a context manager, the stream stops the answer at the end of the
+    block. Ctrl-C stops it after the current step, and KeyboardInterrupt is raised.
     """
 
     def __init__(
         self, pieces: Generator[Delta, None, None], replies: list[Reply], stop: threading.Event
     ) -> None:
-        """Takes the generator of the pieces.
+        """Wraps the generator of the pieces.
 
         Args:
-            pieces: the pieces, of text and others.
-            replies: has the whole answer once the generator has ended.
-            stop: makes the generator end after the current step.
+            pieces: pieces of text and other kinds.
+            replies: contains the whole answer once the generator has ended.
+            stop: ends the generator after the current step.
         """
         self._pieces = pieces
         self._replies = replies
@@ -170,7 +171,7 @@ class ReplyStream:
 
     @property
     def reply(self) -> Reply | None:
-        """The whole answer, once the stream has ended; None before."""
+        """The whole answer once the stream has ended; None before."""
         return self._replies[0] if self._replies else None
 
     def __iter__(self) -> Iterator[str]:
@@ -183,7 +184,7 @@ class ReplyStream:
                 return delta.text
 
     def deltas(self) -> Iterator[Delta]:
-        """Yields the pieces of reasoning, text and tool calls; a call comes when it is complete."""
+        """Yields pieces of reasoning, text and complete tool calls."""
         while True:
             try:
                 delta = self._next()
@@ -217,14 +218,14 @@ class ReplyStream:
 
 
 class InterruptGuard:
-    """Within it, the first Ctrl-C sets an event instead of raising KeyboardInterrupt.
+    """A context in which the first Ctrl-C sets an event instead of raising KeyboardInterrupt.
 
-    After a step that Ctrl-C interrupted, the content of some caches is unknown, and nearly all time
-    is spent inside steps. A second Ctrl-C raises at once. The guard does nothing outside the main
-    thread, or if the program handles the signal itself.
+    Ctrl-C inside a step would leave the content of some caches unknown, and nearly all time is
+    spent in steps. A second Ctrl-C raises at once. The guard has no effect outside the main thread,
+    or if the program handles the signal itself.
 
     Attributes:
-        was_interrupted: whether Ctrl-C came.
+        was_interrupted: whether Ctrl-C was pressed.
     """
 
     def __init__(self, event: threading.Event) -> None:
@@ -257,7 +258,7 @@ class InterruptGuard:
 
 
 class _Streamed:
-    """Passes tokens from a streamer of transformers to another thread, and stops generation."""
+    """A streamer of transformers that passes tokens to another thread and can stop generation."""
 
     def __init__(self) -> None:
         self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -265,7 +266,7 @@ class _Streamed:
         self._saw_prompt = False
 
     def put(self, value: torch.Tensor) -> None:
-        """Takes the prompt first, then tokens: one at a time, or several after right guesses."""
+        """Receives the prompt first, then one token, or several after accepted drafts."""
         if self._saw_prompt:
             for token in value.flatten().tolist():
                 self.tokens.put(token)
@@ -275,7 +276,7 @@ class _Streamed:
         """No-op."""
 
     def must_stop(self, input_ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
-        """A stopping criterion: True for each row, (batch,) bool, once is_stopped is."""
+        """A stopping criterion: True for each row, (batch,) bool, once is_stopped is set."""
         import torch
 
         return torch.full((input_ids.shape[0],), self.is_stopped)

@@ -1,8 +1,7 @@
-"""The file of a saved session: one safetensors file, whole or not there at all.
+"""Saved sessions: one safetensors file, written atomically.
 
-Its metadata hold the messages, the model that the session was held with, and a digest of
-everything; its tensors are the tokens that the cache had read and, for caches that can be copied,
-keys and values.
+Its metadata contain the messages, the session's model, and a digest of everything. Its tensors are
+the tokens in the cache and, if the cache can be copied, keys and values.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _CACHE = "cache."  # prefix of the cache's tensors
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which model a session was held with.
+    """The identity of a session's model.
 
     Attributes:
-        name: its name.
-        precision: how its weights are stored and its arithmetic is done.
+        name: the model's name.
+        precision: storage of its weights and dtype of its arithmetic.
         config: digest of its configuration.
-        cache: digest of which caches it can load. It may change when a model is rebuilt with
-            another version, which makes saved keys and values useless.
+        cache: digest of the compatible caches. It may change when a model is rebuilt with another
+            version, which invalidates saved keys and values.
     """
 
     name: str
@@ -53,7 +52,7 @@ class ModelIdentity:
         config = {
             key: value
             for key, value in saved.items()
-            # A checkpoint's place and what wrote it do not make it another model.
+            # The checkpoint's path and writing library do not matter.
             if key not in ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
         }
         text = json.dumps(config, sort_keys=True, default=str)
@@ -67,12 +66,12 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class SavedSession:
-    """What the file holds.
+    """The content of a session file.
 
     Attributes:
-        messages: the conversation, oldest first; values that JSON can hold.
-        model: the model that it was held with.
-        tokens: what the cache had read.
+        messages: the conversation, oldest first; values that JSON supports.
+        model: the model of the session.
+        tokens: the tokens in the cache.
         cache: keys and values by name; empty for a cache that cannot be copied.
     """
 
@@ -83,11 +82,11 @@ class SavedSession:
 
 
 def write_session(path: Path, saved: SavedSession) -> None:
-    """Writes the file under a temporary name, and renames it when it is complete.
+    """Writes the file under a temporary name, and renames it once complete.
 
     Raises:
-        SessionError: [session-unwritable] when the folder is missing, read-only or full, or when a
-            message holds what JSON cannot.
+        SessionError: [session-unwritable] if the folder is missing, read-only or full, or if a
+            message contains values that JSON does not support.
     """
     tensors = {"tokens": torch.tensor(list(saved.tokens), dtype=torch.int64)}
     tensors |= {_CACHE + name: tensor.contiguous().cpu() for name, tensor in saved.cache.items()}
@@ -107,21 +106,21 @@ def write_session(path: Path, saved: SavedSession) -> None:
                 os.fsync(written.fileno())
     except (OSError, SafetensorError, TypeError, ValueError) as failure:
         raise SessionError(
-            f"`{path}` must be in a writable folder with room for the session, whose messages must "
-            f"be values that JSON can hold, got: {failure}. Save it elsewhere.",
+            f"`{path}` must be in a writable folder with room for the session, and its messages "
+            f"must be values that JSON supports, got: {failure}. Save it elsewhere.",
             code="session-unwritable",
         ) from failure
 
 
 def read_session(path: Path, model: ModelIdentity) -> SavedSession:
-    """Reads the file of a session that was held with this model.
+    """Reads a session file, which must belong to this model.
 
     Returns:
-        What was saved; without its cache where the model cannot load that.
+        The saved session; without its cache if the model cannot load that.
 
     Raises:
-        SessionError: [session-unreadable] when it is missing, damaged, of another kind or of a
-            later version, [session-model] when the session had another model or precision.
+        SessionError: [session-unreadable] if the file is missing, damaged, not a session or of a
+            later version, [session-model] if the session had another model or precision.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -139,9 +138,9 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
     for what in ("name", "precision", "config"):
         if getattr(held, what) != getattr(model, what):
             raise SessionError(
-                f"`{path}` must be restored with the model that the session was held with, "
-                f"{held.name} in {held.precision}, got {model.name} in {model.precision}, which "
-                f"differs by its {what}. Load that model, or start a new session.",
+                f"`{path}` must be restored with the model of the session, {held.name} in "
+                f"{held.precision}, got {model.name} in {model.precision}, which differs by its "
+                f"{what}. Load that model, or start a new session.",
                 code="session-model",
             )
     cache = {
@@ -154,15 +153,15 @@ def read_session(path: Path, model: ModelIdentity) -> SavedSession:
 
 def _check_kind(path: Path, metadata: Mapping[str, str]) -> None:
     if metadata.get("format") != _FORMAT:
-        raise _unreadable(path, "a file of another kind")
+        raise _unreadable(path, "another kind of file")
     if metadata.get("version") != str(_VERSION):
-        raise _unreadable(path, f"format {metadata.get('version')}, where {_VERSION} is known")
+        raise _unreadable(path, f"format {metadata.get('version')} instead of {_VERSION}")
 
 
 def _unreadable(path: Path, received: str) -> SessionError:
     return SessionError(
-        f"`{path}` must be a session that npu-llm saved, whole and of a format that this version "
-        f"knows, got {received}. Restore another, or start a new session.",
+        f"`{path}` must be a session that npu-llm saved, complete and in a format that this "
+        f"version supports, got {received}. Restore another, or start a new session.",
         code="session-unreadable",
     )
 

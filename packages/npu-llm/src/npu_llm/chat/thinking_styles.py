@@ -1,4 +1,4 @@
-"""Styles of reasoning: the table of the marks around a model's reasoning, and its look-up."""
+"""Reasoning styles: a table of the marks around models' reasoning, and its lookup."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["THINKING_STYLES", "ThinkingStyle", "thinking_style"]
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingStyle:
-    """One way to mark reasoning.
+    """One format of marked reasoning.
 
     Attributes:
         start: mark before it.
         end: mark after it.
-        signs: strings, one of which is in the chat template, or a token, of a model of the style.
+        signs: strings that identify the style if one is in the chat template or is a token.
         frames: marks around the rest of the answer, which are not part of it.
-        then: what comes before a tool call once the reasoning has ended.
-        answer: what comes before the text of an answer once the reasoning has ended; such answers
-            always have reasoning, which may be empty.
+        then: text between the end of the reasoning and a tool call.
+        answer: text between the end of the reasoning and the answer; such answers always have
+            reasoning, which may be empty.
     """
 
     start: str
@@ -35,11 +35,11 @@ class ThinkingStyle:
         return (self.start, self.end, *self.frames)
 
     def is_open(self, prompt: str) -> bool:
-        """Whether a prompt, or its last words, ends with the mark before the reasoning."""
+        """Whether a prompt, or its end, ends with the mark before the reasoning."""
         return prompt.rstrip().endswith(self.start)
 
 
-# Checked from the first to the last.
+# Checked in this order.
 THINKING_STYLES: tuple[ThinkingStyle, ...] = (
     ThinkingStyle(
         start="<|channel|>analysis<|message|>", end="<|end|>", signs=("<|channel|>analysis",),
@@ -83,11 +83,11 @@ THINKING_STYLES: tuple[ThinkingStyle, ...] = (
 
 
 def thinking_style(template: str | None, tokens: Collection[str] = ()) -> ThinkingStyle | None:
-    """Returns the style in which a model marks its reasoning.
+    """Returns a model's reasoning style.
 
     Args:
         template: the chat template.
-        tokens: the special tokens; they decide where the template does not.
+        tokens: the special tokens; they decide if the template does not.
 
     Returns:
         The style; None for a model without reasoning.

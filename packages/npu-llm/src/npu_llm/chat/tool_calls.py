@@ -1,4 +1,4 @@
-"""Call: a function that a model asks to be called."""
+"""Call: a function call that a model requests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Call"]
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a model asks for.
+    """A call that a model requests.
 
     Attributes:
-        id: names it in the answer to it.
-        name: which function.
+        id: identifier, repeated in the message with the function's result.
+        name: name of the function.
         arguments: a JSON object, as text.
     """
 
@@ -23,6 +23,6 @@ class Call:
     arguments: str
 
     def content(self) -> dict[str, Any]:
-        """Returns it as OpenAI's interface has it."""
+        """Returns the call in the format of OpenAI's API."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
