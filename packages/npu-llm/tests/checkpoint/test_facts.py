@@ -81,7 +81,7 @@ def test_what_becomes_of_quantized_weights(weights):
     assert said("file") == said("int4", "GGUF: Q4_0") == "kept as they are"
     assert said("int4").startswith("rounded again to int4, which raises perplexity by 2")
     assert said("int8", "GGUF: Q4_0 (79%), Q8_0 (21%)") == (
-        "rounded again to int8, but for Q4_0, which is kept"
+        "rounded again to int8, except Q4_0, which is kept"
     )
     assert said("bfloat16") == "rounded again to bfloat16"
     dynamic = said("bfloat16", pipeline="dynamic")

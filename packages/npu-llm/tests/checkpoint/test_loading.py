@@ -84,7 +84,7 @@ def test_weights_that_the_model_has_no_place_for_are_an_error(llama):
     add(llama, **{"model.layers.0.self_attn.q_proj.bias": torch.ones(32)})
     source = find_source(llama)
     for load in (load_model, check_loadable):
-        with pytest.raises(ModelError, match=r"1 are left over, such as .*q_proj\.bias") as caught:
+        with pytest.raises(ModelError, match=r"1 are unexpected, such as .*q_proj\.bias") as caught:
             load(source)
         assert caught.value.code == "weights-unexpected"
         assert "--ignore-unexpected" in str(caught.value)

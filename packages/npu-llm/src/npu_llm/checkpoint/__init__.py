@@ -1,1 +1,1 @@
-"""The model as users have it: its files found, checked and read, and the memory that it needs."""
+"""Checkpoints: finding, validating and reading a model's files, and estimating its memory."""

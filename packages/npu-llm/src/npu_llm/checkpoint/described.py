@@ -1,4 +1,4 @@
-"""Checks that a config describes a GGUF file's model whole, as a checkpoint needs."""
+"""Checks that a config fully describes a GGUF file's model, as a checkpoint requires."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["check_config_suffices"]
 
 
 def check_config_suffices(model: Any, path: Path, *, auto: Any) -> None:
-    """Refuses a model that its config does not describe whole, as a checkpoint would need.
+    """Rejects a model that its config does not fully describe, as a checkpoint requires.
 
     Args:
-        model: of load_gguf_model.
+        model: a model from load_gguf_model.
         path: its file.
-        auto: transformers' class for models of its task.
+        auto: transformers' auto class for the model's task.
 
     Raises:
-        ModelError: [gguf-config] if a model made of the config alone would compute otherwise.
+        ModelError: [gguf-config] if a model built from the config alone would compute other
+            results.
     """
     with tempfile.TemporaryDirectory() as folder:
         model.config.save_pretrained(folder)
@@ -44,7 +45,7 @@ def check_config_suffices(model: Any, path: Path, *, auto: Any) -> None:
 
 
 def _first_difference(model: nn.Module, other: nn.Module) -> str | None:
-    """Returns the name of a parameter, buffer or number that two models do not share."""
+    """Returns the name of a parameter, buffer or number that differs between two models."""
     shapes, others = (
         {name: one.shape for name, one in m.named_parameters()} for m in (model, other)
     )
@@ -54,7 +55,7 @@ def _first_difference(model: nn.Module, other: nn.Module) -> str | None:
     buffers = dict(other.named_buffers())
     for name, buffer in model.named_buffers():
         if name in kept or name.endswith("original_inv_freq"):
-            continue  # written with the weights, or of no effect here
+            continue  # stored with the weights, or without effect here
         if not torch.allclose(buffer, buffers[name], rtol=1e-6, atol=0.0):
             return name
     for (module, one), two in zip(model.named_modules(), other.modules(), strict=True):

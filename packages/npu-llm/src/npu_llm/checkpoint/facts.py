@@ -1,7 +1,7 @@
-"""What a model's files say about it before any weight is read: sizes, layers, heads, context.
+"""Model facts that are known before any weight is read: sizes, layers, heads, context.
 
-The facts come from config.json and the headers of the safetensors files, from a GGUF file's header,
-or from what an exported folder records.
+They come from config.json and the headers of the safetensors files, from a GGUF file's header, or
+from an exported folder's records.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelFacts", "context_length", "read_config", "read_facts", "read_scheme"]
 
-# Names that different models' configs give to the same thing; the first one in a config counts.
+# Different config keys for the same property; the first one in a config is used.
 _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "n_ctx")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 # The size of keys and values that all heads of a layer share (latent attention).
 _LATENT = "kv_lora_rank"
-# Names of LongRoPE in configs, and for how many tokens Phi-3's class has the short factors.
+# Names of LongRoPE in configs, and the token limit of the short factors in Phi-3's class.
 _LONG_ROPES = ("longrope", "su")
 _PHI_CONTEXT = 4096
 _MAPPED = {"F32", "BF16", "F16"}
-# The blocks that int8 and int4 keep as they are (npu_llm.models.kernel_step).
+# The blocks that int8 and int4 keep unchanged (npu_llm.models.kernel_step).
 _HELD_AS_INTEGERS = "Q4_0"
-# Files that hold weights in a form that transformers does not look for.
+# Weight files in formats that transformers does not look for.
 _OTHER_WEIGHTS = {".bin", ".ckpt", ".h5", ".msgpack", ".onnx", ".pkl", ".pt", ".pth"}
 _NAMES_OF_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Bits of an element of types that are repacked, see npu_llm.gguf.repacking, which imports gguf.
+# Bits per element of repacked types, see npu_llm.gguf.repacking, which imports gguf.
 _BITS_OF_REPACKED = {"TQ1_0": 2.625, "TQ2_0": 2.625} | dict.fromkeys(
     ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), 6.5625
 )
@@ -55,28 +55,28 @@ class ModelFacts:
 
     Attributes:
         architecture: transformers' name for its kind, such as "llama".
-        parameters: how many numbers its weights hold, shared ones counted once.
-        matrix_parameters: how many of them are in weights that a precision of few bits compresses.
-        table_parameters: how many are in an embedding that no matrix product reads.
-        layers: layers that keep keys and values.
-        hidden_size: width of the stream between layers.
-        heads: query heads of a layer.
-        kv_heads: key and value heads of a layer; 1 where heads share latent ones.
-        head_dim: width of a head; of the latent keys and values where heads share them.
-        vocabulary: token ids are below this.
-        context_length: how many tokens it was made for; None if it sets no limit.
+        parameters: number of weights; shared ones count once.
+        matrix_parameters: number of weights that quantization compresses.
+        table_parameters: number of weights in an embedding that no matrix product reads.
+        layers: number of layers with keys and values.
+        hidden_size: width of the residual stream.
+        heads: query heads per layer.
+        kv_heads: key and value heads per layer; 1 if heads share latent ones.
+        head_dim: width of a head; of the latent keys and values if heads share them.
+        vocabulary: vocabulary size; token ids are below it.
+        context_length: the model's context in tokens; None if it sets no limit.
         stored_bytes: bytes of the weights on disk.
         is_tied: whether the embedding is also the head.
         is_mapped: whether the weights can stay in their files until each is needed.
-        picked_tokens: how many tokens an indexer picks for each to attend to; 0 without one.
-        quantization: how others quantized the weights, in words; None for floats.
-        integer_bits: of the integers that kernels can hold as they are; 0 for none, and for a GGUF
-            file, whose blocks they hold.
-        own_precision: the name of the precision that the weights are in.
-        own_bytes: bytes of the weights as kernels hold them in that precision.
-        is_gguf: whether they are a GGUF file.
-        long_context: how many tokens it was made for, if its rotary embeddings have other factors
-            beyond context_length.
+        picked_tokens: number of tokens that an indexer selects for each token; 0 without one.
+        quantization: description of the checkpoint's quantization; None for floats.
+        integer_bits: bits of integers that kernels can keep; 0 for none, and for a GGUF file, whose
+            blocks they keep.
+        own_precision: name of the files' precision.
+        own_bytes: bytes of the weights in kernels in that precision.
+        is_gguf: whether the files are a GGUF file.
+        long_context: context with the rotary factors for long texts, if there are any beyond
+            context_length.
     """
 
     architecture: str
@@ -103,15 +103,15 @@ class ModelFacts:
 
     @property
     def longest_context(self) -> int | None:
-        """How many tokens it was made for, with any factors; None if it sets no limit."""
+        """The model's context with any rotary factors, in tokens; None if it sets no limit."""
         return self.long_context or self.context_length
 
     def default_precision(self, pipeline: PipelineName, *, is_for_npus: bool = False) -> str:
-        """Returns the name of the precision to run in by default.
+        """Returns the name of the default precision.
 
         Args:
-            pipeline: that runs it; only that of kernels computes from blocks and integers.
-            is_for_npus: whether it is for NPUs.
+            pipeline: pipeline of the model; only kernels compute from blocks and integers.
+            is_for_npus: whether the target is an NPU.
         """
         if is_for_npus:
             return TARGET_PRECISION
@@ -122,15 +122,15 @@ class ModelFacts:
     def how_weights_run(
         self, precision: Precision, pipeline: PipelineName, computed_in: str
     ) -> str | None:
-        """Returns what becomes of a GGUF file's weights, or of those that others quantized.
+        """Describes how a GGUF file's or a quantized checkpoint's weights run.
 
         Args:
-            precision: in which it runs.
-            pipeline: that runs it.
+            precision: precision of the loaded model.
+            pipeline: pipeline of the model.
             computed_in: the dtype of the arithmetic on the device.
 
         Returns:
-            None for weights that run as they are stored, and for other models.
+            None for weights that run as stored, and for other models.
         """
         if self.quantization is None:
             return self._how_floats_run(precision, computed_in) if self.is_gguf else None
@@ -150,7 +150,7 @@ class ModelFacts:
         elif is_held:
             return f"{self.quantization}; kept as they are"
         else:
-            why = f", but for {_HELD_AS_INTEGERS}, which is kept" if has_held else ""
+            why = f", except {_HELD_AS_INTEGERS}, which is kept" if has_held else ""
             why += rounding_cost(self.quantization, precision)
         return f"{self.quantization}; rounded again to {stored}{why}"
 
@@ -162,7 +162,7 @@ class ModelFacts:
         return f"GGUF: {own}; {', '.join(parts)}" if parts else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the attributes by name, for JSON."""
+        """Returns the attributes for JSON."""
         return asdict(self)
 
 
@@ -174,8 +174,8 @@ def read_facts(source: ModelSource) -> ModelFacts:
 
     Raises:
         ModelError: [config-unreadable] for an invalid config.json, [weights-missing] for a folder
-            without weights that transformers can load, and what
-            npu_llm.checkpoint.file_headers and npu_llm.gguf.file raise.
+            without weights that transformers can load, and the errors of
+            npu_llm.checkpoint.file_headers and npu_llm.gguf.file.
     """
     if source.gguf_file is not None:
         return _from_gguf(open_gguf(source.path))
@@ -192,7 +192,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Reads config.json.
 
     Raises:
-        ModelError: [config-unreadable] when it is not a JSON object that names a model_type.
+        ModelError: [config-unreadable] if it is not a JSON object with a model_type.
     """
     path = folder / "config.json"
     try:
@@ -207,10 +207,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_scheme(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorSpec]
 ) -> Scheme | None:
-    """Finds how a checkpoint is quantized; None if it is not.
+    """Detects how a checkpoint is quantized; None if it is not.
 
     Raises:
-        ModelError: as npu_llm.checkpoint.quantized.scheme.find_scheme does.
+        ModelError: the errors of npu_llm.checkpoint.quantized.scheme.find_scheme.
     """
     if not may_be_quantized(folder, config, tensors):
         return None
@@ -220,10 +220,10 @@ def read_scheme(
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
-    """Returns how many tokens a model reads by default; None if its config sets no limit.
+    """Returns the default context of a model in tokens; None if its config sets no limit.
 
-    Where rotary embeddings have other factors for long texts (LongRoPE, arXiv:2402.13753), these
-    are as many as it has the short factors for.
+    With separate rotary factors for long texts (LongRoPE, arXiv:2402.13753), this is the limit of
+    the short factors.
     """
     inner = _of_text(config)
     longest = _number(inner, _CONTEXT) or None
@@ -238,7 +238,7 @@ def context_length(config: Mapping[str, Any]) -> int | None:
 
 
 def needs_long_ropes(source: ModelSource, max_context: int | None) -> bool:
-    """Whether so many tokens need a model's factors for long texts; see context_length."""
+    """Whether this many tokens need a model's rotary factors for long texts; see context_length."""
     if max_context is None or source.gguf_file is not None:
         return False
     config = read_config(source.folder)
@@ -249,9 +249,9 @@ def needs_long_ropes(source: ModelSource, max_context: int | None) -> bool:
 def _without_weights(folder: Path) -> ModelError:
     other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER_WEIGHTS)
     return ModelError(
-        f"{folder}: a model's weights must be model.safetensors, or an index and the files that it "
-        f"names, got {', '.join(other[:3]) or 'none'}. Get them in that format, or convert "
-        "them with save_pretrained.",
+        f"`{folder}` must contain model.safetensors, or an index and the files that it names, got "
+        f"{', '.join(other[:3]) or 'none'}. Get them in that format, or convert them with "
+        "save_pretrained.",
         code="weights-missing",
     )
 
@@ -276,7 +276,7 @@ def _from_config(
     listed = list(tensors)
     if listed:
         stored = sum(tensor.size_bytes for tensor in listed)
-    else:  # torch's own files reveal nothing before they are unpickled
+    else:  # torch's own format reveals nothing without unpickling
         stored = sum(file.stat().st_size for file in folder.glob("*.bin"))
     context, longest = context_length(config), _number(inner, _CONTEXT) or None
     kinds = {tensor.dtype for tensor in listed}
@@ -325,7 +325,7 @@ def _from_gguf(file: GgufFile) -> ModelFacts:
 
     def number(name: str) -> int:
         value = file.metadata.get(f"{kind}.{name}", 0)
-        if isinstance(value, list):  # one for each layer
+        if isinstance(value, list):  # one per layer
             value = max((one for one in value if isinstance(one, int)), default=0)
         return value if isinstance(value, int) else 0
 
@@ -364,7 +364,7 @@ def _from_gguf(file: GgufFile) -> ModelFacts:
 
 
 def _words_of(blocks: Mapping[str, int]) -> str | None:
-    """Returns the types of blocks, the one of most weights first, with their shares."""
+    """Returns the types of blocks with their shares, the largest first."""
     if not blocks:
         return None
     whole = sum(blocks.values())
@@ -374,13 +374,13 @@ def _words_of(blocks: Mapping[str, int]) -> str | None:
 
 
 def _kernel_bytes(tensor: GgufTensor) -> int:
-    """Returns the bytes of a tensor as kernels hold it in the file's own precision."""
+    """Returns the bytes of a tensor in kernels in the file's own precision."""
     bits = _BITS_OF_REPACKED.get(tensor.type)
     return tensor.size_bytes if bits is None else int(tensor.elements * bits / 8)
 
 
 def _of_text(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a config says about the language model, which is only a part of some models."""
+    """Returns the config of the language model, which is a part of some models' configs."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else dict(config)
 
@@ -407,5 +407,5 @@ def _is_table(name: str) -> bool:
     return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in _TABLES
 
 
-# Architectures' names for the embedding of tokens.
+# Names of the token embedding in different architectures.
 _TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")

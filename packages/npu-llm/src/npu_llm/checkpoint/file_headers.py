@@ -1,7 +1,7 @@
-"""Headers of safetensors files, read and checked against the files before they are loaded.
+"""Headers of safetensors files, read and validated before the weights are loaded.
 
-The checks are safetensors' own. It reports the same for a truncated download as for damage, without
-figures, so the expected length is read here once safetensors has refused a file.
+The checks are safetensors' own. It reports truncated downloads and damaged files alike, without
+figures, so the expected length is computed here after safetensors has rejected a file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TensorSpec:
 
     Attributes:
         name: its name in the checkpoint.
-        dtype: the format's name for its dtype, such as "BF16".
-        shape: its sizes.
-        file: the name of the file that holds it.
+        dtype: name of its dtype in the format, such as "BF16".
+        shape: its shape.
+        file: name of its file.
     """
 
     name: str
@@ -46,7 +46,7 @@ class TensorSpec:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -64,12 +64,12 @@ def read_folder_headers(folder: Path) -> dict[str, TensorSpec]:
         folder: a folder with model.safetensors, or an index and the files that it names.
 
     Returns:
-        The tensors by name; none for a folder without safetensors files.
+        The tensors by name; empty for a folder without safetensors files.
 
     Raises:
-        ModelError: [weights-missing] if a file that the index names is missing,
-            [weights-truncated] if one ends before its header says, [weights-corrupt] if a header or
-            the index makes no sense.
+        ModelError: [weights-missing] if a file in the index is missing, [weights-truncated] if a
+            file is shorter than its header declares, [weights-corrupt] if a header or the index is
+            invalid.
     """
     index = folder / _INDEX
     if index.is_file():
@@ -117,7 +117,7 @@ def _read_header(path: Path) -> list[TensorSpec]:
 
 
 def _needed_bytes(path: Path) -> int:
-    """Returns how long a file should be by its header, as far as a damaged one can be read."""
+    """Returns a file's length according to its header, as far as a damaged one can be read."""
     with path.open("rb") as file:
         start = file.read(8)
         if len(start) < 8:

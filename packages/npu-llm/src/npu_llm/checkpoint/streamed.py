@@ -1,9 +1,9 @@
-"""Weights that stay in the checkpoint's files until each one is needed.
+"""Weights that stay in the checkpoint's files until they are needed.
 
-A model is captured and lowered with float32 parameters that have addresses but no memory behind
-them. The values that they stand for are mapped from the files in the checkpoint's own dtype, or
-computed from integers there, and are read, converted and released one weight at a time, while
-weights are compressed or the program is written.
+A model is traced and lowered with float32 parameters that have addresses but no memory behind them.
+Their values are mapped from the files in the checkpoint's dtype, or computed from integers there.
+They are read, converted and released one weight at a time, while weights are compressed or the
+program is written.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from npu_llm.gguf.weights import Blocks, Weight
 __all__ = ["StoredWeight", "StreamedWeights"]
 
 _PAGE_BYTES = mmap.PAGESIZE
-# Linux: no memory is reserved. Python has the name since 3.13.
+# Linux: reserves no memory. Python has the constant since 3.13.
 _MAP_NORESERVE = 0x4000
-# Advises the system to page out what can be read again; unlike other advice it loses nothing.
+# Advises the system to page out memory that can be read again; unlike other advice, without data
+# loss.
 _MADV_PAGEOUT = 21
-# Smaller weights are read at once: there is nothing to gain.
+# Smaller weights are read whole, because reading parts gains nothing.
 _SMALL = 4096
 _CHUNK = 1 << 22
 _DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class StoredWeight(Protocol):
-    """A weight that a file holds in a form that values are computed from."""
+    """A weight whose values are computed from its form in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +59,7 @@ class StoredWeight(Protocol):
 
         Args:
             is_transposed: whether the weight's values are (inputs, outputs).
-            index: of one matrix, where the weight has several.
+            index: index of one matrix, if the weight has several.
         """
 
     def blocks(self) -> Blocks | None:
@@ -77,10 +78,10 @@ class StreamedWeights:
     def use_placeholders(
         self, model: torch.nn.Module, stored: Mapping[str, torch.Tensor | StoredWeight]
     ) -> None:
-        """Replaces a model's parameters by ones that take no memory until they are written to.
+        """Replaces a model's parameters by placeholders without memory.
 
         Args:
-            model: its parameters become float32 ones of the same shapes.
+            model: its parameters become float32 placeholders of the same shapes.
             stored: the values of each parameter by name, in any float dtype.
         """
         made: dict[int, torch.nn.Parameter] = {}
@@ -97,7 +98,7 @@ class StreamedWeights:
         """Returns a float32 parameter that takes no memory until it is written to.
 
         Args:
-            value: the values that it stands for, in any float dtype.
+            value: its values, in any float dtype.
         """
         parameter = self._placeholder(value)
         if not isinstance(value, torch.Tensor):
@@ -112,7 +113,7 @@ class StreamedWeights:
             value = value.detach().contiguous()
         if elements < _SMALL or (isinstance(value, torch.Tensor) and value.dtype is torch.float32):
             return torch.nn.Parameter(_values(value).float(), requires_grad=False)
-        # Zeros, which the system shares until one is written.
+        # Zeros, whose pages the system shares until they are written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         memory = mmap.mmap(-1, elements * 4, flags=flags)
         placeholder = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)
@@ -142,12 +143,12 @@ class StreamedWeights:
     def integers(
         self, tensor: torch.Tensor, *, is_transposed: bool = False, index: int | None = None
     ) -> QuantizedWeight | None:
-        """Returns the integers (outputs, inputs) that a file holds for a parameter; None for none.
+        """Returns a parameter's integers (outputs, inputs) from a file; None if there are none.
 
         Args:
             tensor: a parameter.
             is_transposed: whether the parameter is (inputs, outputs).
-            index: of one matrix, where the parameter has several.
+            index: index of one matrix, if the parameter has several.
         """
         form = self._forms.get(tensor.data_ptr())
         return None if form is None else form.integers(is_transposed=is_transposed, index=index)
@@ -168,7 +169,7 @@ class StreamedWeights:
             _page_out(stored)
 
     def run(self, graph_module: fx.GraphModule, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Runs a captured graph with the real weights, each read when a call needs it."""
+        """Runs a traced graph with the real weights, each read when a call needs it."""
         return tuple(_Reader(graph_module, self).run(*inputs))
 
     def fill(self) -> None:
@@ -180,15 +181,15 @@ class StreamedWeights:
         self._latest = None
 
     def write(self, model: Any, path: Path, *, half: bool) -> None:
-        """Writes a model as IR, as npu_compiler.programs.load.write_model does.
+        """Writes a model as IR, like npu_compiler.programs.load.write_model.
 
         Args:
             model: an openvino.Model; its constants may read the placeholders.
             path: the .xml file.
-            half: store float32 constants as float16.
+            half: whether to store float32 constants as float16.
 
         Raises:
-            OSError: if there is no room for it.
+            OSError: if the disk is full.
         """
         self._let_go()
         found = self._constants(model)
@@ -203,7 +204,7 @@ class StreamedWeights:
         places = _places(path)
         weights = path.with_suffix(".bin")
         if weights.stat().st_size < max((place[1] + place[2] for place in places), default=0):
-            raise _without_room(path, "a file that is cut short")
+            raise _without_room(path, "a truncated file")
         with weights.open("r+b") as file:
             for name, offset, size, kind in places:
                 name = name.removesuffix("_compressed")
@@ -212,7 +213,7 @@ class StreamedWeights:
                     self._write_weight(file.fileno(), stored, offset, size, kind)
 
     def _constants(self, model: Any) -> dict[str, int]:
-        """Returns the names of the constants that read placeholders, and the addresses of these."""
+        """Returns the names of the constants that read placeholders, and their addresses."""
         found: dict[str, int] = {}
         for node in model.get_ordered_ops():
             if node.get_type_name() != "Constant":
@@ -253,7 +254,7 @@ class StreamedWeights:
 
 
 class _Reader(fx.Interpreter):
-    """Runs a graph, and drops at once what no later call reads."""
+    """Runs a graph, and releases values after their last use."""
 
     def __init__(self, graph_module: fx.GraphModule, weights: StreamedWeights) -> None:
         super().__init__(graph_module)
@@ -301,7 +302,7 @@ def _values(stored: torch.Tensor | StoredWeight) -> torch.Tensor:
 
 
 def _page_out(tensor: torch.Tensor | StoredWeight) -> None:
-    """Hints to the system that it may take a mapped tensor's pages back now."""
+    """Hints to the system to reclaim a mapped tensor's pages."""
     if not isinstance(tensor, torch.Tensor):
         return
     start = -(-tensor.data_ptr() // _PAGE_BYTES) * _PAGE_BYTES

@@ -1,4 +1,4 @@
-"""Checkpoint folders of one or a few weights, in the formats of those who quantize."""
+"""Checkpoint folders with one or a few weights, in the formats of quantization libraries."""
 
 from __future__ import annotations
 

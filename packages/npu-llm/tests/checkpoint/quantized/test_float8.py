@@ -57,7 +57,7 @@ def test_scales_of_experts(folder):
 @pytest.mark.parametrize("beside", [{}, {"a.input_scale": torch.ones(1)}])
 def test_values_without_scales_are_an_error(folder, stored, beside):
     with pytest.raises(
-        ModelError, match=r"a.weight: float8 weights must have scales.*\[weights-scale\]"
+        ModelError, match=r"a.weight` must have scales for float8 weights.*\[weights-scale\]"
     ):
         folder.scheme({"a.weight": stored, **beside}, None)
 
@@ -75,6 +75,6 @@ def test_scales_of_activations_are_left_out(folder, stored):
     assert scheme.plain == {}
     assert scheme.integer_bits == 0
     assert str(scheme) == (
-        "modelopt: 1 weights in float8 with a scale for a tensor, dequantized as kernels have no "
-        "float8"
+        "modelopt: 1 weights in float8 with a scale per tensor, dequantized as kernels do not "
+        "support float8"
     )

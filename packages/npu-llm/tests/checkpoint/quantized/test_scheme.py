@@ -48,6 +48,6 @@ def test_experts_that_the_model_joins_are_floats(folder):
     }
     scheme = folder.scheme(tensors, {"quant_method": "bitsandbytes"})
     assert str(scheme) == (
-        "bitsandbytes: 1 weights in 8 bits with a scale for each output, dequantized as the model "
-        "joins its experts, in 16 bits; 1 weights in 8 bits with a scale for each output"
+        "bitsandbytes: 1 weights in 8 bits with a scale per output, dequantized as the model "
+        "merges its experts, in 16 bits; 1 weights in 8 bits with a scale per output"
     )

@@ -1,1 +1,1 @@
-"""Checkpoints whose weights others quantized: GPTQ, AWQ, compressed-tensors, float8 and so on."""
+"""Checkpoints with quantized weights: GPTQ, AWQ, compressed-tensors, float8 and so on."""

@@ -1,8 +1,8 @@
 """AWQ's formats "gemm" and "gemv": 4-bit integers, eight to a word, with zero points.
 
-Layout: AutoAWQ (modules.linear). "gemm": `qweight` (inputs, outputs / 8), `qzeros` (groups,
-outputs / 8), `scales` (groups, outputs), with neighbours in the order 0, 2, 4, 6, 1, 3, 5, 7.
-"gemv": `qweight` (outputs, inputs / 8), and zeros and scales (outputs, padded groups), in order.
+Layout: AutoAWQ (modules.linear). "gemm": `qweight` (inputs, outputs / 8), `qzeros` (groups, outputs
+/ 8), `scales` (groups, outputs), with adjacent values in the order 0, 2, 4, 6, 1, 3, 5, 7. "gemv":
+`qweight` (outputs, inputs / 8), and zeros and scales (outputs, padded groups), in order.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterat
     """Yields the quantized weights of a checkpoint.
 
     Raises:
-        ModelError: [quantization-form] for another version or other bits, [quantization-parts] for
-            tensors that do not fit together.
+        ModelError: [quantization-form] for another version or bit width, [quantization-parts] for
+            inconsistent tensors.
     """
     version = str(config.get("version") or config.get("format") or "gemm").lower()
     bits = config.get("bits") or config.get("w_bit") or _BITS

@@ -1,7 +1,7 @@
-"""bitsandbytes' formats: 8 bits with a scale for each output, and 4 bits with a table of values.
+"""bitsandbytes' formats: 8 bits with a scale per output, and 4 bits with a value table.
 
 Layout of 4 bits (bitsandbytes.functional.QuantState): two values to a byte, the first in the high
-half; `absmax` for each block, which may be quantized itself; and a JSON of the rest as bytes.
+half; `absmax` for each block, which may be quantized itself; and the rest as JSON bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["find"]
 
 _STATE = ".quant_state.bitsandbytes__"
 _SCB = "SCB"
-_TABLE = "kernels have no table of values for 4 bits"
+_TABLE = "kernels have no value table for 4 bits"
 
 
 def find(
@@ -38,12 +38,12 @@ def find(
     """Yields the quantized weights of a checkpoint.
 
     Args:
-        config: its quantization config.
-        headers: of its tensors.
-        read: reads one of them, for those that describe others.
+        config: the quantization config.
+        headers: headers of the tensors.
+        read: reads a tensor that describes others.
 
     Raises:
-        ModelError: [quantization-parts] for tensors that do not fit together.
+        ModelError: [quantization-parts] for inconsistent tensors.
     """
     for name in headers:
         if _STATE in name:
@@ -73,7 +73,7 @@ def _of_8_bits(base: str, headers: Mapping[str, TensorSpec]) -> EncodedWeight:
         parts=parts,
         decode=decode,
         bits=8,
-        form="8 bits with a scale for each output",
+        form="8 bits with a scale per output",
     )
 
 

@@ -33,12 +33,12 @@ _FORMATS = {
     "pack-quantized", "int-quantized", "naive-quantized", "float-quantized",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense",
 }  # fmt: skip
-# Tensors for activations and caches that are quantized too, which stay floats here.
+# Tensors for quantized activations and caches, which stay floats here.
 ACTIVATIONS = (
     "input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point",
     "k_scale", "v_scale", "q_scale", "k_zero_point", "v_zero_point",
 )  # fmt: skip
-# 4-bit floats of 2 bits of exponent and 1 of mantissa, by their codes.
+# Values of 4-bit floats with 2 exponent bits and 1 mantissa bit, by code.
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _E2M1 = torch.cat([_E2M1, -_E2M1])
 
@@ -51,13 +51,13 @@ def find(
     """Yields the quantized weights of a checkpoint.
 
     Args:
-        config: its quantization config.
-        headers: of its tensors.
-        read: reads one of them, for those that describe others.
+        config: the quantization config.
+        headers: headers of the tensors.
+        read: reads a tensor that describes others.
 
     Raises:
-        ModelError: [quantization-form] for another format, [quantization-parts] for tensors that do
-            not fit together.
+        ModelError: [quantization-form] for another format, [quantization-parts] for inconsistent
+            tensors.
     """
     groups = list((config.get("config_groups") or {}).values())
     layouts = {config.get("format"), *(one.get("format") for one in groups)} - {None}
@@ -116,7 +116,7 @@ def _packed(
         if "zero" in parts:
             zero = _zeros(read_part("zero"), bits, outputs, groups)
         index = read_part("index").long() if "index" in parts else None
-        if index is not None and bool((index >= 0).all()):  # -1 stands for no index
+        if index is not None and bool((index >= 0).all()):  # -1 means no index
             return (values.to(torch.int16) - zero[:, index]) * scales[:, index]
         return IntegerWeight(grouped(values, groups), scales[..., None], zero[..., None], bits)
 
@@ -132,7 +132,7 @@ def _packed(
 
 
 def _words(count: int, bits: int) -> set[int]:
-    """Returns how many words integers take, densely or each in one word."""
+    """Returns the number of words for some integers, packed densely or one per word."""
     return {-(-count * bits // 32), -(-count // (32 // bits))}
 
 
@@ -169,7 +169,7 @@ def _plain(base: str, last: str, headers: Mapping[str, TensorSpec]) -> EncodedWe
         scales = of_groups(read_part("scale").float())
         return IntegerWeight(grouped(read_part("weight"), groups), scales, zero, 8)
 
-    what = "with a scale for each output" if groups == 1 else f"in groups of {shape[1] // groups}"
+    what = "with a scale per output" if groups == 1 else f"in groups of {shape[1] // groups}"
     return EncodedWeight(
         name=parts["weight"],
         shape=shape,
@@ -177,7 +177,7 @@ def _plain(base: str, last: str, headers: Mapping[str, TensorSpec]) -> EncodedWe
         decode=decode,
         bits=8,
         form=f"8 bits {what}",
-        why_floats=None if groups == 1 else "kernels have 8 bits with a scale for each output only",
+        why_floats=None if groups == 1 else "kernels support 8 bits with a scale per output only",
     )
 
 

@@ -1,4 +1,4 @@
-"""EncodedWeight: a weight that a checkpoint holds in several tensors, as integers and scales."""
+"""EncodedWeight: a weight that a checkpoint stores in several tensors, as integers and scales."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "why_not_blocks",
 ]
 
-# What kernel programs hold of 4 bits: how many inputs share a scale.
+# Group sizes of 4-bit integers in kernel programs.
 _KERNEL_GROUPS = (128, 64, 32)
 _KERNEL_BITS = 4
 _LARGEST_ZERO = 255  # a byte
@@ -44,7 +44,7 @@ class IntegerWeight:
         values: (outputs, groups, inputs / groups) of an integer dtype.
         scale: (outputs, groups, 1) float32.
         zero: (outputs, groups, 1) of an integer dtype; None for zeros.
-        bits: of a value.
+        bits: bits per value.
     """
 
     values: torch.Tensor
@@ -67,7 +67,7 @@ class AffineWeight:
     Attributes:
         codes: (outputs, groups, inputs / groups) uint8.
         scale: (outputs, groups, 1) float32.
-        least: (outputs, groups, 1) float32, the value of the code 0.
+        least: (outputs, groups, 1) float32, the value of code 0.
     """
 
     codes: torch.Tensor
@@ -81,8 +81,8 @@ class AffineWeight:
     def blocks(self) -> torch.Tensor | None:
         """Returns rows of Q4_1 blocks, (outputs, bytes) uint8; None if scales exceed float16.
 
-        Codes are at most 15, in groups of a multiple of 32. Scales and smallest values become
-        float16, as GGUF files have them.
+        Codes are at most 15, in groups of a multiple of 32. Scales and minimum values become
+        float16, as in GGUF files.
         """
         if not (_fits_half(self.scale) and bool(self.least.half().isfinite().all())):
             return None
@@ -93,11 +93,11 @@ class AffineWeight:
         return torch.cat([both.contiguous().view(torch.uint8), packed], -1).flatten(1)
 
 
-# The tensors of a weight in words of 32 bits, as AutoGPTQ and AutoAWQ name them.
+# Tensor names of a weight in 32-bit words in AutoGPTQ and AutoAWQ.
 _QWEIGHT = ".qweight"
 WORDS = {"weight": _QWEIGHT, "zeros": ".qzeros", "scales": ".scales"}
 
-# What a decoder makes of a weight's tensors, which it reads by their roles.
+# A decoder's result for a weight's tensors, which it reads by role.
 Read = Callable[[str], torch.Tensor]
 Decode = Callable[[Read], IntegerWeight | AffineWeight | torch.Tensor]
 
@@ -107,14 +107,14 @@ class EncodedWeight:
     """A weight in several tensors of a checkpoint.
 
     Attributes:
-        name: of the weight in a checkpoint that is not quantized.
-        shape: of its values; None if only the model has it.
-        parts: the tensors' names by their roles.
+        name: name of the weight in the original checkpoint.
+        shape: shape of its values; None if only the model has it.
+        parts: the tensors' names by role.
         decode: computes the values, or integers and scales, from the tensors.
-        form: describes it to a reader, such as "4 bits in groups of 128".
-        bits: of its integers; 0 for other values.
-        why_floats: why the kernels cannot hold it as it is; None if they can.
-        count: how many values it has, where only the model has the shape.
+        form: description, such as "4 bits in groups of 128".
+        bits: bits per integer; 0 for other values.
+        why_floats: reason that kernels cannot store it unchanged; None if they can.
+        count: number of values, if only the model has the shape.
     """
 
     name: str
@@ -128,10 +128,10 @@ class EncodedWeight:
 
 
 def as_kernels_hold(weight: IntegerWeight) -> QuantizedWeight | None:
-    """Returns integers in a form that kernel programs hold without loss; None for another form.
+    """Returns integers in a format that kernels support without loss; None if there is none.
 
-    Integers of fewer than 4 bits are held as such of 4, and long groups as several of one scale.
-    Scales of 4 bits become float16, whose rounding is less than that of any other form.
+    Integers of fewer than 4 bits are stored in 4, and long groups as several with the same scale.
+    Scales of 4 bits become float16, with a smaller rounding error than any other format.
     """
     outputs, groups, size = weight.values.shape
     values, scale, zero = weight.values, weight.scale, weight.zero
@@ -150,7 +150,7 @@ def as_kernels_hold(weight: IntegerWeight) -> QuantizedWeight | None:
 def _centered(
     values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, *, bits: int
 ) -> QuantizedWeight | None:
-    """Returns integers without zero points if all of these are equal, else unsigned ones."""
+    """Returns integers without zero points if these are all equal, else unsigned integers."""
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = _range(values)
     least, most = (0, 0) if zero is None else _range(zero)
@@ -179,19 +179,19 @@ def _fits_half(scale: torch.Tensor) -> bool:
 
 
 def why_not_blocks(bits: int, size: int) -> str | None:
-    """Returns why kernels cannot hold groups with float zero points; None if they can."""
+    """Returns the reason that kernels do not support float zero points; None if they do."""
     if bits > _KERNEL_BITS:
         return "kernels have no float zero points with 8 bits"
     return f"kernels have groups of {_BLOCK}" if size % _BLOCK else None
 
 
 def unpack_bits(words: torch.Tensor, *, bits: int, count: int) -> torch.Tensor:
-    """Returns the integers of a dense stream of bits, the lowest first.
+    """Returns the integers of a dense bit stream, lowest bits first.
 
     Args:
         words: (rows, words) int32 or uint8, contiguous in a row.
-        bits: of an integer, 1 to 8.
-        count: how many integers a row has.
+        bits: bits per integer, 1 to 8.
+        count: number of integers per row.
 
     Returns:
         (rows, count) uint8.
@@ -214,13 +214,13 @@ def parts_of(
     needed: Mapping[str, str],
     optional: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Returns the tensors of a weight by their roles.
+    """Returns the tensors of a weight by role.
 
     Args:
-        base: what their names begin with.
-        headers: the checkpoint's.
-        needed: role -> end of the name, of tensors that must be there.
-        optional: the same of others.
+        base: prefix of their names.
+        headers: headers of the checkpoint.
+        needed: role -> suffix of the name, for required tensors.
+        optional: role -> suffix of the name, for optional tensors.
 
     Raises:
         ModelError: [quantization-parts] if one is missing.
@@ -238,18 +238,18 @@ def packed_layers(headers: Mapping[str, TensorSpec]) -> Iterator[str]:
 
 
 def incomplete(name: str, reason: str) -> ModelError:
-    """Returns the error for a weight whose tensors do not fit together: [quantization-parts]."""
+    """Returns the error for a weight with inconsistent tensors: [quantization-parts]."""
     return ModelError(
-        f"{name.rstrip('.')}: a quantized weight must have all of its tensors, in the shapes of "
-        f"its format; {reason}. Get the whole checkpoint, with the config.json that belongs to it.",
+        f"`{name.rstrip('.')}` must have all tensors of a quantized weight, in the shapes of its "
+        f"format; {reason}. Get the whole checkpoint, with the matching config.json.",
         code="quantization-parts",
     )
 
 
 def unreadable(what: str) -> ModelError:
-    """Returns the error for a form that is not read here: [quantization-form]."""
+    """Returns the error for an unsupported format: [quantization-form]."""
     return ModelError(
-        f"The checkpoint's weights must be floats, or quantized in a form that is read here, got "
+        "The checkpoint's weights must be floats, or quantized in a supported format, got "
         f"{what}. Get the original checkpoint or a GGUF file of it, or dequantize it with the "
         "library that wrote it and save_pretrained.",
         code="quantization-form",
@@ -262,5 +262,5 @@ def grouped(values: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def elements_of(shape: tuple[int, ...]) -> int:
-    """Returns how many values a shape has."""
+    """Returns the number of values in a shape."""
     return math.prod(shape)

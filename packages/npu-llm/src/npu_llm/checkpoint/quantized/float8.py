@@ -1,4 +1,4 @@
-"""float8 weights with scales beside them: for a tensor, for each output, or for blocks.
+"""float8 weights with scales: per tensor, per output, or per block.
 
 The names of scales are those of transformers' "fp8" (DeepSeek's blocks), compressed-tensors,
 ModelOpt, FBGEMM and vLLM. All multiply the stored values.
@@ -19,15 +19,15 @@ __all__ = ["find", "scale_layout"]
 
 _KINDS = ("F8_E4M3", "F8_E5M2")
 _BLOCK = (128, 128)
-_WHY = "kernels have no float8"
+_WHY = "kernels do not support float8"
 
 
 def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterator[EncodedWeight]:
     """Yields the float8 weights of a checkpoint.
 
     Args:
-        config: its quantization config; empty for none.
-        headers: of its tensors.
+        config: the quantization config; empty for none.
+        headers: headers of the tensors.
 
     Raises:
         ModelError: [weights-scale] for a weight without a scale, [quantization-parts] for a scale
@@ -52,9 +52,9 @@ def _weight(
     scale = next((one for one in candidates if one in headers), None)
     if scale is None:
         raise ModelError(
-            f"{name}: float8 weights must have scales beside them, such as {name}_scale, got "
-            "none. Get the whole checkpoint; if the numbers are meant without scales, convert them "
-            "to bfloat16 and save them again.",
+            f"`{name}` must have scales for float8 weights, such as {name}_scale, got none. Get "
+            "the whole checkpoint; if the values need no scales, convert them to bfloat16 and "
+            "save them again.",
             code="weights-scale",
         )
     size = config.get("weight_block_size") or _BLOCK
@@ -77,27 +77,27 @@ def _weight(
 def scale_layout(
     name: str, shape: tuple[int, ...], scale: tuple[int, ...], block: Any
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], str]:
-    """Returns what spreads scales over a weight's values, and the layout in words.
+    """Returns a function that expands scales over a weight's values, and the layout as text.
 
     Args:
-        name: of the weight, for the message.
-        shape: of its values, (..., outputs, inputs).
+        name: name of the weight, for the message.
+        shape: shape of its values, (..., outputs, inputs).
         scale: shape of its scales.
-        block: outputs and inputs of a block, where scales are for blocks.
+        block: outputs and inputs of a block, for scales per block.
 
     Raises:
-        ModelError: [quantization-parts] for scales that are none of these.
+        ModelError: [quantization-parts] for scales of another shape.
     """
     if elements_of(scale) == 1:
-        return lambda scales: scales.reshape(()), "with a scale for a tensor"
+        return lambda scales: scales.reshape(()), "with a scale per tensor"
     if len(shape) >= 2:
         *front, outputs, inputs = shape
         by_output = (*front, outputs)
         if scale in (by_output, (*by_output, 1)):
-            return lambda scales: scales.reshape(*by_output, 1), "with a scale for each output"
+            return lambda scales: scales.reshape(*by_output, 1), "with a scale per output"
         if scale in (tuple(front), (*front, 1), (*front, 1, 1)) and front:
             ones = (*front, 1, 1)
-            return lambda scales: scales.reshape(ones), "with a scale for each expert"
+            return lambda scales: scales.reshape(ones), "with a scale per expert"
         high, wide = (int(size) for size in block)
         if scale == (*front, -(-outputs // high), -(-inputs // wide)):
 

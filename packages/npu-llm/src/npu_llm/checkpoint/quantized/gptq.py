@@ -1,4 +1,4 @@
-"""GPTQ's format: integers packed along the inputs, in groups that an index may put out of order.
+"""GPTQ's format: integers packed along the inputs, in groups that an index may permute.
 
 Layout: AutoGPTQ and GPTQModel (qlinear modules): `qweight` (inputs * bits / 32, outputs) int32,
 `qzeros` (groups, outputs * bits / 32) int32, `scales` (groups, outputs), `g_idx` (inputs,), each
@@ -28,7 +28,7 @@ from npu_llm.checkpoint.quantized.encoded import (
 
 __all__ = ["find"]
 
-_FORMATS = {"gptq": 1, "gptq_v2": 0}  # what is added to the stored zero points
+_FORMATS = {"gptq": 1, "gptq_v2": 0}  # added to the stored zero points
 _BITS = (2, 3, 4, 8)
 
 
@@ -36,8 +36,8 @@ def find(config: Mapping[str, Any], headers: Mapping[str, TensorSpec]) -> Iterat
     """Yields the quantized weights of a checkpoint.
 
     Raises:
-        ModelError: [quantization-form] for another format of the same method,
-            [quantization-parts] for tensors that do not fit together.
+        ModelError: [quantization-form] for another GPTQ format, [quantization-parts] for
+            inconsistent tensors.
     """
     layout = str(config.get("checkpoint_format") or config.get("format") or "gptq").lower()
     if layout not in _FORMATS:
@@ -86,7 +86,7 @@ def _weight(
 
 
 def _group_size(config: Mapping[str, Any], inputs: int, groups: int) -> int | None:
-    """Returns how many inputs share a scale; None if only the index has it."""
+    """Returns the number of inputs per scale; None if only the index determines it."""
     asked = config.get("group_size")
     for size in (asked, inputs // groups if inputs % groups == 0 else None):
         if isinstance(size, int) and size > 0 and -(-inputs // size) == groups:

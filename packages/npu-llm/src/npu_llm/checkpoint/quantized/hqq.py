@@ -1,4 +1,4 @@
-"""HQQ's format: integers in bytes, with a scale and a float zero point for each group.
+"""HQQ's format: integers in bytes, with a scale and a float zero point per group.
 
 Layout (hqq.core.quantize, as transformers saves it): the matrix is (groups, group size), or its
 transpose for axis 0. `W_q` packs it along the first axis, whose first part is in the highest bits;
@@ -27,7 +27,7 @@ __all__ = ["find"]
 
 _VALUES = "W_q"
 _NEEDED = {"weight": _VALUES, "scale": "scale", "zero": "zero"}
-# Tensors beside a weight's that describe it, or how it was made.
+# Other tensors of a weight that describe it or its quantization.
 _DESCRIPTIONS = (
     "nbits", "group_size", "shape", "axis", "packing", "unpack_view_dtype", "view_as_float",
     "quant_scale", "quant_zero", "compute_dtype", "offload_meta", "encoded_state_dict",
@@ -42,12 +42,12 @@ def find(
     """Yields the quantized weights of a checkpoint.
 
     Args:
-        headers: of its tensors.
-        read: reads one of them, for those that describe others.
+        headers: headers of the tensors.
+        read: reads a tensor that describes others.
 
     Raises:
-        ModelError: [quantization-form] for scales that are quantized themselves,
-            [quantization-parts] for tensors that do not fit together.
+        ModelError: [quantization-form] for quantized scales, [quantization-parts] for inconsistent
+            tensors.
     """
     for name in headers:
         if name.endswith(f".{_VALUES}"):
@@ -98,7 +98,7 @@ def _weight(
         form=f"{bits} bits in groups of {size}",
         why_floats=why_not_blocks(bits, size)
         if is_grouped
-        else "its groups are not of neighbouring inputs",
+        else "its groups are not of adjacent inputs",
     )
 
 
@@ -112,7 +112,7 @@ def _unpacked(stored: torch.Tensor, bits: int, rows: int) -> torch.Tensor:
     """Returns the integers (rows, columns) in uint8."""
     each = _WORDS_OF_3_BITS if bits == 3 else 8 // bits
     kind = torch.int32 if bits == 3 else torch.uint8
-    packed = stored.contiguous().view(kind)  # some are stored as if they were floats
+    packed = stored.contiguous().view(kind)  # some are stored as floats
     mask = (1 << bits) - 1
     fields = [(packed >> (bits * (each - 1 - at))) & mask for at in range(each)]
     return torch.cat(fields)[:rows].to(torch.uint8)

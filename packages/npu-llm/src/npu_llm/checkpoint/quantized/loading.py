@@ -1,4 +1,4 @@
-"""Places a checkpoint's tensors in transformers' class; quantized ones are decoded on demand."""
+"""Loads quantized checkpoints into transformers' class, decoding weights on demand."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class LazyWeight:
         *,
         is_transposed: bool = False,
     ) -> None:
-        """Takes the weight.
+        """Stores the weight.
 
         Args:
-            weight: how its tensors hold it.
-            files: has these tensors.
-            shape: of the model's parameter.
+            weight: the weight and its tensors.
+            files: reads these tensors.
+            shape: shape of the model's parameter.
             is_transposed: whether the parameter is (inputs, outputs).
         """
         self.shape = shape
@@ -67,7 +67,7 @@ class LazyWeight:
     def integers(
         self, *, is_transposed: bool = False, index: int | None = None
     ) -> QuantizedWeight | None:
-        """Returns the integers, if kernels can hold them; see StoredWeight."""
+        """Returns the integers, if kernels support them; see StoredWeight."""
         if self._weight.why_floats is not None or is_transposed != self._is_transposed:
             return None
         if index is not None:
@@ -76,9 +76,9 @@ class LazyWeight:
         return as_kernels_hold(found) if isinstance(found, IntegerWeight) else None
 
     def blocks(self) -> Blocks | None:
-        """Returns rows of blocks that have the values, if kernels can hold them; see StoredWeight.
+        """Returns equivalent rows of blocks, if kernels support them; see StoredWeight.
 
-        They are made at each call.
+        They are computed at each call.
         """
         if self._weight.why_floats is not None or self._weight.bits:
             return None
@@ -93,18 +93,18 @@ class LazyWeight:
 def load_quantized(
     source: ModelSource, scheme: Scheme, *, auto: Any, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any], dict[str, LazyWeight]]:
-    """Loads a model whose quantized weights stay in the files.
+    """Loads a model with quantized weights that stay in the files.
 
     Args:
         source: the checkpoint folder.
-        scheme: how it is quantized.
-        auto: transformers' class for models of the task.
-        trust_remote_code: whether model code inside the checkpoint may run.
+        scheme: the quantization scheme.
+        auto: transformers' auto class for the task.
+        trust_remote_code: whether to run model code from the checkpoint.
 
     Returns:
-        The model, on the CPU; transformers' report of the names that were missing or left over;
-        and what the parameters of quantized weights stand for, by their names. The parameters
-        themselves are zeros, but for those that transformers computes from several weights.
+        The model, on the CPU; transformers' report of missing and unexpected names; and the stored
+        weights by parameter name. The parameters themselves are zeros, except those that
+        transformers computes from several weights.
     """
     config, made = _class_of(source, auto=auto, trust_remote_code=trust_remote_code)
     loading = _Loading(type(made), config, _lazy(scheme, made), scheme)
@@ -121,17 +121,16 @@ def place(
     auto: Any,
     trust_remote_code: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """Places a checkpoint's tensors by their names and shapes, without reading them.
+    """Maps a checkpoint's tensors to a model by names and shapes, without reading them.
 
     Args:
         source: the checkpoint folder.
-        tensors: its tensors, as one has them that is not quantized.
-        auto: transformers' class for models of the task.
-        trust_remote_code: whether model code inside the checkpoint may run.
+        tensors: its tensors, in unquantized form.
+        auto: transformers' auto class for the task.
+        trust_remote_code: whether to run model code from the checkpoint.
 
     Returns:
-        A model without values, and transformers' report of the names that were missing or left
-        over.
+        A model without values, and transformers' report of missing and unexpected names.
     """
     config, made = _class_of(source, auto=auto, trust_remote_code=trust_remote_code)
     named = {
@@ -150,7 +149,7 @@ def place(
 
 
 def _class_of(source: ModelSource, *, auto: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    """Returns a config that says nothing about quantized weights, and its model without values."""
+    """Returns a config without its quantization, and its model without values."""
     config = AutoConfig.from_pretrained(str(source.folder), trust_remote_code=trust_remote_code)
     for owner in (config, config.get_text_config()):
         for name in ("quantization_config", "compression_config"):
@@ -162,7 +161,7 @@ def _class_of(source: ModelSource, *, auto: Any, trust_remote_code: bool) -> tup
 
 
 def _lazy(scheme: Scheme, made: Any) -> dict[str, LazyWeight]:
-    """Returns the quantized weights by their names in the checkpoint, in the parameters' shapes."""
+    """Returns the quantized weights by checkpoint name, in the parameters' shapes."""
     shapes = {name: tuple(one.shape) for name, one in made.named_parameters()}
     turned = [name for name, module in made.named_modules() if type(module).__name__ == "Conv1D"]
 
@@ -186,7 +185,7 @@ def _lazy(scheme: Scheme, made: Any) -> dict[str, LazyWeight]:
 
 
 class _Loading:
-    """Lets transformers place the weights by names, with stand-ins for the quantized ones."""
+    """Lets transformers map weights by name, with placeholders for quantized ones."""
 
     def __init__(
         self, kind: Any, config: Any, lazy: Mapping[str, LazyWeight], scheme: Scheme
@@ -211,7 +210,7 @@ class _Loading:
             for name, weight in self._lazy.items()
             if id(weight) not in placed and name not in info["unexpected_keys"]
         }
-        if computed:  # from several weights, such as those of experts
+        if computed:  # from several weights, such as experts
             model, info = self._load({**stand_ins, **computed})
             stored = self._placed(model, stand_ins)
         return model, info, stored
@@ -228,7 +227,7 @@ class _Loading:
         return model, info
 
     def _placed(self, model: Any, stand_ins: Mapping[str, torch.Tensor]) -> dict[str, LazyWeight]:
-        """Returns the weights whose stand-ins are parameters, by the parameters' names."""
+        """Returns the weights whose placeholders are parameters, by parameter name."""
         by_address = {one.data_ptr(): name for name, one in stand_ins.items()}
         found: dict[str, LazyWeight] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -242,5 +241,5 @@ class _Loading:
 
 
 def _stand_in(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Returns zeros that take no memory; their strides tell them from their transpose."""
+    """Returns zeros without memory; their strides distinguish them from their transpose."""
     return torch.zeros(*shape[:-1], 1, dtype=dtype).expand(shape)

@@ -1,4 +1,4 @@
-"""optimum-quanto's format: integers or float8 with a scale for each output, and packed groups.
+"""optimum-quanto's format: integers or float8 with a scale per output, and packed groups.
 
 Layout (optimum.quanto.tensor): `weight._data` and `weight._scale` of 8 bits; of 4 and 2 bits
 `weight._data._data`, whose bytes hold one row of each half (or quarter) of the rows of groups,
@@ -30,7 +30,7 @@ def find(headers: Mapping[str, TensorSpec]) -> Iterator[EncodedWeight]:
     """Yields the quantized weights of a checkpoint.
 
     Raises:
-        ModelError: [quantization-parts] for tensors that do not fit together.
+        ModelError: [quantization-parts] for inconsistent tensors.
     """
     for name in headers:
         if name.endswith(_PACKED):
@@ -59,8 +59,8 @@ def _plain(name: str, headers: Mapping[str, TensorSpec]) -> EncodedWeight:
         parts=parts,
         decode=decode,
         bits=0 if is_float else 8,
-        form=f"{'float8' if is_float else '8 bits'} with a scale for each output",
-        why_floats="kernels have no float8" if is_float else None,
+        form=f"{'float8' if is_float else '8 bits'} with a scale per output",
+        why_floats="kernels do not support float8" if is_float else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Scheme: how others quantized a checkpoint, found by its config and its tensors' names."""
+"""Scheme: a checkpoint's quantization, detected by its config and tensor names."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _FINDERS: dict[str, _Finder] = {
     "fbgemm_fp8": lambda config, headers, files: float8.find(config, headers),
     "modelopt": lambda config, headers, files: float8.find(config, headers),
 }
-# Methods whose weights transformers dequantizes itself, without another package.
+# Methods that transformers dequantizes without another package.
 _BY_TRANSFORMERS = ("mxfp4",)
 _EXPERT = re.compile(r"\.experts\.\d+\.")
-# What transformers writes when it saves a model that it read from a GGUF file: floats.
+# Written by transformers for a model that it read from a GGUF file: floats.
 _DEQUANTIZED = "gguf"
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a checkpoint is quantized.
+    """A checkpoint's quantization.
 
     Attributes:
-        method: its name in the config, or "fp8" without one.
-        weights: the quantized weights by their names.
-        plain: the tensors that are not quantized, by their names.
+        method: name in the config, or "fp8" without one.
+        weights: the quantized weights by name.
+        plain: the other tensors by name.
         files: reads the tensors.
     """
 
@@ -71,7 +71,7 @@ class Scheme:
 
     @property
     def tensors(self) -> list[TensorSpec]:
-        """The tensors as a checkpoint has them that is not quantized."""
+        """The tensors as in an unquantized checkpoint."""
         decoded = [
             TensorSpec(one.name, "F32", one.shape or (one.count, 1))
             for one in self.weights.values()
@@ -80,12 +80,12 @@ class Scheme:
 
     @property
     def integer_bits(self) -> int:
-        """How many bits the integers have that kernels hold as they are; 0 if all become floats."""
+        """Bits of the integers that kernels can keep; 0 if all become floats."""
         return max((one.bits for one in self.weights.values() if one.why_floats is None), default=0)
 
     @property
     def is_kept(self) -> bool:
-        """Whether kernels can hold some of the weights as they are."""
+        """Whether kernels can keep some of the weights unchanged."""
         return any(one.why_floats is None for one in self.weights.values())
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Scheme:
 
 
 class TensorFiles:
-    """The safetensors files of a checkpoint, mapped when a tensor of theirs is read."""
+    """The safetensors files of a checkpoint, mapped when one of their tensors is read."""
 
     def __init__(self, folder: Path, headers: Mapping[str, TensorSpec]) -> None:
         self._folder = folder
@@ -106,7 +106,7 @@ class TensorFiles:
         self._open: dict[str, Any] = {}
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor over the file's pages; it must not be written to."""
+        """Returns a tensor in mapped memory, which must not be modified."""
         file = self._headers[name].file
         if file not in self._open:
             self._open[file] = safe_open(self._folder / file, "pt")
@@ -114,7 +114,7 @@ class TensorFiles:
         return tensor
 
     def metadata(self) -> dict[str, str]:
-        """Returns the texts beside the tensors, of all files."""
+        """Returns the metadata of all files."""
         found: dict[str, str] = {}
         for file in {one.file for one in self._headers.values()}:
             with safe_open(self._folder / file, "pt") as opened:
@@ -125,16 +125,16 @@ class TensorFiles:
 def find_scheme(
     folder: Path, config: Mapping[str, Any], headers: Mapping[str, TensorSpec]
 ) -> Scheme | None:
-    """Finds how a checkpoint is quantized; returns None if its weights are floats.
+    """Detects a checkpoint's quantization; returns None if its weights are floats.
 
     Args:
-        folder: the checkpoint.
-        config: what is in its config.json.
-        headers: of its safetensors files.
+        folder: the checkpoint folder.
+        config: the content of its config.json.
+        headers: headers of its safetensors files.
 
     Raises:
-        ModelError: [quantization-form] for a form that is not read here, [quantization-parts] for
-            tensors that do not fit together, [weights-scale] for float8 without scales.
+        ModelError: [quantization-form] for an unsupported format, [quantization-parts] for
+            inconsistent tensors, [weights-scale] for float8 without scales.
     """
     about = _quantization_of(folder, config)
     method = None if about is None else str(about.get("quant_method", "")).lower()
@@ -165,10 +165,10 @@ def find_scheme(
 
 
 def _as_joined(weight: EncodedWeight) -> EncodedWeight:
-    """Returns a weight as it runs: models join their experts' matrices into one parameter."""
+    """Returns a weight as it runs: models merge their experts' matrices into one parameter."""
     if weight.why_floats is not None or not _EXPERT.search(weight.name):
         return weight
-    return replace(weight, why_floats="the model joins its experts, in 16 bits")
+    return replace(weight, why_floats="the model merges its experts, in 16 bits")
 
 
 def _quantization_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ def _quantization_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] 
 
 
 def _by_tensors(headers: Mapping[str, TensorSpec]) -> str | None:
-    """Returns the method of a checkpoint whose config names none; None if it is not quantized."""
+    """Returns the quantization method if the config contains none; None for floats."""
     for name, tensor in headers.items():
         if tensor.dtype.startswith("F8_"):
             return "fp8"
@@ -200,4 +200,4 @@ def _refuse_integers(plain: Mapping[str, TensorSpec]) -> None:
     for name, tensor in plain.items():
         is_weight = name.endswith(".weight") and len(tensor.shape) > 1
         if is_weight and tensor.dtype in INTEGERS:
-            raise unreadable(f"{name} of integers ({tensor.dtype}), which nothing describes")
+            raise unreadable(f"{name} of integers ({tensor.dtype}) without a description")

@@ -32,15 +32,15 @@ __all__ = ["find"]
 _PLAIN = ("Tensor", "Parameter")
 _OPTIONAL = ("zero_point", "scale_and_zero", "act_pre_scale", "act_quant_scale",
              "act_quant_zero_point", "per_tensor_scale")  # fmt: skip
-_WHY_FLOAT8 = "kernels have no float8"
-_WHY_8_BITS = "kernels have 8 bits with a scale for each output only"
+_WHY_FLOAT8 = "kernels do not support float8"
+_WHY_8_BITS = "kernels support 8 bits with a scale per output only"
 # Of tiles for tensor cores: 8 outputs, whose 16 inputs four lanes share.
 _TILE_OUTPUTS, _LANES = 8, 4
 
 
 @dataclass(frozen=True)
 class _Description:
-    """A weight's name, parts, attributes, and the headers of its parts by their roles."""
+    """A weight's name, parts, attributes, and the headers of its parts by role."""
 
     name: str
     parts: Mapping[str, str]
@@ -49,7 +49,7 @@ class _Description:
 
     @property
     def group(self) -> int | None:
-        """How many inputs share a scale; None for other blocks than those of one output."""
+        """Number of inputs per scale; None for blocks over several outputs."""
         match self.about.get("block_size"):
             case [1, int(size)] if size > 0:
                 return size
@@ -65,12 +65,12 @@ def find(metadata: Mapping[str, str], headers: Mapping[str, TensorSpec]) -> Iter
     """Yields the quantized weights of a checkpoint.
 
     Args:
-        metadata: of its safetensors files.
-        headers: of its tensors.
+        metadata: metadata of the safetensors files.
+        headers: headers of the tensors.
 
     Raises:
-        ModelError: [quantization-form] for a class of tensors that is not read here,
-            [quantization-parts] for tensors that do not fit together.
+        ModelError: [quantization-form] for an unsupported tensor class, [quantization-parts] for
+            inconsistent tensors.
     """
     if not any("._" in name and name.endswith("_qdata") for name in headers):
         return
@@ -90,7 +90,7 @@ def find(metadata: Mapping[str, str], headers: Mapping[str, TensorSpec]) -> Iter
 def _described(
     name: str, text: str, headers: Mapping[str, TensorSpec]
 ) -> tuple[_Description, str] | None:
-    """Returns a weight and its class; None for an entry about a plain tensor or something else."""
+    """Returns a weight and its class; None for an entry of a plain tensor or another object."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -110,14 +110,14 @@ def _described(
 
 
 def _with_inputs_scaled(weight: EncodedWeight) -> EncodedWeight:
-    """Returns a weight whose inputs are multiplied first, as floats that include the factors."""
+    """Returns a weight with scaled inputs, as floats that include the factors."""
 
     def decode(read: Read) -> torch.Tensor:
         found = weight.decode(read)
         values = found if isinstance(found, torch.Tensor) else found.floats()
         return values * read("act_pre_scale").float().reshape(-1)
 
-    return replace(weight, decode=decode, bits=0, why_floats="its inputs have scales too")
+    return replace(weight, decode=decode, bits=0, why_floats="its inputs are scaled as well")
 
 
 def _float8(weight: _Description) -> EncodedWeight:
@@ -138,7 +138,7 @@ def _float8(weight: _Description) -> EncodedWeight:
 
 
 def _integers(weight: _Description) -> EncodedWeight:
-    """Returns a weight of Int8Tensor or IntxUnpackedToInt8Tensor: one integer to a byte."""
+    """Returns a weight of Int8Tensor or IntxUnpackedToInt8Tensor: one integer per byte."""
     shape, scale = weight.shape("qdata"), weight.shape("scale")
     target = weight.about.get("target_dtype")
     name = target.get("_data") if isinstance(target, dict) else "int8"
@@ -165,7 +165,7 @@ def _integers(weight: _Description) -> EncodedWeight:
             return ((values - zero.float()) * scales).flatten(1)
         return IntegerWeight(values, scales, zero, bits)
 
-    groups = "with a scale for each output" if count == 1 else f"in groups of {size}"
+    groups = "with a scale per output" if count == 1 else f"in groups of {size}"
     why = "its zero points are floats" if has_float_zeros else None
     if bits > 4 and (bits != 8 or count > 1):
         why = why or _WHY_8_BITS
@@ -213,7 +213,7 @@ def _tiles(weight: _Description) -> EncodedWeight:
         fields = (read("qdata")[..., None] >> shifts) & 15
         tiles, wide, _, inner, _ = fields.shape
         split = fields.view(tiles, wide, _TILE_OUTPUTS, _LANES, inner, 2, 4)
-        # tile, output; outer, inner, eighth, lane, neighbour of the input
+        # tile, output; outer, inner, eighth, lane, pair element of the input
         codes = split.permute(0, 2, 1, 4, 6, 3, 5).reshape(padded).to(torch.uint8)
         scale, zero = read("scale_and_zero").float().unbind(-1)
         count = -(-inputs // size)
@@ -228,7 +228,7 @@ def _tiles(weight: _Description) -> EncodedWeight:
 def _affine(
     codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, size: int
 ) -> AffineWeight | torch.Tensor:
-    """Returns `(codes - 8) * scale + zero`, of codes (outputs, inputs) in 0 to 15."""
+    """Returns `(codes - 8) * scale + zero` for codes (outputs, inputs) from 0 to 15."""
     least = zero - 8 * scale
     if codes.shape[1] % size == 0:
         return AffineWeight(grouped(codes.contiguous(), scale.shape[1]), scale, least)
