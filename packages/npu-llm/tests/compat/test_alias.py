@@ -1,4 +1,4 @@
-"""The import name of intel-npu-acceleration-library: there once a program has asked for it."""
+"""The import name of intel-npu-acceleration-library, available once a program activates it."""
 
 import importlib
 import importlib.util
@@ -30,7 +30,9 @@ def test_the_library_itself_is_not_replaced_once_it_is_imported(monkeypatch):
 @pytest.mark.parametrize("path", sorted(_NAMES))
 def test_a_name_left_out_says_what_serves_instead(path):
     module, _, name = path.rpartition(".")
-    with pytest.raises(CompatError, match=f"`{path}` must be a part .* not\\. [A-Z`]") as error:
+    with pytest.raises(
+        CompatError, match=f"{path}` must be a supported name, .*\\. [A-Z`]"
+    ) as error:
         getattr(importlib.import_module(_home_of(f"{NAME}.{module}")), name)
     assert error.value.code == "compat-absent"
 

@@ -1,4 +1,4 @@
-"""Programs run by `python -m npu_llm.compat`, each in a process of its own."""
+"""Programs run by `python -m npu_llm.compat`, each in a separate process."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Programs written for other libraries run here under the names that they import."""
+"""Compatibility: runs programs written for other libraries under the original import names."""
 
 from npu_llm.compat.alias import activate, is_active
 

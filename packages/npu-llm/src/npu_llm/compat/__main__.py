@@ -26,7 +26,7 @@ What differs from the library: docs/guides/moving-from-intel-npu-acceleration-li
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the program; its own end, by error or exit code, ends the process.
+    """Runs the program, whose error or exit code ends the process.
 
     Args:
         words: the arguments.
@@ -48,7 +48,7 @@ def _find(words: Sequence[str]) -> Program:
     is_module = words[:1] == ["-m"]
     if len(words) <= is_module:
         raise OptionError(
-            "`program` must be a script, or -m and a module, got none. Name one, or see --help.",
+            "`program` must be a script, or -m and a module, got none. Pass one, or see --help.",
             code="script-missing",
         )
     name, *arguments = words[is_module:]

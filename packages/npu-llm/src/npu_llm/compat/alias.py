@@ -1,8 +1,8 @@
-"""The import name intel_npu_acceleration_library, which in this process stands for our package.
+"""Aliases the import name intel_npu_acceleration_library to our package in this process.
 
-Nothing is installed under that name. A finder serves it, before all other finders, once a program
-calls `activate` or runs under `python -m npu_llm.compat`. Names that are not served raise an error
-with what serves instead.
+Nothing is installed under that name. A finder ahead of all others resolves it, once a program calls
+`activate` or runs under `python -m npu_llm.compat`. Unsupported names raise an error with their
+replacement.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ NAME = "intel_npu_acceleration_library"
 HOME = f"npu_llm.compat.{NAME}"
 
 _BINDINGS = "Use backend.NNFactory, whose methods build the same graphs."
-_COMPILE = "Call compiler.compile, which does all that a model needs."
-_LAYERS = "Omit it: compile serves transformers' own layers."
-_CACHE = "Omit it: compiled programs are kept, models are not."
+_COMPILE = "Call compiler.compile, which does everything that a model needs."
+_LAYERS = "Omit it: compile supports transformers' own layers."
+_CACHE = "Omit it: compiled programs are cached, models are not."
 
-# Modules, by their names below that library's.
+# Modules, by name within that library.
 _MODULES = {
     "backend.base": "Derive from backend.NNFactory, and override its run.",
     "backend.bindings": _BINDINGS,
     "backend.ops": "Use torch's functions on a graph's tensors.",
     "bindings": _BINDINGS,
 }
-# What modules that are served leave out.
+# Unsupported names of supported modules.
 _NAMES = {
-    "backend.check_npu_and_driver_version": "`npu-runtime doctor` tells what serves, and why not.",
+    "backend.check_npu_and_driver_version": "See `npu-runtime doctor` for device and reason.",
     "backend.lib": _BINDINGS,
-    "backend.driver.check_npu_and_driver_version": "`npu-runtime doctor` tells what serves.",
+    "backend.driver.check_npu_and_driver_version": "See `npu-runtime doctor` for the device.",
     "compiler.apply_general_optimizations": _COMPILE,
     "compiler.apply_horizontal_fusion": "Call optimizations.horizontal_fusion_linear.",
     "compiler.create_npu_kernels": _COMPILE,
@@ -53,9 +53,9 @@ _NAMES = {
     "nn.llm.FusedLlamaMLP": _LAYERS,
     "nn.llm.LlamaAttention": _LAYERS,
 }
-# A copy of OpenVINO came with that library.
+# That library included a copy of OpenVINO.
 _OPENVINO = f"{NAME}.external.openvino"
-# Modules of that library whose names are in another module here.
+# Modules of that library with names in another module here.
 _MOVED = {
     "backend.compression": "quantization",
     **dict.fromkeys(
@@ -74,48 +74,48 @@ _MOVED = {
 
 
 def activate() -> None:
-    """Makes intel_npu_acceleration_library importable in this process; a second call does nothing.
+    """Makes intel_npu_acceleration_library importable in this process; idempotent.
 
-    The first import of it then makes `.to("npu")` of modules and tensors mean what it meant there;
-    see npu_llm.compat.intel_npu_acceleration_library.compiler.
+    Its first import also changes `.to("npu")` of modules and tensors to that library's meaning; see
+    npu_llm.compat.intel_npu_acceleration_library.compiler.
 
     Raises:
-        CompatError: [compat-imported] when the library itself is already imported.
+        CompatError: [compat-imported] if the library itself is already imported.
     """
     if is_active():
         return
     found = sys.modules.get(NAME)
     if found is not None:
         raise CompatError(
-            f"`npu_llm.compat` must be chosen before {NAME} is imported, got the library itself, "
-            f"from {getattr(found, '__file__', None)}. Activate it first, or run the program by "
-            "`python -m npu_llm.compat`.",
+            f"`npu_llm.compat` must be activated before {NAME} is imported, got the library "
+            f"itself, from {getattr(found, '__file__', None)}. Activate it first, or run the "
+            "program with `python -m npu_llm.compat`.",
             code="compat-imported",
         )
     sys.meta_path.insert(0, _Finder())
 
 
 def is_active() -> bool:
-    """Whether the name stands for our package now."""
+    """Whether the name refers to our package."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 def absent_module(fullname: str) -> CompatError | None:
-    """Returns the error for a module that library had and this package has not; None for others.
+    """Returns the error for a module of that library that is not supported; None for others.
 
     Args:
-        fullname: the module's, below that library's name.
+        fullname: the module's name within that library.
     """
     short = fullname.removeprefix(f"{NAME}.")
     return _error(short, _MODULES[short]) if short in _MODULES else None
 
 
 def absent_name(module: str, name: str) -> CompatError | AttributeError:
-    """Returns the error for a name that a module has not.
+    """Returns the error for a name that a module does not have.
 
     Args:
         module: `__name__` of the module.
-        name: what was asked of it.
+        name: the requested name.
     """
     for short, advice in _NAMES.items():
         home, _, last = short.rpartition(".")
@@ -130,7 +130,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that loads ours, or None for any other name."""
+        """Returns the spec of a module that loads ours, or None for any other name."""
         if fullname.partition(".")[0] != NAME:
             return None
         if (error := absent_module(fullname)) is not None:
@@ -151,7 +151,7 @@ def _home_of(fullname: str) -> str:
 
 
 class _Loader(Loader):
-    """Gives the module that exists under another name, as it is."""
+    """Returns an existing module under another name."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -162,17 +162,17 @@ class _Loader(Loader):
         module = importlib.import_module(self._home)
         self._spec = module.__spec__
         if self._home == HOME:
-            # Late: torch and dynamo, for the programs that import the library.
+            # Imported late: loads torch and dynamo, only for programs that import the library.
             importlib.import_module(f"{HOME}.compiler").enable_npu_device()
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Gives the module its own spec back, which the import has replaced."""
+        """Restores the module's own spec, which the import has replaced."""
         module.__spec__ = self._spec
 
 
 def _error(short: str, advice: str) -> CompatError:
     return CompatError(
-        f"`{NAME}.{short}` must be a part that is served here, got one that is not. {advice}",
+        f"`{NAME}.{short}` must be a supported name, got an unsupported one. {advice}",
         code="compat-absent",
     )

@@ -36,7 +36,7 @@ def test_bytes_stand_for_packed_numbers_of_4_bits():
 
 @pytest.mark.parametrize("wrong", [torch.complex64, "float17", None, str])
 def test_another_dtype_is_refused(wrong):
-    with pytest.raises(OptionError, match="dtype must be one of fp16, bf16") as error:
+    with pytest.raises(OptionError, match="`dtype` must be one of fp16, bf16") as error:
         dtype_of(wrong)
     assert error.value.code == "unknown-dtype"
     assert repr(wrong) in str(error.value)

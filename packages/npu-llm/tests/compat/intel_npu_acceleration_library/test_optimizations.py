@@ -1,4 +1,4 @@
-"""Linear layers that read one tensor, fused."""
+"""Fusion of linear layers with the same input."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Weights as integers, by that library's rules."""
+"""Integer weights by that library's rules."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_other_dtypes_and_algorithms_are_refused():
     with pytest.raises(OptionError, match=r"int8 or int4, got torch\.float16") as error:
         quantize_model(model, torch.float16)
     assert error.value.code == "unknown-dtype"
-    with pytest.raises(OptionError, match="algorithm must be RTN, got 'GPTQ'") as error:
+    with pytest.raises(OptionError, match="`algorithm` must be RTN, got 'GPTQ'") as error:
         quantize_fit(model, "int8", "GPTQ")
     assert error.value.code == "quantize-algorithm"
     assert type(quantize_i8_model(model)) is not torch.nn.Linear

@@ -1,7 +1,7 @@
-"""What intel-npu-acceleration-library offered, under the same names, on what npu-llm stands on.
+"""The API of intel-npu-acceleration-library, implemented with npu-llm's packages.
 
-`python -m npu_llm.compat` makes it importable under that library's own name. Conventions of it that
-change results are kept here; the guide on moving from it lists them.
+`python -m npu_llm.compat` makes it importable under that library's name. Its conventions that
+affect results are preserved here; the migration guide lists them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "v1.4.0"  # the release whose names these are
+__version__ = "v1.4.0"  # the release with these names
 
 _HOMES = {
     "NPUAutoModel": "modelling",
@@ -39,7 +39,7 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604  # all are texts
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because transformers and dynamo take seconds.
+    # Imported late, because transformers and dynamo take seconds.
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:

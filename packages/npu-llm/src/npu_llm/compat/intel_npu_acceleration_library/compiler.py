@@ -1,8 +1,8 @@
-"""Compilation of a module's layers, and that library's meaning of `.to("npu")`.
+"""Compiles a module's layers, and gives `.to("npu")` that library's meaning.
 
-Layers run on the device, in float16 or as integers. In that library `npu` was no torch device:
-tensors stayed on the host, and a module that was moved ran its calls on the NPU. Calls from our
-packages, and from torch's own code, keep torch's meaning.
+Layers run on the device, in float16 or as integers. In that library `npu` was not a torch device:
+tensors stayed on the host, and a moved module ran its calls on the NPU. Calls from our packages and
+from torch keep torch's meaning.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class CompilerConfig:
     """How a model is compiled.
 
     Attributes:
-        use_to: the whole model as programs, as `.to("npu")` does, instead of its layers alone.
-        dtype: a float dtype, which computes in float16 whatever it is, int8 or int4.
-        training: keep training mode, with gradients; integers do not train.
+        use_to: whether to compile the whole model to programs, like `.to("npu")`, instead of its
+            layers alone.
+        dtype: a float dtype, which always computes in float16, int8 or int4.
+        training: whether to keep training mode, with gradients; integers do not support it.
     """
 
     use_to: bool = False
@@ -63,19 +64,19 @@ def compile(  # noqa: A001  # the name its users know
     Args:
         model: any module.
         config: the options; the defaults if omitted.
-        options: fields of CompilerConfig by name, as in that library's first releases.
+        options: fields of CompilerConfig by name, as in early releases of that library.
 
     Returns:
-        The model; with use_to a wrapper of it, and for a single layer the layer that replaces it.
+        The model; with use_to a wrapper of it, and for a single layer its replacement.
 
     Raises:
-        OptionError: [unknown-dtype] for a dtype that layers cannot have; [compat-argument] for
-            what is no module, no CompilerConfig, or no field of one.
+        OptionError: [unknown-dtype] for an unsupported dtype; [compat-argument] for a value that is
+            not a module or a CompilerConfig, or an unknown field.
     """
     if not isinstance(model, torch.nn.Module):
         raise OptionError(
-            f"compile: model must be a torch.nn.Module, got {type(model).__name__}. Call "
-            "torch.compile for a function.",
+            f"compile: `model` must be a torch.nn.Module, got {type(model).__name__}. For a "
+            "function, call torch.compile.",
             code="compat-argument",
         )
     config = checked_config(config, options)
@@ -94,14 +95,14 @@ def compile(  # noqa: A001  # the name its users know
 
 
 def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
-    """Returns a configuration with options of its fields.
+    """Returns a configuration with some fields replaced.
 
     Args:
-        config: one, or None; or a dtype, as in that library's first releases.
+        config: a configuration, or None; or a dtype, as in early releases of that library.
         options: fields by name.
 
     Raises:
-        OptionError: [compat-argument] for another config, or other names.
+        OptionError: [compat-argument] for another config, or unknown fields.
     """
     if isinstance(config, torch.dtype | NPUDtype):
         config = CompilerConfig(dtype=config)
@@ -109,8 +110,8 @@ def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
     others = sorted(set(options) - set(names))
     if others or not isinstance(config, CompilerConfig | None):
         raise OptionError(
-            f"compile: takes a CompilerConfig, or its fields {', '.join(names)} by name, got "
-            f"{', '.join(others) or type(config).__name__}. Pass those.",
+            f"compile: `config` must be a CompilerConfig, or its fields {', '.join(names)} by "
+            f"name, got {', '.join(others) or type(config).__name__}. Pass those.",
             code="compat-argument",
         )
     return replace(config or CompilerConfig(), **options)
@@ -119,12 +120,12 @@ def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
 def npu(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
 ) -> Callable[..., Any]:
-    """The backend "npu" of torch.compile, whose linear layers take inputs of any float dtype.
+    """Backend "npu" of torch.compile, whose linear layers take inputs of any float dtype.
 
     Args:
-        graph_module: as dynamo captured it; changed in place.
+        graph_module: the graph captured by dynamo; modified in place.
         example_inputs: its inputs.
-        options: as for npu_compiler.torch_compile.backend.npu.
+        options: see npu_compiler.torch_compile.backend.npu.
     """
     for node in graph_module.graph.find_nodes(
         op="call_function", target=torch.nn.functional.linear
@@ -142,7 +143,7 @@ def _dtype_of(value: Any) -> torch.dtype | None:
 
 
 def _compute_in(node: fx.Node, dtype: torch.dtype) -> None:
-    """Casts a layer's input, and its result to what dynamo took it for."""
+    """Casts a layer's input, and its result to the dtype that dynamo recorded."""
     graph, result = node.graph, _dtype_of(node)
     with graph.inserting_before(node):
         node.update_arg(0, graph.call_method("to", (node.args[0], dtype)))
@@ -153,12 +154,12 @@ def _compute_in(node: fx.Node, dtype: torch.dtype) -> None:
 
 
 def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn.Module:
-    """Replaces a model's linear layers and convolutions in place; those of subclasses stay.
+    """Replaces a model's linear layers and convolutions in place, except subclasses.
 
     Args:
-        model: any module but an NPUModule, which compiles itself.
+        model: any module except an NPUModule, which compiles itself.
         dtype: a float dtype for float16 layers, or int8 or int4 for the linear ones. Under int4 a
-            layer with an odd number of inputs is int8, since bytes hold two numbers.
+            layer with an odd number of inputs is int8, because a byte contains two values.
     """
 
     def lowered(layer: torch.nn.Module) -> torch.nn.Module:
@@ -174,7 +175,7 @@ def lower_linear(model: torch.nn.Module, dtype: Any = torch.float16) -> torch.nn
 
 
 def _replaced(model: torch.nn.Module, make: Any) -> torch.nn.Module:
-    """Replaces modules by what a function makes of them, each once, however often it occurs."""
+    """Replaces modules by a function's results, each once for all occurrences."""
     known: dict[torch.nn.Module, torch.nn.Module] = {}
     for parent in list(model.modules()):
         if isinstance(parent, Module):
@@ -195,10 +196,10 @@ _OURS = frozenset(
 @functools.cache
 def enable_npu_device() -> None:
     """Gives `.to("npu")`, and torch.compile's backend "npu", that library's meaning here."""
-    # Dynamo follows our functions into the real ones, which it lists once.
+    # Dynamo traces through our functions into the originals, which it lists once.
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
-    if "npu" not in registry._COMPILER_FNS:  # a program that compiled before keeps what it used
+    if "npu" not in registry._COMPILER_FNS:  # a program that compiled before keeps the original
         registry.register_backend(compiler_fn=npu, name="npu")
     torch.Tensor.to = _tensor_to(torch.Tensor.to)  # type: ignore[method-assign]
     torch.nn.Module.to = _module_to(torch.nn.Module.to)  # type: ignore[method-assign]
@@ -211,7 +212,7 @@ def _tensor_to(real: Any) -> Any:
             moved: torch.Tensor = real(self, *args, **kwargs)
             return moved
         if any(isinstance(value, str) for value in (*args, kwargs.get("device"))):
-            warn_once("tensor-to")  # a device object is mostly a model's own
+            warn_once("tensor-to")  # a device object usually comes from a model's internals
         args, kwargs = _without_npu(args, kwargs)
         kept: torch.Tensor = real(self, *args, **kwargs) if args or kwargs else self
         return kept
@@ -251,7 +252,7 @@ def _without_npu(
 
 
 def _is_ours(frame: Any) -> bool:
-    """Whether the caller is one of our packages, or torch: neither is the program."""
+    """Whether the caller is one of our packages or torch, not the user's program."""
     name: str = frame.f_globals.get("__name__", "")
     return name.partition(".")[0] in _OURS
 

@@ -1,4 +1,4 @@
-"""Dtypes by that library's names, with int4, and its conventions that warn once per process."""
+"""Dtypes under that library's names, with int4, and its conventions that warn once per process."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class NPUDtype:
 
     Attributes:
         name: its short name, such as fp16.
-        bits: of one element.
-        min: the least number.
-        max: the greatest number.
+        bits: bits per element.
+        min: smallest value.
+        max: largest value.
         torch_dtype: torch's dtype; int8 for int4.
     """
 
@@ -49,11 +49,11 @@ class NPUDtype:
 
     @property
     def is_floating_point(self) -> bool:
-        """Whether its numbers have fractions."""
+        """Whether it is a float dtype."""
         return self.torch_dtype.is_floating_point
 
     def __eq__(self, value: object) -> bool:
-        """Whether another of these, of torch's or of numpy's dtypes is the same."""
+        """Whether another dtype of this library, torch or numpy is the same."""
         if isinstance(value, NPUDtype):
             return self.name == value.name
         if self.bits == 4 or not isinstance(value, torch.dtype | np.dtype | type):
@@ -68,12 +68,12 @@ class NPUDtype:
 
 
 def dtype_of(dtype: Any) -> NPUDtype:
-    """Returns the dtype for one of torch, of numpy, or of these.
+    """Returns the NPUDtype for a dtype of torch, numpy or this library.
 
-    uint8 stands for int4: that library's arrays of bytes hold two numbers of 4 bits each.
+    uint8 means int4: that library's byte arrays contain two 4-bit values each.
 
     Raises:
-        OptionError: [unknown-dtype] for another.
+        OptionError: [unknown-dtype] for an unsupported dtype.
     """
     if isinstance(dtype, NPUDtype):
         return dtype
@@ -84,14 +84,15 @@ def dtype_of(dtype: Any) -> NPUDtype:
         if known.torch_dtype is kind:
             return known
     raise OptionError(
-        f"intel_npu_acceleration_library: dtype must be one of {', '.join(map(repr, _BY_TORCH))} "
-        f"or int4, got {dtype!r}. Pass one of these, such as numpy.float16.",
+        "intel_npu_acceleration_library: `dtype` must be one of "
+        f"{', '.join(map(repr, _BY_TORCH))} or int4, got {dtype!r}. Pass one of these, such as "
+        "numpy.float16.",
         code="unknown-dtype",
     )
 
 
 def _torch_dtype(dtype: Any) -> Any:
-    """The dtype of torch, or None where torch has none of the kind."""
+    """Returns torch's dtype, or None if torch does not have it."""
     if isinstance(dtype, torch.dtype):
         return dtype
     try:
@@ -119,26 +120,26 @@ _BY_TORCH = (float16, bfloat16, float32, float64, int8, int16, int32, int64)
 
 
 _TEXTS = {
-    "causal-mask": "attention's mask does not count under is_causal; omit the mask, or add the "
+    "causal-mask": "is_causal ignores attention's mask; omit the mask, or add the "
     "causal one to it and pass is_causal=False",
-    "float16": "linear layers compute in float16, whatever float dtype is asked for",
+    "float16": "linear layers compute in float16 for any float dtype",
     "index-keeps-axis": "tensor[0, :] of a graph keeps the axis, with one element; write "
-    "tensor[0:1, :] to say so, or reshape the result",
-    "scale-root": "products over integers divide by the square root of their inputs; pass scales "
+    "tensor[0:1, :] to make this explicit, or reshape the result",
+    "scale-root": "integer products divide by the square root of their inputs; pass scales "
     "multiplied by it, or use npu_ops.QMatMul, which does not divide",
     "tensor-to": "tensors stay on the host under .to('npu'); modules move",
 }
-# The warning names the line that called these.
+# The warning refers to the line that called these.
 _OURS = ("npu_llm.compat.", "npu_compiler.", "torch.")
 _told: set[str] = set()
 
 
 class ConventionWarning(UserWarning):
-    """A convention of that library counts, which is not torch's."""
+    """Warning about a convention of that library that differs from torch's."""
 
 
 def warn_once(convention: str) -> None:
-    """Warns of a convention when it first counts in this process.
+    """Warns about a convention on its first use in this process.
 
     Args:
         convention: a key of the table.

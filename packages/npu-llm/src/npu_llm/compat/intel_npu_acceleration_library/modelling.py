@@ -1,4 +1,4 @@
-"""Models by name: language models as programs of npu_llm, others with their layers replaced."""
+"""Models by name: language models as npu_llm programs, others with replaced layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from npu_llm.errors import OptionError
 
 __all__ = ["NPUAutoModel", "NPUModel", "NPUModelForCausalLM", "NPUModelForSeq2SeqLM"]
 
-# What programs had to say to transformers, and what npu_llm decides itself.
+# Options of transformers that npu_llm sets itself.
 _DECIDED = (
     "attn_implementation", "dtype", "export", "low_cpu_mem_usage", "torch_dtype", "use_cache",
 )  # fmt: skip
@@ -26,7 +26,7 @@ _PASSED = ("revision", "token", "trust_remote_code")
 
 
 class NPUModel:
-    """A model of any class of transformers, loaded and compiled."""
+    """A model of any transformers class, loaded and compiled."""
 
     @staticmethod
     def from_pretrained(
@@ -41,18 +41,18 @@ class NPUModel:
 
         Args:
             model_name_or_path: a folder, or a name on the hub.
-            config: how to compile.
-            transformers_class: what loads it.
-            export: accepted; compiled programs are kept, models are not.
+            config: compilation options.
+            transformers_class: class that loads the model.
+            export: ignored; compiled programs are cached, models are not.
             args: further arguments of the class's from_pretrained.
-            options: likewise; `dtype` is that of a CompilerConfig.
+            options: further keyword arguments; `dtype` is a field of CompilerConfig.
 
         Raises:
             OptionError: [transformers-class] without a class.
         """
         if not hasattr(transformers_class, "from_pretrained"):
             raise OptionError(
-                "NPUModel: transformers_class must be a class with from_pretrained, got "
+                "NPUModel: `transformers_class` must be a class with from_pretrained, got "
                 f"{transformers_class!r}. Pass one such as transformers.AutoModel.",
                 code="transformers-class",
             )
@@ -82,33 +82,34 @@ class NPUModelForCausalLM(npu_llm.NPUModelForCausalLM):
         """Loads a model as npu_llm.NPUModelForCausalLM does.
 
         Args:
-            model_name_or_path: as there.
+            model_name_or_path: see npu_llm.NPUModelForCausalLM.
             config: its dtype is the precision.
-            options: revision, token and trust_remote_code, as there; dtype as in config; what
-                npu_llm decides itself, such as use_cache and torch_dtype, is passed over.
+            options: revision, token and trust_remote_code, see npu_llm.NPUModelForCausalLM; dtype
+                as in config; options that npu_llm sets itself, such as use_cache and torch_dtype,
+                are ignored.
 
         Raises:
-            OptionError: [compat-argument] for another argument, or training.
+            OptionError: [compat-argument] for an unknown argument, or training.
         """
         return super().from_pretrained(model_name_or_path, **_arguments(cls, config, options))
 
     def generate(self, inputs: Any = None, *args: Any, **options: Any) -> Any:
-        """Generates; inputs may be what newer tokenizers return for a chat: tokens with a mask."""
+        """Generates; inputs may be a newer tokenizer's chat encoding: tokens with a mask."""
         if isinstance(inputs, Mapping):
             return super().generate(None, *args, **{**inputs, **options})
         return super().generate(inputs, *args, **options)
 
     def eval(self) -> NPUModelForCausalLM:
-        """Returns the model, which only generates."""
+        """Returns the model, which supports only inference."""
         return self
 
     def to(self, *_: Any, **__: Any) -> NPUModelForCausalLM:
-        """Returns the model, which is where it is."""
+        """Returns the model, which cannot be moved."""
         return self
 
 
 class NPUModelForSeq2SeqLM(npu_llm.NPUModelForSeq2SeqLM):
-    """A model with an encoder and a decoder, each a program."""
+    """An encoder-decoder model, each part a program."""
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -121,14 +122,14 @@ class NPUModelForSeq2SeqLM(npu_llm.NPUModelForSeq2SeqLM):
 def _arguments(
     kind: type, config: CompilerConfig | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments for npu_llm's class."""
+    """Returns the arguments for npu_llm's class."""
     config = _config(config, options)
     others = sorted(set(options) - set(_DECIDED) - set(_PASSED))
     if others or config.training:
         raise OptionError(
-            f"{kind.__name__}: takes {', '.join(_PASSED)} beside the config, and does not train, "
-            f"got {', '.join(others) or 'training=True'}. Load the model by transformers, and "
-            "compile it.",
+            f"`{kind.__name__}` must be given {', '.join(_PASSED)} besides the config, without "
+            f"training, got {', '.join(others) or 'training=True'}. Load the model with "
+            "transformers, and compile it.",
             code="compat-argument",
         )
     passed = {name: options[name] for name in _PASSED if name in options}
@@ -136,7 +137,7 @@ def _arguments(
 
 
 def _config(config: CompilerConfig | None, options: dict[str, Any]) -> CompilerConfig:
-    """The configuration, or one of arguments by name, as that library's first releases had it."""
+    """Returns the configuration, or one from keyword arguments, as in early releases there."""
     if config is not None:
         return checked_config(config, {})
     names = [name for name in ("dtype", "training", "use_to") if name in options]

@@ -1,4 +1,4 @@
-"""Linear layers that read the same input, fused into one."""
+"""Fuses linear layers with the same input."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def delattr_recursively(module: nn.Module, target: str) -> None:
 def fuse_linear_layers(
     model: nn.Module, modules: dict[str, nn.Linear], targets: Sequence[str], fused_layer_name: str
 ) -> None:
-    """Puts one linear layer in place of several that read the same input.
+    """Replaces linear layers with the same input by one layer.
 
     Args:
-        model: where the layers are, under their names; changed in place.
+        model: the model with these layers; modified in place.
         modules: the layers by name.
-        targets: the names of those to fuse, in the order of their outputs.
-        fused_layer_name: where the new layer goes.
+        targets: names of the layers to fuse, in the order of their outputs.
+        fused_layer_name: name of the new layer.
 
     Raises:
         OptionError: [fused-layers] for other modules, or inputs that differ in size.
@@ -39,7 +39,7 @@ def fuse_linear_layers(
     if len(inputs) != 1 or not all(isinstance(layer, nn.Linear) for layer in layers):
         raise OptionError(
             "`fuse_linear_layers` must be given torch.nn.Linear layers with equal inputs, got "
-            f"{[str(layer) for layer in layers]}. Fuse those that read one tensor.",
+            f"{[str(layer) for layer in layers]}. Fuse layers that read the same tensor.",
             code="fused-layers",
         )
     has_bias = any(layer.bias is not None for layer in layers)
@@ -62,7 +62,7 @@ def fuse_linear_layers(
 
 
 def horizontal_fusion_linear(model: nn.Module) -> fx.GraphModule:
-    """Returns the model as a graph in which linear layers that read one tensor are one layer.
+    """Returns the model as a graph in which linear layers with the same input are fused.
 
     Args:
         model: a module that torch.fx can trace.
@@ -72,7 +72,7 @@ def horizontal_fusion_linear(model: nn.Module) -> fx.GraphModule:
     """
     try:
         traced = fx.symbolic_trace(model)
-    except Exception as failure:  # the model's own code meets proxies
+    except Exception as failure:  # the model's code runs on proxies
         raise OptionError(
             "`horizontal_fusion_linear` must be given a module that torch.fx can trace, got "
             f"{type(model).__name__}: {failure}. Omit it: compile fuses any model's layers with "

@@ -1,4 +1,4 @@
-"""Conventions are not told of, but by tests that ask."""
+"""Silences warnings about conventions, except in tests that check them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Graphs built by that library's calls."""
+"""Graphs built with that library's methods."""
 
 import numpy as np
 import openvino as ov
@@ -167,7 +167,7 @@ def test_a_graph_is_saved_as_a_model_and_as_a_program(layer, tmp_path):
 @pytest.mark.parametrize(
     "arguments, code, said",
     [
-        ({"profile": True}, "compat-profile", "profile must be False, got True"),
+        ({"profile": True}, "compat-profile", "`profile` must be False, got True"),
         ({"device": "XPU"}, "compat-device", "got XPU"),
     ],
 )
@@ -179,14 +179,14 @@ def test_profiles_and_other_devices_are_refused(arguments, code, said):
 
 def test_an_average_with_a_divisor_is_refused():
     graph = NNFactory()
-    with pytest.raises(OptionError, match="divisor_override must be None") as error:
+    with pytest.raises(OptionError, match="`divisor_override` must be None") as error:
         graph.avg_pooling(graph.parameter((1, 1, 4, 4)), 2, divisor_override=3)
     assert error.value.code == "graph-call"
 
 
 @pytest.mark.parametrize("shape", ["ab", 3, (2, "x"), None])
 def test_what_are_no_sizes_is_refused(shape):
-    with pytest.raises(OptionError, match="list of positive whole numbers") as error:
+    with pytest.raises(OptionError, match="list of positive integers") as error:
         NNFactory().parameter(shape)
     assert error.value.code == "graph-array"
 
@@ -199,7 +199,7 @@ def test_constants_are_numbers():
 
 def test_an_input_is_set_only_where_one_is(layer):
     for place in (-1, 2):
-        with pytest.raises(OptionError, match="idx must be from 0 to 1"):
+        with pytest.raises(OptionError, match="`idx` must be from 0 to 1"):
             layer.set_input_tensor(W, place)
 
 
@@ -222,7 +222,7 @@ def test_graphs_are_saved_where_files_can_be(layer, tmp_path):
         (layer.save, "file/model.xml"),
         (layer.saveCompiledModel, "file/model.blob"),
     ):
-        with pytest.raises(OptionError, match="path must be") as error:
+        with pytest.raises(OptionError, match="`path` must be") as error:
             save(str(tmp_path / name))
         assert error.value.code == "output-file"
     layer.saveCompiledModel(str(tmp_path / "new" / "model.blob"))

@@ -143,7 +143,7 @@ def test_a_perceptron_is_two_layers_with_an_activation(activation):
 
 
 def test_another_activation_is_refused():
-    with pytest.raises(OptionError, match="activation must be one of abs") as error:
+    with pytest.raises(OptionError, match="`activation` must be one of abs") as error:
         MLP((2, 4), 8, "maxout")
     assert error.value.code == "compat-activation"
 

@@ -1,4 +1,4 @@
-"""Tensors of a graph, whose conventions are that library's."""
+"""Graph tensors with that library's conventions."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_an_index_keeps_its_axis(key, shape):
 
 @pytest.mark.parametrize("key", [slice(None, None, -1), True, [0, 1], "0"])
 def test_other_indices_are_refused(key):
-    with pytest.raises(OptionError, match="numbers, slices") as error:
+    with pytest.raises(OptionError, match="integers, slices") as error:
         NNFactory().parameter((2, 3))[key]
     assert error.value.code == "tensor-index"
 
@@ -134,7 +134,7 @@ def test_a_mask_does_not_count_under_is_causal(told):
     told.clear()
     graph = NNFactory()
     x, mask = graph.parameter((1, 2, 4, 8), np.float32), graph.parameter((4, 4), np.float32)
-    with pytest.warns(dtypes.ConventionWarning, match="mask does not count"):
+    with pytest.warns(dtypes.ConventionWarning, match="ignores attention's mask"):
         F.scaled_dot_product_attention(x, x, x, attn_mask=mask, is_causal=True)
     given = torch.randn(1, 2, 4, 8)
     expected = F.scaled_dot_product_attention(given, given, given, is_causal=True)

@@ -1,4 +1,4 @@
-"""Layers made of tensors."""
+"""Layers created from tensors."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_four_bits_use_all_integers_where_they_change_a_row_least():
 
 def test_a_weight_of_another_shape_is_refused():
     for weight in (torch.ones(4), torch.ones(1, 1, 1, 1)):
-        with pytest.raises(OptionError, match=r"weight must be \(outputs, inputs\)"):
+        with pytest.raises(OptionError, match=r"`weight` must be \(outputs, inputs\)"):
             Linear(weight)
 
 

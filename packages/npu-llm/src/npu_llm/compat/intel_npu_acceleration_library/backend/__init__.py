@@ -1,4 +1,4 @@
-"""Graphs, operators on arrays and products on tensors, by that library's names."""
+"""Graphs, operators on arrays and products on tensors, under that library's names."""
 
 from typing import Any
 

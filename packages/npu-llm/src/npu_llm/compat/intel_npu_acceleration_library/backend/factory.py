@@ -1,8 +1,8 @@
-"""NNFactory: a graph built call by call, with that library's dtypes, calls and ways to run it.
+"""NNFactory: a graph built call by call, with that library's dtypes, methods and ways to run.
 
-Kept: inputs are float16 by default; uint8 stands for packed numbers of 4 bits; `gelu` is the
-approximation by tanh; products over integers divide by the square root of their inputs. Other than
-there, a run returns fresh arrays, and reads the weights it is given also under a known `op_id`.
+Preserved: inputs are float16 by default; uint8 means packed 4-bit integers; `gelu` is the tanh
+approximation; integer products divide by the square root of their inputs. Unlike there, a run
+returns new arrays, and reads the given weights even if their `op_id` is known.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NNFactory(GraphBuilder):
     """A graph of Tensors, compiled to one program and run on arrays or tensors.
 
     Attributes:
-        elapsed: milliseconds of the last run, None before.
+        elapsed: milliseconds of the last run; None before.
         out: arrays of the last run.
     """
 
@@ -54,23 +54,24 @@ class NNFactory(GraphBuilder):
         """Starts an empty graph.
 
         Args:
-            profile: False; times of a program's layers come from `npu-profiler trace`.
-            device: "NPU" or "AUTO" for the one that serves, or its name.
+            profile: False; layer times come from `npu-profiler trace`.
+            device: "NPU" or "AUTO" for the device in use, or its name.
 
         Raises:
-            OptionError: [compat-profile], or [compat-device] for a device that does not serve.
+            OptionError: [compat-profile], or [compat-device] for a device that is not in use.
         """
         super().__init__(tensor_class=Tensor)
         FACTORIES[self._recording] = weakref.ref(self)
         if profile:
             raise OptionError(
-                f"{type(self).__name__}: profile must be False, got True, and no profiling.json is "
-                "written here. Run the program under `npu-profiler trace`, which has the times.",
+                f"{type(self).__name__}: `profile` must be False, got True, but no profiling.json "
+                "is written here. Run the program under `npu-profiler trace`, which records "
+                "times.",
                 code="compat-profile",
             )
         if device not in ("NPU", "AUTO") and device != npu_runtime.device_info(0).device:
             raise OptionError(
-                f"{type(self).__name__}: device must be NPU, AUTO or the one that serves, "
+                f"{type(self).__name__}: `device` must be NPU, AUTO or the one in use, "
                 f"{npu_runtime.device_info(0).device}, got {device}. Set NPU_DEVICE={device} when "
                 "the program starts.",
                 code="compat-device",
@@ -87,11 +88,11 @@ class NNFactory(GraphBuilder):
 
         Args:
             shape: positive sizes.
-            dtype: one of torch, numpy or this library. int4 and uint8 are given as bytes with two
-                numbers each; float64 is computed in float32.
+            dtype: a dtype of torch, numpy or this library. int4 and uint8 are given as bytes with
+                two values each; float64 is computed in float32.
 
         Raises:
-            OptionError: [unknown-dtype], or [graph-array] for what are no sizes.
+            OptionError: [unknown-dtype], or [graph-array] for invalid sizes.
             npu_compiler.errors.GraphError: [graph-parameter] for sizes that are not positive.
         """
         wanted = dtype_of(dtype)
@@ -110,7 +111,7 @@ class NNFactory(GraphBuilder):
     def constant(self, data: Any) -> Tensor:
         """Adds a constant: a tensor, an array, or numbers, of which one has shape (1,).
 
-        Whole numbers are int64, others float32; None stays None.
+        Integers are int64, others float32; None stays None.
         """
         if data is None or isinstance(data, GraphTensor):
             return cast("Tensor", data)
@@ -118,7 +119,7 @@ class NNFactory(GraphBuilder):
             data = [data]
         if isinstance(data, list | tuple):
             is_whole = all(isinstance(number, int) for number in data)
-            # GraphBuilder refuses what is no number.
+            # GraphBuilder rejects values that are not numbers.
             with contextlib.suppress(TypeError, ValueError):
                 data = np.array(data, np.int64 if is_whole else np.float32)
         return cast("Tensor", super().constant(data))
@@ -136,17 +137,17 @@ class NNFactory(GraphBuilder):
         act_dtype: Any = np.float16,
         wt_dtype: Any = np.float16,
     ) -> Any:
-        """Adds a layer whose weights are further inputs: weight, scales for integers, bias.
+        """Adds a layer with weights as further inputs: weight, scales for integers, bias.
 
-        Over integers the product is input @ (weight / sqrt(input_channels)).T * scales.
+        With integers the product is input @ (weight / sqrt(input_channels)).T * scales.
 
         Args:
             input_node: (..., input_channels).
             output_channels: rows of the weight.
             input_channels: columns of the weight.
-            bias: whether there is one, (output_channels,).
-            act_dtype: of the input, the scales and the bias.
-            wt_dtype: of the weight; int8, or uint8 for 4 bits, for integers.
+            bias: whether there is a bias, (output_channels,).
+            act_dtype: dtype of the input, the scales and the bias.
+            wt_dtype: dtype of the weight; for integers int8, or uint8 for 4 bits.
         """
         if not dtype_of(wt_dtype).is_floating_point:
             warn_once("scale-root")
@@ -169,15 +170,16 @@ class NNFactory(GraphBuilder):
         """Convolves input_node (batch, channels, ...).
 
         Args:
-            input_node: of n_spatial_dims dimensions after the channels.
-            weights_node: (outputs, inputs / groups, ...), or with the groups as a first axis.
-            bias: as many numbers as outputs, or None.
-            strides: one for all dimensions, or one each.
-            padding: likewise.
-            dilation: likewise.
-            groups: parts of the channels that do not mix.
-            act_dtype: to which weights of integers are cast.
-            n_spatial_dims: follows from the input; accepted.
+            input_node: tensor with n_spatial_dims dimensions after the channels.
+            weights_node: (outputs, inputs / groups, ...), or with the groups as an additional first
+                axis.
+            bias: (outputs,), or None.
+            strides: one for all dimensions, or one for each.
+            padding: one for all dimensions, or one for each.
+            dilation: one for all dimensions, or one for each.
+            groups: number of independent channel groups.
+            act_dtype: dtype to which integer weights are cast.
+            n_spatial_dims: ignored; derived from the input.
         """
         weights: Any = self.constant(weights_node)
         if not dtype_of(weights.dtype).is_floating_point:
@@ -188,7 +190,7 @@ class NNFactory(GraphBuilder):
         return super().convolution(input_node, weights, offset, strides, padding, dilation, groups)
 
     def concat(self, *tensors: Any, axis: int | None = None) -> Any:
-        """Joins tensors along an axis, which may also come last without its name."""
+        """Concatenates tensors along an axis, which may also be the last positional argument."""
         parts = list(tensors)
         along = parts.pop() if axis is None else axis
         return super().concat(*parts, axis=along)
@@ -198,23 +200,23 @@ class NNFactory(GraphBuilder):
         return self._call(torch.nn.functional.gelu, (x,), {"approximate": "tanh"})
 
     def avg_pooling(self, *args: Any, n_spatial_dims: int = 2, **named: Any) -> Any:
-        """Averages windows, as GraphBuilder does; n_spatial_dims follows from the input."""
+        """Average pooling as in GraphBuilder; n_spatial_dims is derived from the input."""
         if named.pop("divisor_override", None) or any(args[6:7]):
             raise OptionError(
-                "NNFactory.avg_pooling: divisor_override must be None, got a number. Multiply "
+                "NNFactory.avg_pooling: `divisor_override` must be None, got a number. Multiply "
                 "the result.",
                 code="graph-call",
             )
         return super().avg_pooling(*args[:6], **named)
 
     def max_pooling(self, *args: Any, n_spatial_dims: int = 2, **named: Any) -> Any:
-        """Takes the largest of windows, as GraphBuilder; n_spatial_dims follows from the input."""
+        """Max pooling as in GraphBuilder; n_spatial_dims is derived from the input."""
         return super().max_pooling(*args[:5], **named)
 
     def scaled_dot_product_attention(
         self, query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: bool = False
     ) -> Any:
-        """Attends; a mask does not count under is_causal."""
+        """Computes attention; is_causal ignores the mask."""
         given = (query, key, value, attn_mask, 0.0, is_causal)
         function = torch.nn.functional.scaled_dot_product_attention
         return self._call(function, (), without_ignored_mask(given, {}))
@@ -222,37 +224,37 @@ class NNFactory(GraphBuilder):
     def scaled_dot_product_attention_simple(
         self, query: Any, key: Any, value: Any, is_causal: bool = False
     ) -> Any:
-        """Attends without a mask."""
+        """Computes attention without a mask."""
         return self.scaled_dot_product_attention(query, key, value, None, is_causal)
 
     def get_tensor_shape(self, node: Tensor) -> tuple[int, ...]:
-        """The sizes of a tensor."""
+        """Returns the shape of a tensor."""
         return tuple(node.shape)
 
     def get_tensor_dtype(self, node: Tensor) -> Any:
-        """The numpy dtype of a tensor, by name for bfloat16, which numpy has not."""
+        """Returns the numpy dtype of a tensor; the name of bfloat16, which numpy does not have."""
         name = str(node._fake.dtype).removeprefix("torch.")
         return name if name == "bfloat16" else np.dtype(name).type
 
     def compile(self, *outputs: GraphTensor) -> NNFactory:
-        """Makes the program; its outputs are the tensors that no call reads, in order."""
+        """Compiles the program; its outputs are the unused tensors, in order."""
         super().compile(*(outputs or self._ends()))
         return self
 
     def set_input_tensor(self, tensor: np.ndarray[Any, Any], idx: int) -> None:
-        """Sets an input for later runs that are not given it.
+        """Sets an input for later runs that omit it.
 
         Args:
-            tensor: of the input's shape and dtype.
-            idx: which input, counted from 0.
+            tensor: a tensor with the input's shape and dtype.
+            idx: index of the input.
 
         Raises:
-            OptionError: [graph-array] for an input that is not there.
+            OptionError: [graph-array] for an invalid index.
         """
         if not 0 <= idx < len(self._inputs):
             raise OptionError(
-                f"NNFactory.set_input_tensor: idx must be from 0 to {len(self._inputs) - 1}, got "
-                f"{idx}. Count the parameters in the order in which they were made.",
+                f"NNFactory.set_input_tensor: `idx` must be from 0 to {len(self._inputs) - 1}, "
+                f"got {idx}. Count the parameters in creation order.",
                 code="graph-array",
             )
         self._set[idx] = tensor
@@ -262,16 +264,17 @@ class NNFactory(GraphBuilder):
 
         Args:
             X: the first input.
-            weights: the others; a tuple of integers and scales counts as two, or as one product.
-            kwargs: op_id, a name under which weights are kept for runs that give none; others are
-                passed over.
+            weights: the other inputs; a tuple of integers and scales counts as two, or as one
+                product.
+            kwargs: op_id, a name under which weights are cached for runs without any; others are
+                ignored.
 
         Returns:
             An array, or a list of them.
 
         Raises:
             OptionError: [graph-array] for an input of another shape or dtype.
-            npu_compiler.errors.GraphError: [graph-input] for too few or too many.
+            npu_compiler.errors.GraphError: [graph-input] for too few or too many inputs.
         """
         results = self._run((X, *weights), kwargs.get("op_id"))
         self.out = [(r.float() if r.dtype is torch.bfloat16 else r).numpy() for r in results]
@@ -286,10 +289,10 @@ class NNFactory(GraphBuilder):
         """Writes the graph in OpenVINO's format.
 
         Args:
-            path: an .xml file; the constants are beside it as .bin.
+            path: an .xml file; the constants are written next to it as .bin.
 
         Raises:
-            OptionError: [output-file] for another name, or where it cannot be written.
+            OptionError: [output-file] for another extension, or a path that is not writable.
         """
         if Path(path).suffix != ".xml":
             raise _not_writable("save", path, "a name that ends with .xml")
@@ -297,17 +300,17 @@ class NNFactory(GraphBuilder):
         try:
             ov.serialize(model, str(path), str(Path(path).with_suffix(".bin")))
         except RuntimeError as failure:
-            raise _not_writable("save", path, "a file in a folder that can be written") from failure
+            raise _not_writable("save", path, "a file in a writable folder") from failure
 
     def saveCompiledModel(self, path: str) -> None:
-        """Writes the program as the device that serves has it.
+        """Writes the program compiled for the device in use.
 
         Args:
-            path: any file; its folder is made.
+            path: any file; its folder is created.
 
         Raises:
-            OptionError: [output-file] where it cannot be written.
-            ProgramError: [program-load] if the device takes no such program.
+            OptionError: [output-file] if it cannot be written.
+            ProgramError: [program-load] if the device does not support the program.
         """
         model = self.to_openvino(*self._ends())
         device = npu_runtime.device_info(0).device
@@ -317,16 +320,16 @@ class NNFactory(GraphBuilder):
             compiled.export_model(stream)
         except RuntimeError as refused:
             raise npu_runtime.ProgramError(
-                f"saveCompiledModel: {device} takes no such program. OpenVINO says: "
-                f"{str(refused).strip()} `save` writes the model, for a device that does.",
+                f"`saveCompiledModel` must be a program that {device} supports; OpenVINO reports: "
+                f"{str(refused).strip()} Write the model with `save`, for another device.",
                 code="program-load",
             ) from refused
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)  # as `save` does
+            Path(path).parent.mkdir(parents=True, exist_ok=True)  # see `save`
             Path(path).write_bytes(stream.getvalue())
         except OSError as failure:
             raise _not_writable(
-                "saveCompiledModel", path, "a file in a folder that can be written"
+                "saveCompiledModel", path, "a file in a writable folder"
             ) from failure
 
     def _input(self, given: GraphInput) -> GraphTensor:
@@ -341,7 +344,7 @@ class NNFactory(GraphBuilder):
         weight: Any = self.parameter(sizes, wt_dtype)
         weight, is_whole = self.to(weight, act_dtype), not weight.dtype.is_floating_point
         if is_whole:
-            # Integers times inputs would leave float16's range.
+            # Integers times inputs would exceed float16's range.
             weight = weight / math.sqrt(sizes[1])
         product: Any = self.matmul(given, weight)
         if is_whole:
@@ -368,19 +371,19 @@ class NNFactory(GraphBuilder):
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    """Sizes as plain numbers: programs pass numpy's, and floats that are whole."""
+    """Returns sizes as ints; programs pass numpy integers and integral floats."""
     try:
         return tuple(int(size) for size in shape)
     except (TypeError, ValueError) as failure:
         raise OptionError(
-            f"NNFactory.parameter: shape must be a list of positive whole numbers, got {shape!r}. "
-            "Pass one size for each axis.",
+            f"NNFactory.parameter: `shape` must be a list of positive integers, got {shape!r}. "
+            "Pass one size per axis.",
             code="graph-array",
         ) from failure
 
 
 def _not_writable(method: str, path: Any, wanted: str) -> OptionError:
     return OptionError(
-        f"NNFactory.{method}: path must be {wanted}, got {str(path)!r}. Pass another.",
+        f"NNFactory.{method}: `path` must be {wanted}, got {str(path)!r}. Pass another.",
         code="output-file",
     )

@@ -28,8 +28,8 @@ class MatMul(NNFactory):
             inC: columns of X and W.
             outC: rows of W.
             batch: rows of X.
-            profile: as for NNFactory.
-            device: as for NNFactory.
+            profile: see NNFactory.
+            device: see NNFactory.
         """
         super().__init__(profile, device)
         self.inC, self.outC, self.batch = inC, outC, batch
@@ -37,7 +37,7 @@ class MatMul(NNFactory):
 
 
 class Linear(MatMul):
-    """MatMul whose weights are kept under a name."""
+    """MatMul with weights cached under a name."""
 
     def run(self, X: Array, W: Array, op_id: str | None = None) -> Any:
         """Multiplies.
@@ -68,9 +68,9 @@ class QMatMul(NNFactory):
             inC: columns of X and W.
             outC: rows of W.
             batch: rows of X.
-            profile: as for NNFactory.
-            device: as for NNFactory.
-            dtype: of W: int8, or uint8 for two numbers of 4 bits to a byte.
+            profile: see NNFactory.
+            device: see NNFactory.
+            dtype: dtype of W: int8, or uint8 for two 4-bit values per byte.
         """
         super().__init__(profile, device)
         self.inC, self.outC, self.batch = inC, outC, batch
@@ -89,15 +89,15 @@ class QMatMul(NNFactory):
 
 
 class QLinear(QMatMul):
-    """QMatMul whose weights are kept under a name."""
+    """QMatMul with weights cached under a name."""
 
     def run(self, X: Array, W: Array, scale: Array, op_id: str | None = None) -> Any:
-        """Multiplies, as QMatMul; op_id is a name for the weights."""
+        """Multiplies like QMatMul; op_id is a name for the weights."""
         warn_once("scale-root")
         return NNFactory.run(self, X, W, scale, op_id=op_id)
 
 
-# Activations, and the names that their numbers have among MLP's arguments.
+# Activations, and the names of their parameters in MLP's arguments.
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "clamp": ("min", "max"),
     "elu": ("alpha",),
@@ -114,7 +114,7 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
 
 
 class MLP(NNFactory):
-    """Rows through a wider layer and back; swiglu has a second wider layer."""
+    """A feed-forward block with one wider layer, or two for swiglu."""
 
     def __init__(
         self,
@@ -130,21 +130,21 @@ class MLP(NNFactory):
 
         Args:
             input_shape: (batch, channels).
-            intermediate_size: of the wider layer.
-            activation: the name of a call of one tensor, or swiglu.
-            bias: whether the layers have one.
-            profile: as for NNFactory.
-            device: as for NNFactory.
+            intermediate_size: width of the wider layer.
+            activation: name of a unary call, or swiglu.
+            bias: whether the layers have biases.
+            profile: see NNFactory.
+            device: see NNFactory.
             additional_args: min and max for clamp, alpha for elu, grn_bias for grn.
 
         Raises:
-            OptionError: [compat-activation] for another activation, or clamp without
-                numbers; [graph-array] for another shape.
+            OptionError: [compat-activation] for another activation, or clamp without limits;
+                [graph-array] for another shape.
         """
         super().__init__(profile, device)
         if activation not in _ACTIVATIONS:
             raise OptionError(
-                f"MLP: activation must be one of {', '.join(sorted(_ACTIVATIONS))}, got "
+                f"MLP: `activation` must be one of {', '.join(sorted(_ACTIVATIONS))}, got "
                 f"{activation!r}. Build others with NNFactory.",
                 code="compat-activation",
             )
@@ -156,7 +156,7 @@ class MLP(NNFactory):
         rows = self.parameter(input_shape)
         if rows.dim() != 2:
             raise OptionError(
-                f"MLP: input_shape must be (batch, channels), got {tuple(input_shape)}. Reshape "
+                f"MLP: `input_shape` must be (batch, channels), got {tuple(input_shape)}. Reshape "
                 "the input to rows.",
                 code="graph-array",
             )
@@ -173,7 +173,7 @@ class MLP(NNFactory):
 
 
 class Convolution(NNFactory):
-    """A convolution of one input with its weights, and a bias where there is one."""
+    """A convolution of one input with its weights and an optional bias."""
 
     def __init__(
         self,
@@ -191,14 +191,15 @@ class Convolution(NNFactory):
 
         Args:
             input_shape: (batch, channels, ...).
-            weights_shape: (outputs, inputs / groups, ...), or with the groups as a first axis.
-            bias: whether a bias of one number per output is a third input.
-            strides: one for all dimensions, or one each.
-            padding: likewise.
-            dilation: likewise.
-            groups: parts of the channels that do not mix.
-            profile: as for NNFactory.
-            device: as for NNFactory.
+            weights_shape: (outputs, inputs / groups, ...), or with the groups as an additional
+                first axis.
+            bias: whether a third input is a bias per output.
+            strides: one for all dimensions, or one for each.
+            padding: one for all dimensions, or one for each.
+            dilation: one for all dimensions, or one for each.
+            groups: number of independent channel groups.
+            profile: see NNFactory.
+            device: see NNFactory.
         """
         super().__init__(profile, device)
         rows, weights = self.parameter(input_shape), self.parameter(weights_shape)
@@ -209,7 +210,7 @@ class Convolution(NNFactory):
 
 
 class SDPA(NNFactory):
-    """Attention with a mask, which does not count under is_causal."""
+    """Attention with a mask, which is_causal ignores."""
 
     def __init__(
         self,
@@ -227,11 +228,11 @@ class SDPA(NNFactory):
             query_shapes: (batch, heads, queries, d).
             key_shapes: (batch, heads, keys, d).
             value_shapes: (batch, heads, keys, dv).
-            mask_shapes: what broadcasts to (batch, heads, queries, keys); added to the scores;
-                None for no mask.
-            is_causal: whether query i sees keys 0 to i alone.
-            profile: as for NNFactory.
-            device: as for NNFactory.
+            mask_shapes: a shape that broadcasts to (batch, heads, queries, keys); the mask is added
+                to the scores; None for no mask.
+            is_causal: whether query i attends to keys 0 to i only.
+            profile: see NNFactory.
+            device: see NNFactory.
         """
         super().__init__(profile, device)
         self.query, self.key, self.value = map(

@@ -1,7 +1,7 @@
-"""Operators on torch's tensors, each size a program that is kept, and the NPU's driver.
+"""Operators on torch tensors, with one cached program per size, and the NPU's driver version.
 
-The 256 programs used last are kept. Products over integers divide by the square root of the inputs,
-so that `scale` is passed multiplied by it.
+The 256 most recently used programs are cached. Integer products divide by the square root of the
+inputs, so that callers multiply `scale` by it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _programs: OrderedDict[Hashable, NNFactory] = OrderedDict()
 
 
 def clear_cache() -> None:
-    """Forgets the programs."""
+    """Clears the program cache."""
     _programs.clear()
 
 
@@ -47,7 +47,7 @@ def run_matmul(
         x: (..., inputs) of a float dtype.
         weights: (..., inputs) of a float dtype or int8; or (..., inputs / 2) uint8, for 4 bits.
         scale: (outputs, 1) for integers, multiplied by the square root of the inputs.
-        op_id: a name of the weights, accepted: each call reads those that it is given.
+        op_id: a name of the weights, ignored: each call reads its arguments.
 
     Returns:
         (..., outputs) of x's dtype.
@@ -70,7 +70,7 @@ def run_matmul(
             code="matmul-arguments",
         )
     caller = sys._getframe(1).f_globals.get("__name__", "")
-    if has_integers and not caller.startswith("npu_llm.compat."):  # our layers know, users may not
+    if has_integers and not caller.startswith("npu_llm.compat."):  # passed by our layers only
         warn_once("scale-root")
     given = x.detach().reshape(-1, inputs)
     if not len(given):
@@ -95,22 +95,23 @@ def run_factory(
     """Runs an operator of this package on tensors, in float16.
 
     Args:
-        x: the inputs.
-        weights: the weights.
-        backend_cls: makes the operator of the inputs' shapes: a class, or a partial of one.
-        op_id: a name of the weights, accepted: each call reads those that it is given.
+        x: inputs of the operator.
+        weights: weights of the operator.
+        backend_cls: creates the operator from the inputs' shapes: a class, or a partial of one.
+        op_id: a name of the weights, ignored: each call reads its arguments.
 
     Returns:
-        The result, or a list of them, of the first input's dtype.
+        The result, or a list of results, in the first input's dtype.
 
     Raises:
-        OptionError: [graph-array] for what is no tensor, or no input.
+        OptionError: [graph-array] for a value that is not a tensor, or no input.
     """
     inputs: list[Any] = list(x) if isinstance(x, list | tuple) else [x]
     _check_tensors("run_factory", *inputs, *weights)
     if not inputs:
         raise OptionError(
-            "run_factory: x must be a tensor or more, got none. Pass the operator's inputs.",
+            "run_factory: `x` must contain at least one tensor, got none. Pass the operator's "
+            "inputs.",
             code="graph-array",
         )
     given = [tensor.detach().to(torch.float16) for tensor in (*inputs, *weights)]
@@ -128,8 +129,8 @@ def _check_tensors(name: str, *values: Any) -> None:
     wrong = [type(value).__name__ for value in values if not isinstance(value, torch.Tensor)]
     if wrong:
         raise OptionError(
-            f"`{name}` must be given tensors of torch, got {', '.join(wrong)}. Pass "
-            "torch.from_numpy of an array.",
+            f"`{name}` must be given torch tensors, got {', '.join(wrong)}. Pass torch.from_numpy "
+            "of an array.",
             code="graph-array",
         )
 
@@ -148,7 +149,7 @@ def _returned(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def npu_available() -> bool:
-    """Whether an NPU serves, and not a processor in its place."""
+    """Whether an NPU is in use, not a stand-in processor."""
     try:
         return npu_runtime.device_info(0).device.startswith("NPU")
     except DeviceError:
@@ -156,15 +157,15 @@ def npu_available() -> bool:
 
 
 def get_driver_version() -> int:
-    """Returns the number of the NPU's driver.
+    """Returns the version of the NPU's driver.
 
     Raises:
-        DeviceError: [device-absent] where no NPU serves.
+        DeviceError: [device-absent] if no NPU is in use.
     """
     if not npu_available():
         raise DeviceError(
-            "`get_driver_version` must have an NPU, whose driver it tells, got none that serves. "
-            "`npu-runtime doctor` says why.",
+            "`get_driver_version` must have an NPU in use, got none. Run `npu-runtime doctor` "
+            "for the reason.",
             code="device-absent",
         )
     numbers = re.findall(r"\d+", npu_runtime.device_info(0).driver_version)

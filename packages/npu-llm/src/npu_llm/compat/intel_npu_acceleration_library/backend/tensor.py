@@ -1,8 +1,8 @@
-"""The tensors of an NNFactory, with that library's conventions where they are not torch's.
+"""The tensors of an NNFactory, with that library's conventions that differ from torch's.
 
-Kept: a shape is a list, a length counts all elements, an index keeps its axis, and None in an index
-takes the whole axis; `T` swaps the last two axes; `max` and `min` give no places. What was wrong
-there is torch's here: `flatten`, an open slice that ends at 0, and layer norms.
+Preserved: a shape is a list, len counts all elements, an integer index keeps its axis, and None in
+an index selects the whole axis; `T` swaps the last two axes; `max` and `min` return no indices.
+Defects there follow torch here: `flatten`, an open slice that ends at 0, and layer norms.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ __all__ = [
     "without_ignored_mask",
 ]
 
-# Of each graph's calls the factory, held weakly: tensors alone keep no program.
+# The factory of each graph's calls, held weakly: tensors alone do not keep it alive.
 FACTORIES: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 Axes = int | Sequence[int] | None
 
 
 class Tensor(GraphTensor):
-    """A tensor of a graph; torch's operators, methods and functions work on it.
+    """A tensor of a graph; supports torch's operators, methods and functions.
 
     Attributes:
-        declared: the dtype that a parameter was made with, where the graph computes in another.
+        declared: dtype of the parameter, if the graph computes in another dtype.
     """
 
     declared: NPUDtype | None = None
 
     @property
     def node(self) -> Tensor:
-        """The tensor itself, which stands for what that library's bindings took."""
+        """The tensor itself, in place of that library's bindings."""
         return self
 
     @property
     def factory(self) -> Any:
-        """The NNFactory that the tensor belongs to; None once that is gone."""
+        """The tensor's NNFactory; None once it is deleted."""
         return FACTORIES[self._recording]()
 
     @property
     def shape(self) -> list[int]:  # type: ignore[override]
-        """The sizes."""
+        """The shape."""
         return list(self._fake.shape)
 
     @property
     def dtype(self) -> Any:  # type: ignore[override]
-        """An NPUDtype; numpy's bool for what comparisons make."""
+        """An NPUDtype; numpy's bool for results of comparisons."""
         if self._fake.dtype is torch.bool:
             return np.bool_
         return self.declared or dtype_of(self._fake.dtype)
@@ -76,21 +76,22 @@ class Tensor(GraphTensor):
         return self._call(torch.transpose, -1, -2)
 
     def __bool__(self) -> bool:
-        """True, so that `assert tensor` holds; a comparison has no value before the graph runs."""
+        """Returns True, so that `assert tensor` passes; values are unknown before a run."""
         return super().__bool__() if self._fake.dtype is torch.bool else True
 
     def __len__(self) -> int:
-        """How many elements there are."""
+        """Returns the number of elements."""
         return math.prod(self._fake.shape)
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Takes slices of axes.
+        """Slices axes.
 
         Args:
-            key: numbers, slices and an Ellipsis; a number takes one element and keeps its axis.
+            key: integers, slices and an Ellipsis; an integer selects one element and keeps its
+                axis.
 
         Raises:
-            OptionError: [tensor-index] for anything else, and numbers that are outside.
+            OptionError: [tensor-index] for other indices, and integers out of range.
         """
         parts = key if isinstance(key, tuple) else (key,)
         self._check_numbers(parts)
@@ -104,35 +105,35 @@ class Tensor(GraphTensor):
         return self._call(torch.Tensor.to, dtype_of(dtype).torch_dtype)
 
     def type(self, dtype: Any) -> Tensor:  # type: ignore[override]
-        """Casts, as `to`."""
+        """Casts, like `to`."""
         return self.to(dtype)
 
     def view(self, *shape: Any) -> Tensor:
-        """Gives another shape, as `reshape`."""
+        """Reshapes, like `reshape`."""
         return self._call(torch.Tensor.reshape, *shape)
 
     def chunk(self, chunks: int, dim: int = 0) -> Any:
-        """Cuts an axis into a list of parts; one part is the tensor itself."""
+        """Splits an axis into a list of parts; one part is the tensor itself."""
         return self if chunks == 1 else list(self._call(torch.chunk, chunks, dim))
 
     def max(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
-        """Takes the largest over axes, by default all."""
+        """Returns the maximum over axes, by default all."""
         return self._call(torch.amax, self._axes(dim), keep_dims)
 
     def min(self, dim: Axes = None, keep_dims: bool = False) -> Tensor:  # type: ignore[override]
-        """Takes the smallest over axes, by default all."""
+        """Returns the minimum over axes, by default all."""
         return self._call(torch.amin, self._axes(dim), keep_dims)
 
     def mean(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
-        """Takes the mean over axes, by default all."""
+        """Returns the mean over axes, by default all."""
         return self._cast(self._call(torch.mean, self._axes(dim), keep_dims), dtype)
 
     def sum(self, dim: Axes = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
-        """Adds up over axes, by default all."""
+        """Returns the sum over axes, by default all."""
         return self._cast(self._call(torch.sum, self._axes(dim), keep_dims), dtype)
 
     def prod(self, dim: int | None = None, keep_dims: bool = False, dtype: Any = None) -> Tensor:
-        """Multiplies over an axis, or all elements."""
+        """Returns the product over an axis, or over all elements."""
         over = () if dim is None else (dim, keep_dims)
         return self._cast(self._call(torch.prod, *over), dtype)
 
@@ -163,7 +164,7 @@ class Tensor(GraphTensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Records a call of torch, with the conventions that are not torch's."""
+        """Records a torch call, with the conventions that differ from torch's."""
         given, named = pytree.tree_map_only(
             NPUDtype, lambda dtype: dtype.torch_dtype, (args, dict(kwargs or {}))
         )
@@ -174,7 +175,7 @@ class Tensor(GraphTensor):
         return super().__torch_function__(func, types, given, named)
 
     def _check_numbers(self, parts: tuple[Any, ...]) -> None:
-        """Refuses what a slice of one element would make an empty tensor of."""
+        """Rejects integer indices that would give an empty slice."""
         sizes = tuple(self._fake.shape)
         at = next((place for place, part in enumerate(parts) if part is Ellipsis), len(parts))
         after = parts[at + 1 :]
@@ -196,9 +197,9 @@ class Tensor(GraphTensor):
 
 
 def without_ignored_mask(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of torch's attention by name, without a mask that does not count.
+    """Returns the arguments of torch's attention by name, without an ignored mask.
 
-    That library reads no mask under is_causal.
+    That library ignores the mask under is_causal.
     """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -209,7 +210,7 @@ def without_ignored_mask(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
 
 
 def _is_over_axes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether torch.max or torch.min is over axes, and not of two tensors."""
+    """Whether torch.max or torch.min reduces axes, instead of comparing two tensors."""
     return not any(isinstance(value, torch.Tensor) for value in (*args[1:], *kwargs.values()))
 
 
@@ -223,8 +224,8 @@ def _as_slice(part: Any) -> Any:
     if isinstance(part, slice) and (part.step is None or part.step > 0):
         return part
     raise OptionError(
-        "Tensor: an index must be of numbers, slices with positive steps, and an Ellipsis, got "
-        f"{part!r}. Use NNFactory.gather for others.",
+        "Tensor: an index must consist of integers, slices with positive steps, and an Ellipsis, "
+        f"got {part!r}. Use NNFactory.gather for others.",
         code="tensor-index",
     )
 
@@ -237,9 +238,9 @@ class GraphInput:
     """An input of a graph.
 
     Attributes:
-        shape: what the program reads.
-        dtype: what the program reads.
-        is_packed: whether each byte holds two numbers of 4 bits.
+        shape: shape in the program.
+        dtype: dtype in the program.
+        is_packed: whether each byte contains two 4-bit values.
     """
 
     shape: tuple[int, ...]
@@ -248,13 +249,13 @@ class GraphInput:
 
 
 def flattened(given: Sequence[Any], inputs: Sequence[GraphInput]) -> list[torch.Tensor]:
-    """Returns one tensor per array, out of nested lists; what is None is passed over.
+    """Returns one tensor per array from nested lists, skipping None.
 
-    A pair of integers and scales stays two where the graph's next input takes integers, and is
-    multiplied out for one that takes floats.
+    A pair of integers and scales remains two tensors if the graph's next input takes integers, and
+    is multiplied for a float input.
 
     Raises:
-        OptionError: [graph-array] for what is no array.
+        OptionError: [graph-array] for values that are not arrays.
     """
     found: list[torch.Tensor] = []
 
@@ -279,10 +280,10 @@ def flattened(given: Sequence[Any], inputs: Sequence[GraphInput]) -> list[torch.
 
 
 def fitted(tensor: torch.Tensor, at: GraphInput, *, place: int) -> torch.Tensor:
-    """Returns a tensor as an input reads it: floats cast, axes of one element added or removed.
+    """Returns a tensor in an input's format: floats cast, axes of one element added or removed.
 
     Raises:
-        OptionError: [graph-array] for another shape, or integers where floats belong.
+        OptionError: [graph-array] for another shape, or integers instead of floats.
     """
     if at.is_packed and tensor.dtype in _BYTES and tensor.numel() == at.shape[0]:
         return tensor.contiguous().view(torch.uint8).reshape(-1)
@@ -299,10 +300,10 @@ def fitted(tensor: torch.Tensor, at: GraphInput, *, place: int) -> torch.Tensor:
 
 
 def unpacked(packed: torch.Tensor) -> torch.Tensor:
-    """Returns numbers of 4 bits in two's complement as int8, of which each byte holds two.
+    """Unpacks 4-bit two's complement integers, two per byte, to int8.
 
     Args:
-        packed: (..., n) uint8, the first number in a byte's low half.
+        packed: (..., n) uint8, the first value in a byte's low half.
 
     Returns:
         (..., 2 * n), int8.

@@ -1,1 +1,1 @@
-"""Where that library had its own OpenVINO: `external.openvino` is the one that is installed."""
+"""Replaces that library's copy of OpenVINO: `external.openvino` is the installed one."""

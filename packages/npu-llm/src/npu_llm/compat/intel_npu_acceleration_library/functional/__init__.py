@@ -1,4 +1,4 @@
-"""Attention on torch's tensors, in float16; a mask does not count under is_causal."""
+"""Attention on torch tensors, in float16; is_causal ignores the mask."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Attends, with scores divided by sqrt(d).
+    """Computes attention, with scores divided by sqrt(d).
 
     Args:
         query: (batch, heads, queries, d).
         key: (batch, heads, keys, d).
         value: (batch, heads, keys, dv).
-        attn_mask: added to the scores; it does not count under is_causal.
-        dropout_p: 0.
-        is_causal: whether query i sees keys 0 to i alone.
-        scale: None.
+        attn_mask: mask that is added to the scores; is_causal ignores it.
+        dropout_p: must be 0.
+        is_causal: whether query i attends to keys 0 to i only.
+        scale: must be None.
 
     Returns:
-        (batch, heads, queries, dv), of the query's dtype.
+        (batch, heads, queries, dv), in the query's dtype.
 
     Raises:
         OptionError: [compat-attention] for dropout or a scale.
     """
     if dropout_p != 0 or scale is not None:
         raise OptionError(
-            "`scaled_dot_product_attention` must have no dropout and no scale of its own, got "
+            "`scaled_dot_product_attention` must have no dropout and no scale, got "
             f"dropout_p={dropout_p}, scale={scale}. Call torch's on npu tensors.",
             code="compat-attention",
         )

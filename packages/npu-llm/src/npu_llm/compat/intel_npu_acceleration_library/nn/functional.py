@@ -1,4 +1,4 @@
-"""Functions on a graph's tensors: torch's own, which those tensors take."""
+"""Functions on a graph's tensors: torch's functions, which support these tensors."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""Layers in float16 or over integers, and modules that run programs on `npu`.
+"""Layers in float16 or with integers, and modules that run programs on `npu`.
 
-Layers call the products of `backend`, rather than compile themselves as npu_compiler.nn's do: a
+Layers call the products of `backend`, unlike npu_compiler.nn's, which compile separately: a
 transformer has hundreds of layers of few sizes, and equal sizes share a program.
 """
 
@@ -44,22 +44,22 @@ __all__ = [
     "convert_to_npu_module",
 ]
 
-# A layer with more rows or columns stays torch's.
+# A layer with more rows or columns remains torch's.
 _LARGEST = 2**17
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | NPUDtype:
-    """Returns a dtype that layers can have.
+    """Returns a dtype that layers support.
 
     Raises:
-        OptionError: [unknown-dtype] for another.
+        OptionError: [unknown-dtype] for an unsupported dtype.
     """
     if isinstance(dtype, torch.dtype | NPUDtype) and (
         dtype.is_floating_point or dtype in (int8, int4)
     ):
         return dtype
     raise OptionError(
-        "intel_npu_acceleration_library: dtype must be a float dtype, int8 or int4, got "
+        "intel_npu_acceleration_library: `dtype` must be a float dtype, int8 or int4, got "
         f"{dtype!r}. Pass one of these, such as torch.float16.",
         code="unknown-dtype",
     )
@@ -69,7 +69,7 @@ class Linear(torch.nn.Module):
     """A linear layer; products are computed in float16 and returned in the input's dtype."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Takes the weights.
+        """Stores the weights.
 
         Args:
             weight: (outputs, inputs).
@@ -81,8 +81,8 @@ class Linear(torch.nn.Module):
         super().__init__()
         if weight.dim() != 2:
             raise OptionError(
-                f"Linear: weight must be (outputs, inputs), got {tuple(weight.shape)}. Reshape it; "
-                "a convolution belongs in nn.Conv2d.",
+                f"Linear: `weight` must be (outputs, inputs), got {tuple(weight.shape)}. Reshape "
+                "it; a convolution belongs in nn.Conv2d.",
                 code="matmul-arguments",
             )
         self.weight = torch.nn.Parameter(weight)
@@ -98,7 +98,7 @@ class Linear(torch.nn.Module):
 
     @staticmethod
     def fromTorch(layer: torch.nn.Linear, dtype: Any = torch.float16) -> torch.nn.Module:
-        """Makes a layer of one of torch's; see fromTensor. One with more than 2**17 rows stays."""
+        """Converts a layer of torch; see fromTensor. One with more than 2**17 rows is unchanged."""
         if max(layer.weight.shape) > _LARGEST:
             return layer
         return Linear.fromTensor(layer.weight, layer.bias, dtype)
@@ -107,12 +107,12 @@ class Linear(torch.nn.Module):
     def fromTensor(
         weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any = torch.float16
     ) -> Linear | QuantizedLinear:
-        """Makes a layer of weights in a precision.
+        """Creates a layer from weights in a precision.
 
         Args:
             weight: (outputs, inputs).
             bias: (outputs,), or None.
-            dtype: a float dtype, or int8 or int4, whose integers are rounded down.
+            dtype: a float dtype, or int8 or int4, with integers rounded down.
 
         Raises:
             OptionError: [unknown-dtype] for another dtype.
@@ -128,7 +128,7 @@ class Linear(torch.nn.Module):
 
 
 class QuantizedLinear(torch.nn.Module):
-    """A linear layer over integers with one scale per output; it does not train."""
+    """A linear layer with integer weights and one scale per output; does not support training."""
 
     weight: torch.Tensor
     scale: torch.Tensor
@@ -136,10 +136,10 @@ class QuantizedLinear(torch.nn.Module):
     def __init__(
         self, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
     ) -> None:
-        """Takes the weights; the scale that it keeps is multiplied by the root of the inputs.
+        """Stores the weights; the stored scale is multiplied by the root of the inputs.
 
         Args:
-            weight: int8 (outputs, inputs), or uint8 (outputs, inputs / 2) with two to a byte.
+            weight: int8 (outputs, inputs), or uint8 (outputs, inputs / 2) with two values per byte.
             scale: (outputs, 1), such that weight = scale * integers.
             bias: (outputs,), or None.
 
@@ -149,8 +149,8 @@ class QuantizedLinear(torch.nn.Module):
         super().__init__()
         if weight.dtype not in (torch.int8, torch.uint8):
             raise OptionError(
-                f"QuantizedLinear: weight must be of int8 or uint8, got {weight.dtype}. Make it by "
-                "quantize_tensor.",
+                f"QuantizedLinear: `weight` must be of int8 or uint8, got {weight.dtype}. Create "
+                "it with quantize_tensor.",
                 code="quantize-weight",
             )
         self.outC, self.inC = weight.shape
@@ -162,7 +162,7 @@ class QuantizedLinear(torch.nn.Module):
 
     @staticmethod
     def nearest(layer: torch.nn.Linear, dtype: NPUDtype | torch.dtype) -> QuantizedLinear:
-        """Makes a layer of one of torch's, rounded to nearest, as that library's compile did."""
+        """Converts a layer of torch, rounded to nearest, like that library's compile."""
         if dtype == int4:
             values, scale = _nearest_int4(layer.weight.detach().float())
             return QuantizedLinear(compress_to_i4(values), scale, layer.bias)
@@ -177,8 +177,8 @@ class QuantizedLinear(torch.nn.Module):
         """
         if self.training:
             raise OptionError(
-                "`QuantizedLinear` must be in evaluation mode (integers take no gradient), got "
-                "training mode. Call .eval(), or compile with a float dtype.",
+                "`QuantizedLinear` must be in evaluation mode, since integers have no gradient, "
+                "got training mode. Call .eval(), or compile with a float dtype.",
                 code="quantized-training",
             )
         return _with_bias(run_matmul(x, self.weight, self.scale), self.bias)
@@ -189,9 +189,9 @@ def _with_bias(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
 
 
 def _nearest_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Integers, and the scales of some that change each row least.
+    """Returns integers, and scales that minimize each row's error.
 
-    The sign of a scale makes the row's extreme -8, so that all 16 integers are in use.
+    The sign of a scale makes the row's extreme -8, so that all 16 integers are used.
     """
     extreme = weight.gather(-1, weight.abs().argmax(-1, keepdim=True))
     extreme = torch.where(extreme == 0, torch.ones_like(extreme), extreme)
@@ -205,7 +205,7 @@ def _nearest_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _integers(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    # float16 has no scale for the very smallest rows, which become zeros.
+    # float16 cannot represent scales of the smallest rows, which become zeros.
     divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
     return (weight / divisor).round().clamp(-8, 7)
 
@@ -217,7 +217,7 @@ class AutogradMatMul(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Returns (..., outputs); a scale belongs to integer weights, which take no gradient."""
+        """Returns (..., outputs); a scale belongs to integer weights, which have no gradient."""
         ctx.save_for_backward(x, w)
         product: torch.Tensor = run_matmul(x, w, scale)
         return product
@@ -240,7 +240,7 @@ Sizes = int | Sequence[int]
 
 
 class Conv2d(torch.nn.Module):
-    """A convolution; in training mode it is torch's own, on the host."""
+    """A convolution; in training mode it is torch's, on the host."""
 
     def __init__(
         self,
@@ -251,15 +251,15 @@ class Conv2d(torch.nn.Module):
         dilation: Sizes = 1,
         groups: int = 1,
     ) -> None:
-        """Takes the weights.
+        """Stores the weights.
 
         Args:
             weights: (outputs, inputs / groups, height, width).
             bias: (outputs,), or None.
-            strides: of both dimensions, or of each.
-            padding: zeros around the input.
-            dilation: steps between the weights.
-            groups: parts of the channels that do not mix.
+            strides: one for both dimensions, or one for each.
+            padding: zero padding of the input.
+            dilation: spacing of the weights.
+            groups: number of independent channel groups.
         """
         super().__init__()
         self.weight = torch.nn.Parameter(weights.detach())
@@ -272,7 +272,7 @@ class Conv2d(torch.nn.Module):
         }
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Convolves x (batch, inputs, height, width), or one without the batch, as torch's."""
+        """Convolves x (batch, inputs, height, width), or without the batch, as in torch."""
         if x.dim() == 3:
             result: torch.Tensor = self(x[None])
             return result[0]
@@ -290,9 +290,9 @@ class Conv2d(torch.nn.Module):
 
     @staticmethod
     def fromTorch(layer: torch.nn.Conv2d, dtype: torch.dtype = torch.float16) -> torch.nn.Module:
-        """Makes a layer of one of torch's.
+        """Converts a layer of torch.
 
-        A padding mode other than zeros, and padding by name, stay torch's.
+        A layer with non-zero padding mode, or padding by name, is unchanged.
         """
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             return layer
@@ -302,10 +302,10 @@ class Conv2d(torch.nn.Module):
 
 
 class Module(npu_compiler.nn.Module):
-    """A module whose calls run programs, without gradients but in training mode.
+    """A module whose calls run programs, without gradients except in training mode.
 
     Args:
-        profile: accepted; `npu-profiler trace` is what measures here.
+        profile: ignored; use `npu-profiler trace`.
     """
 
     def __init__(self, profile: bool = False) -> None:
@@ -321,18 +321,18 @@ class Module(npu_compiler.nn.Module):
 
 
 class NPUModuleWrapper(npu_compiler.nn.NPUModuleWrapper, Module):
-    """Another module as one that runs programs; see npu_compiler.nn.NPUModuleWrapper."""
+    """Wraps another module to run programs; see npu_compiler.nn.NPUModuleWrapper."""
 
 
 def convert_to_npu_module(module: torch.nn.Module) -> NPUModuleWrapper:
-    """Returns a module that runs programs, in evaluation mode, with the names of the given one."""
+    """Returns a module in evaluation mode that runs programs, with the given one's names."""
     wrapped = NPUModuleWrapper(module)
     wrapped.eval()
     return wrapped
 
 
 class NPUContextManager(NNFactory):
-    """A graph built in a `with` block, which is compiled where the block ends."""
+    """A graph built in a `with` block and compiled at its end."""
 
     def __enter__(self) -> Self:
         """Returns the graph."""
@@ -353,7 +353,7 @@ class NPUContextManager(NNFactory):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Compiles the graph, unless an error ended the block."""
+        """Compiles the graph, unless the block raised."""
         if kind is None:
             self.compile()
 

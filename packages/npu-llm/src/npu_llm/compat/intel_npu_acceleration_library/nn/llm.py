@@ -22,7 +22,7 @@ class PhiMLP(torch.nn.Module):
     """The two linear layers of a Phi block with GELU between them, as one program in float16."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
-        """Takes weight (intermediate, inputs), bias, weight (inputs, intermediate), bias."""
+        """Stores weight (intermediate, inputs), bias, weight (inputs, intermediate), bias."""
         super().__init__()
         self.op_parameters = parameters
         self._kind = partial(
@@ -37,12 +37,12 @@ class PhiMLP(torch.nn.Module):
 
     @staticmethod
     def fromTorch(layer: torch.nn.Module, dtype: torch.dtype = torch.float16) -> PhiMLP:
-        """Makes one of transformers' PhiMLP."""
+        """Converts transformers' PhiMLP."""
         return PhiMLP([weight.detach().to(dtype) for weight in layer.parameters()])
 
 
 def lshift_insert(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """Drops the first column of a tensor (rows, columns), and puts a value at the end of row 0."""
+    """Drops the first column of a tensor (rows, columns), and appends a value to row 0."""
     shifted = torch.roll(tensor, shifts=-1, dims=-1)
     shifted[0, -1] = value
     return shifted
@@ -57,28 +57,29 @@ def generate_with_static_shape(
     pad_token_id: int | None = None,
     **options: Any,
 ) -> Iterator[int | torch.Tensor]:
-    """Generates greedily, one token at a time, until prompt and answer have max_length tokens.
+    """Generates greedily until prompt and answer have max_length tokens.
 
-    Models of npu_llm generate as by npu_llm.generate_with_static_shape, without end tokens. For
-    others the prompt is padded on the left to max_length, so that all prompts need equal programs.
+    Models of npu_llm use npu_llm.generate_with_static_shape, without end tokens. For others the
+    prompt is left-padded to max_length, so that all prompts need the same programs.
 
     Args:
-        model: from NPUModelForCausalLM.from_pretrained, or one of transformers' after compile.
+        model: a model from NPUModelForCausalLM.from_pretrained, or a transformers model after
+            compile.
         input_ids: (1, tokens).
-        max_length: tokens of prompt and answer.
+        max_length: number of tokens of prompt and answer.
         attention_mask: (1, tokens); ones by default.
-        use_past: keep keys and values between the steps.
-        pad_token_id: what fills the prompt.
-        options: other arguments; `position_ids` are refused.
+        use_past: whether to keep keys and values between steps.
+        pad_token_id: padding token of the prompt.
+        options: other arguments; `position_ids` are rejected.
 
     Raises:
         OptionError: [static-padding] without a pad_token_id, or with position_ids.
-        ContextError: [context-overflow] when the prompt is longer than max_length.
+        ContextError: [context-overflow] if the prompt is longer than max_length.
     """
     if pad_token_id is None or "position_ids" in options:
         raise OptionError(
-            "`generate_with_static_shape` must have a pad_token_id, and no position_ids, which it "
-            f"counts itself, got {pad_token_id!r} and {sorted(options)}. Pass the tokenizer's.",
+            "`generate_with_static_shape` must have a pad_token_id, and no position_ids, which "
+            f"it computes, got {pad_token_id!r} and {sorted(options)}. Pass the tokenizer's.",
             code="static-padding",
         )
     if input_ids.shape[-1] > max_length:
@@ -130,13 +131,13 @@ def _steps(
 def warm_up_decoder_model(
     tokenizer: Any, model: Any, model_seq_length: int, use_past: bool = True
 ) -> None:
-    """Compiles and runs once what a generation of this length needs.
+    """Compiles and runs the programs for generation up to a length.
 
     Args:
-        tokenizer: the model's; its end token is the prompt.
-        model: as for generate_with_static_shape.
-        model_seq_length: tokens of the prompts and answers to come.
-        use_past: as for generate_with_static_shape.
+        tokenizer: the model's tokenizer, whose end token is used as the prompt.
+        model: see generate_with_static_shape.
+        model_seq_length: tokens of later prompts and answers.
+        use_past: see generate_with_static_shape.
     """
     if isinstance(model, LanguageModel):
         npu_llm.warm_up_decoder_model(tokenizer, model, model_seq_length, use_past)
