@@ -309,10 +309,10 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
 def test_text_longer_than_the_encoder_takes_is_refused(saved, shared, openvino_pipeline):
     _, folder = saved("bart")
     ours = shared.load(NPUModelForSeq2SeqLM, folder, dtype="float32", pipeline=openvino_pipeline)
-    with pytest.raises(ContextError, match="takes 70 tokens, got 71") as caught:
+    with pytest.raises(ContextError, match="70 tokens for the encoder, got 71") as caught:
         ours.generate(torch.full((1, 71), 5))
     assert caught.value.code == "context-overflow"
-    with pytest.raises(ContextError, match="holds 70 tokens, got 71"):
+    with pytest.raises(ContextError, match="70 tokens for the decoder, got 71"):
         ours.generate(torch.full((1, 7), 5), max_new_tokens=90, eos_token_id=None)
 
 

@@ -1,1 +1,1 @@
-"""Models with an encoder and a decoder: a few captured programs with caches between them."""
+"""Encoder-decoder models: a few traced programs with caches between them."""

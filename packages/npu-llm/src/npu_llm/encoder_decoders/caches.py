@@ -23,7 +23,7 @@ class StepResult:
 
     Attributes:
         logits: (batch, tokens, vocabulary) float32.
-        attentions: of each layer (batch, heads, tokens, source), if the program returns them.
+        attentions: per layer (batch, heads, tokens, source), if the program returns them.
     """
 
     logits: torch.Tensor
@@ -31,17 +31,17 @@ class StepResult:
 
 
 class CrossCache(StepCache):
-    """Keys and values of a decoder's own attention, and of its attention to the encoder's result.
+    """Keys and values of a decoder's self-attention and cross-attention.
 
-    The latter are computed once, by `read`, before the first token. Rows that share a source, as
-    beams do, share them.
+    Those of cross-attention are computed once, by `read`, before the first token. Rows with the
+    same source, such as beams, share them.
 
     Attributes:
-        has_source: whether the encoder's result was read.
+        has_source: whether the encoder's output was read.
     """
 
     has_source = False
-    # How many tokens the decoder takes; None if it sets no limit.
+    # Maximum number of decoder tokens; None without a limit.
     _positions: int | None = None
 
     @abstractmethod
@@ -49,8 +49,8 @@ class CrossCache(StepCache):
         """Computes the inputs of cross-attention.
 
         Args:
-            hidden: the encoder's result (batch, source, width) float32, on cpu.
-            mask: 1 for those of it that count (batch, source); None for all.
+            hidden: the encoder's output (batch, source, width) float32, on cpu.
+            mask: 1 for valid positions (batch, source); None if all are valid.
         """
 
     def next(
@@ -60,24 +60,24 @@ class CrossCache(StepCache):
         mask: torch.Tensor | None = None,
         places: torch.Tensor | None = None,
     ) -> StepResult:
-        """Reads tokens.
+        """Runs tokens through the decoder.
 
         Args:
             ids: (batch, tokens) int64, on cpu.
-            mask: 1 for tokens that count (batch, past + tokens); None for all.
-            places: the tokens' positions (batch, tokens); counted from the mask by default.
+            mask: 1 for valid tokens (batch, past + tokens); None if all are valid.
+            places: the tokens' positions (batch, tokens); derived from the mask by default.
 
         Raises:
             OptionError: [cache-rows] for a batch that does not match the cache's rows,
-                [cache-broken] after a step that was interrupted.
-            ContextError: [context-overflow] for more tokens than the decoder takes.
+                [cache-broken] after an interrupted step.
+            ContextError: [context-overflow] for more tokens than the decoder supports.
         """
         past, (batch, tokens) = self.get_seq_length(), ids.shape
         self._check_sound()
         if self._positions is not None and past + tokens > self._positions:
             raise ContextError(
-                f"decoder_input_ids: the decoder holds {self._positions:,} tokens, got "
-                f"{past + tokens:,}. Ask for fewer new tokens.",
+                f"`decoder_input_ids` must be at most {self._positions:,} tokens for the decoder, "
+                f"got {past + tokens:,}. Request fewer new tokens.",
                 code="context-overflow",
             )
         if mask is None:
@@ -91,14 +91,14 @@ class CrossCache(StepCache):
     def _read_tokens(
         self, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor
     ) -> StepResult:
-        """Reads tokens with their mask and positions; see next."""
+        """Runs tokens with their mask and positions; see next."""
 
 
 class SessionCrossCache(CrossCache):
-    """Keys and values of a decoder's own attention, in its program; of cross-attention, as inputs.
+    """Keys and values of self-attention, in the program; those of cross-attention, as inputs.
 
-    Forgotten tokens are read again with the next ones: there are few in a decoder with an encoder,
-    and its program needs no slots for that.
+    Removed tokens are recomputed with the next ones: decoders of such models have few, and this way
+    the program needs no slots.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class SessionCrossCache(CrossCache):
         crossing: tuple[str, ...],
         positions: int | None,
     ) -> None:
-        """Takes the programs.
+        """Stores the programs.
 
         Args:
             bridge: computes the inputs of cross-attention.
-            decoder: reads tokens.
-            outputs: the names of the decoder's results.
-            crossing: the names of the bridge's results.
-            positions: how many tokens the decoder takes; None if it sets no limit.
+            decoder: runs tokens.
+            outputs: names of the decoder's results.
+            crossing: names of the bridge's results.
+            positions: maximum number of decoder tokens; None without a limit.
         """
         super().__init__()
         self._positions = positions
@@ -127,10 +127,10 @@ class SessionCrossCache(CrossCache):
         self._outputs = outputs
         self._crossing = crossing
         self._sources: dict[str, torch.Tensor] = {}
-        self._groups: torch.Tensor | None = None  # the number of each row's source
+        self._groups: torch.Tensor | None = None  # index of each row's source
         self._ids = torch.zeros(0, 0, dtype=torch.int64)
         self._places = torch.zeros(0, 0, dtype=torch.int64)
-        self._held = 0  # tokens that the program's state has, at most those of _ids
+        self._held = 0  # tokens in the program's state, at most those of _ids
 
     def read(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Computes the inputs of cross-attention; see CrossCache.read."""
@@ -179,12 +179,12 @@ class SessionCrossCache(CrossCache):
         return self.next(values["input_ids"].to("cpu")).logits.to(device)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
+        """Returns the number of tokens in the cache, including padding."""
         return self._ids.shape[1]
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten; False after a step that was interrupted."""
+        """Whether the last tokens can be removed; False after an interrupted step."""
         return not self.is_broken
 
     @property
@@ -193,7 +193,7 @@ class SessionCrossCache(CrossCache):
         return self._held < 0
 
     def reset(self) -> None:
-        """Forgets everything, the source as well."""
+        """Removes all tokens and the source."""
         super().reset()
         self._session.reset()
         self._sources, self._groups, self.has_source = {}, None, False
@@ -205,19 +205,19 @@ class SessionCrossCache(CrossCache):
         self._held = 0
 
     def _follow(self, rows: torch.Tensor) -> None:
-        """Puts the tensors outside of the state into the order of the next step's rows."""
+        """Reorders tensors outside the state to match the next step's rows."""
         if self._groups is None or self._rows is None:
             return
         order = rows.long()
         self._ids, self._places = self._ids[order], self._places[order]
         groups = self._groups[order]
-        if not torch.equal(groups, self._groups):  # beams stay among those of their source
+        if not torch.equal(groups, self._groups):  # beams keep their source
             self._sources = {name: each[order] for name, each in self._sources.items()}
         self._groups = groups
 
 
 class StaticCrossCache(CrossCache, StaticCache):
-    """Keys and values in the host's memory, which programs of fixed sizes read and fill."""
+    """Keys and values in host memory, used by programs of fixed sizes."""
 
     def __init__(
         self,
@@ -228,21 +228,21 @@ class StaticCrossCache(CrossCache, StaticCache):
         relocation: Relocation,
         positions: int,
     ) -> None:
-        """Makes an empty cache.
+        """Creates an empty cache.
 
         Args:
-            bridge: computes, from hidden states (1, length, width) and their mask, what the decoder
-                reads of one source, by the names of its inputs.
-            decoder: returns the programs that read tokens, for an encoder's result of a length.
-            sizes: those in which they come.
-            relocation: how they learn which slots count.
-            positions: how many tokens the decoder takes.
+            bridge: computes, from hidden states (1, length, width) and their mask, the decoder's
+                inputs for one source, by name.
+            decoder: returns the decoder programs for an encoder output of a length.
+            sizes: their sizes.
+            relocation: how they identify valid slots.
+            positions: maximum number of decoder tokens.
         """
         StaticCache.__init__(self, decoder(1), sizes, relocation=relocation)
         self._bridge = bridge
         self._decoder = decoder
         self._positions = positions
-        # Of each row and chunk of the step that runs.
+        # Per row and chunk of the running step.
         self._noted: list[list[Sequence[torch.Tensor]]] = []
 
     def read(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> None:
@@ -268,12 +268,12 @@ class StaticCrossCache(CrossCache, StaticCache):
         }
         self._noted = [[] for _ in range(batch)]
         logits = run_step(self, values, past=self.get_seq_length(), device="cpu")
-        # Chunks follow each other along the tokens, rows along the batch; layer by layer.
+        # Chunks are concatenated along the tokens, rows along the batch, for each layer.
         rows = [[torch.cat(one, 2) for one in zip(*row, strict=True)] for row in self._noted]
         return StepResult(logits, tuple(torch.cat(one) for one in zip(*rows, strict=True)))
 
     def reset(self) -> None:
-        """Forgets everything, the source as well."""
+        """Removes all tokens and the source."""
         super().reset()
         self._given, self.has_source = (), False
 
@@ -282,7 +282,7 @@ class StaticCrossCache(CrossCache, StaticCache):
 
 
 def _sources(hidden: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, list[int]]:
-    """Returns the number of each row's source, and the first row of each source."""
+    """Returns the index of each row's source, and the first row of each source."""
     groups, firsts = [], []
     for row in range(hidden.shape[0]):
         is_same = row > 0 and torch.equal(hidden[row], hidden[row - 1])

@@ -1,4 +1,4 @@
-"""NPUModelForSeq2SeqLM and NPUModelForSpeechSeq2Seq: models with an encoder and a decoder."""
+"""NPUModelForSeq2SeqLM and NPUModelForSpeechSeq2Seq: encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ __all__ = [
 
 join_transformers()
 
-# What generate passes to a step that our own loop supports.
+# Arguments of generate's steps that our own loop supports.
 _KNOWN = frozenset(("attention_mask", "cache_position", "encoder_outputs", CACHE, "use_cache"))
 _OF_SEARCH = ("synced_gpus", "streamer")
 _REFUSED = ("labels", "decoder_inputs_embeds", "inputs_embeds", "output_hidden_states")
 
 
 class EncoderDecoderModel(MultiPartModel):
-    """A model with an encoder and a decoder, compiled for the npu device.
+    """An encoder-decoder model, compiled for the npu device.
 
-    Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
-    the architecture: `generate` and all it needs are transformers', with batches, beams, sampling,
-    streamers, and for Whisper long audio and timestamps. Tokens stay on the host. For attributes
-    see npu_llm.multi_part.model.MultiPartModel.
+    Created by `from_pretrained`, as an instance of both this class and transformers' class for the
+    architecture. `generate` is that of transformers, with batches, beams, sampling, streamers, and
+    for Whisper long audio and timestamps. Tokens stay on the host. For attributes see
+    npu_llm.multi_part.model.MultiPartModel.
     """
 
     _dynamic: ClassVar = DynamicEncoderDecoder
@@ -66,7 +66,7 @@ class EncoderDecoderModel(MultiPartModel):
 
     @classmethod
     def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
-        # Heavy, and not needed for a start from the cache.
+        # A slow import, not needed to load from the cache.
         from npu_llm.encoder_decoders.parts import trace_parts
 
         return trace_parts(model, source, is_static=is_static)
@@ -104,20 +104,21 @@ class EncoderDecoderModel(MultiPartModel):
         encoder.forward = functools.wraps(encoder.forward)(run_encoder)
 
     def run_forward(self, *args: Any, **kwargs: Any) -> Seq2SeqLMOutput:
-        """Runs the encoder if its result is not given, and a step of the decoder.
+        """Runs the encoder unless its output is given, and a step of the decoder.
 
         Args:
-            args: as transformers' class takes them.
-            kwargs: likewise; `labels`, embeddings and hidden states are refused.
+            args: arguments of transformers' class.
+            kwargs: arguments of transformers' class; `labels`, embeddings and hidden states are
+                rejected.
 
         Returns:
-            logits (batch, tokens, vocabulary) float32, the cache, the encoder's result, and with
-            output_attentions the weights of cross-attention, if the model aligns tokens by them.
+            logits (batch, tokens, vocabulary) float32, the cache, the encoder's output, and with
+            output_attentions the cross-attention weights, if the model aligns tokens by them.
 
         Raises:
-            OptionError: [no-inner-states] for what the programs do not compute, [foreign-cache] for
-                a cache that this class did not make, and what the checks of the inputs raise.
-            ContextError: [context-overflow] for more tokens than the model takes.
+            OptionError: [no-inner-states] for results that the programs do not compute,
+                [foreign-cache] for a cache of another class, and the errors of the input checks.
+            ContextError: [context-overflow] for more tokens than the model supports.
         """
         named = self._arguments(args, kwargs, _REFUSED)
         wants = self._wants_attentions(bool(named.get("output_attentions")))
@@ -155,10 +156,10 @@ class EncoderDecoderModel(MultiPartModel):
         )
 
     def new_cache(self, *, attending: bool = False) -> CrossCache:
-        """An empty cache, for `past_key_values` of forward and generate.
+        """Returns an empty cache, for `past_key_values` of forward and generate.
 
         Args:
-            attending: whether its steps also return the weights of cross-attention.
+            attending: whether its steps also return cross-attention weights.
         """
         cache: CrossCache = self._parts.new_cache("attending" if attending else "decoder")
         return cache
@@ -166,12 +167,12 @@ class EncoderDecoderModel(MultiPartModel):
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
-        """Makes the cache for a generation; transformers' own kinds cannot be used here."""
+        """Creates the cache for a generation; transformers' cache classes are not supported."""
         if model_kwargs.get(CACHE) is None and generation_config.use_cache:
             wants = self._wants_attentions(bool(generation_config.output_attentions))
             model_kwargs[CACHE] = self.new_cache(attending=wants)
 
-    @functools.wraps(GenerationMixin._sample)  # generate looks at the signature
+    @functools.wraps(GenerationMixin._sample)  # generate inspects the signature
     def _sample(
         self,
         input_ids: torch.Tensor,
@@ -181,7 +182,7 @@ class EncoderDecoderModel(MultiPartModel):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, by our own loop where it supports what is asked for."""
+        """Runs greedy search and sampling in our own loop if it supports the options."""
         search = (suppress_by_index(logits_processor), stopping_criteria, generation_config)
         given = {name: value for name, value in kwargs.items() if name not in _OF_SEARCH}
         is_synced = kwargs.get("synced_gpus") or any(args)
@@ -213,7 +214,7 @@ class EncoderDecoderModel(MultiPartModel):
         )
         return _computed(found)
 
-    @functools.wraps(GenerationMixin._beam_search)  # generate looks at the signature
+    @functools.wraps(GenerationMixin._beam_search)  # generate inspects the signature
     def _beam_search(
         self, input_ids: torch.Tensor, logits_processor: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -221,18 +222,18 @@ class EncoderDecoderModel(MultiPartModel):
         with one_thread():
             return _computed(super()._beam_search(input_ids, quicker, *args, **kwargs))  # type: ignore[misc]
 
-    @functools.wraps(GenerationMixin._assisted_decoding)  # generate looks at the signature
+    @functools.wraps(GenerationMixin._assisted_decoding)  # generate inspects the signature
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
         with one_thread():
             return _computed(super()._assisted_decoding(*args, **kwargs))  # type: ignore[misc]
 
     @property
     def _as_transformers(self) -> Any:
-        """The model as an instance of transformers' class, which it is as well."""
+        """The model, typed as an instance of transformers' class."""
         return self
 
     def _wants_attentions(self, asked: bool) -> bool:
-        """Checks that the model can return weights of cross-attention, if that is requested."""
+        """Checks that the model can return cross-attention weights if they are requested."""
         if asked and "attending" not in self._entry.about["outputs"]:
             raise OptionError(
                 "`output_attentions` must be omitted for a model that does not align its tokens by "
@@ -243,19 +244,19 @@ class EncoderDecoderModel(MultiPartModel):
 
 
 class NPUModelForSeq2SeqLM(EncoderDecoderModel):
-    """A model from text to text: T5, mT5, BART, MarianMT, M2M100 and NLLB, Pegasus, and others."""
+    """A text-to-text model: T5, mT5, BART, MarianMT, M2M100 and NLLB, Pegasus, and others."""
 
     _auto = AutoModelForSeq2SeqLM
 
 
 class NPUModelForSpeechSeq2Seq(EncoderDecoderModel):
-    """A model from speech to text: Whisper of any size, and Moonshine."""
+    """A speech-to-text model: Whisper of any size, and Moonshine."""
 
     _auto = AutoModelForSpeechSeq2Seq
 
 
 def _computed(found: Any) -> Any:
-    """Leaves out of what generate returns what programs do not give: caches, and own attention."""
+    """Removes caches and self-attention, which programs do not return, from generate's result."""
     if not isinstance(found, dict):
         return found
     absent = {CACHE, "decoder_attentions"}
@@ -270,27 +271,27 @@ def check_encoder_inputs(
     limit: int | None,
     vocabulary: int,
 ) -> dict[str, torch.Tensor]:
-    """Returns what the encoder's program reads, by name.
+    """Returns the inputs of the encoder's program by name.
 
     Args:
-        main: the name of the main input: tokens (batch, length), samples (batch, length) or
-            spectra (batch, bands, frames).
-        values: what the caller passed.
-        taken: which inputs the program has.
-        limit: how many tokens it takes; None for no limit.
-        vocabulary: token ids are below this.
+        main: name of the main input: tokens (batch, length), samples (batch, length) or spectra
+            (batch, bands, frames).
+        values: the caller's arguments.
+        taken: names of the program's inputs.
+        limit: maximum number of tokens; None for no limit.
+        vocabulary: vocabulary size; token ids are below it.
 
     Raises:
-        OptionError: [step-shape], [step-dtype], [token-range] for tokens that do not fit,
-            [input-not-finite] for sound that is not finite.
-        ContextError: [context-overflow] for more tokens than the encoder takes.
+        OptionError: [step-shape], [step-dtype], [token-range] for invalid tokens,
+            [input-not-finite] for audio that is not finite.
+        ContextError: [context-overflow] for more tokens than the encoder supports.
     """
     if main == "input_ids":
         found = check_tokens(main, values.get(main), vocabulary)
         if limit is not None and found.shape[1] > limit:
             raise ContextError(
-                f"{main}: the encoder takes {limit:,} tokens, got {found.shape[1]:,}. Shorten or "
-                "split the text.",
+                f"`{main}` must be at most {limit:,} tokens for the encoder, got "
+                f"{found.shape[1]:,}. Shorten or split the text.",
                 code="context-overflow",
             )
     else:
@@ -304,7 +305,7 @@ def check_encoder_inputs(
         if tuple(mask.shape) != shape:
             raise OptionError(
                 f"`attention_mask` must have the shape of {main}, {shape}, got "
-                f"{tuple(mask.shape)}. Pass the mask that came with it.",
+                f"{tuple(mask.shape)}. Pass the matching mask.",
                 code="step-shape",
             )
         given["attention_mask"] = mask
@@ -312,17 +313,17 @@ def check_encoder_inputs(
 
 
 class _Suppressed(LogitsProcessor):  # type: ignore[misc]
-    """Gives tokens the score -inf, at all lengths or at one.
+    """Sets the scores of tokens to -inf, at all lengths or at one.
 
     Attributes:
-        tokens: (count,) int64, those that the vocabulary does not have included.
-        length: at how many tokens so far; None for any number.
+        tokens: (count,) int64, including ids outside the vocabulary.
+        length: number of tokens at which they are suppressed; None for all.
     """
 
     def __init__(self, tokens: torch.Tensor, length: int | None) -> None:
         self.tokens = tokens.flatten().to(torch.int64)
         self.length = length
-        self._chosen = (0, self.tokens)  # those of a vocabulary of this size
+        self._chosen = (0, self.tokens)  # valid ids for this vocabulary size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Returns the scores (batch, vocabulary) of the next tokens."""
@@ -335,7 +336,7 @@ class _Suppressed(LogitsProcessor):  # type: ignore[misc]
 
 
 class _Processors(LogitsProcessorList):  # type: ignore[misc]
-    """A list that does not inspect each processor's signature at each token."""
+    """A list that does not inspect each processor's signature for each token."""
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         """Returns the scores after all processors."""
@@ -347,10 +348,10 @@ class _Processors(LogitsProcessorList):  # type: ignore[misc]
 
 
 def suppress_by_index(processors: LogitsProcessorList) -> LogitsProcessorList:
-    """Returns processors that give the same scores, without comparing tokens with each other.
+    """Returns equivalent processors that do not compare tokens with each other.
 
     transformers' processors compare every token with every suppressed one at each step: for the 90
-    tokens of Whisper's configs that takes as long as a step of its smallest model.
+    tokens in Whisper's configs that takes as long as a step of its smallest model.
     """
     return _Processors([_quicker(one) for one in processors])
 

@@ -1,8 +1,8 @@
-"""The parts of a model with an encoder and a decoder: traced, lowered and compared with torch.
+"""The parts of an encoder-decoder model: traced, lowered and compared with torch.
 
-The encoder reads the input once. The bridge computes from its result the inputs of cross-attention
-in each layer of the decoder, once as well. The decoder reads tokens: its own keys and values are
-the program's state, those of the bridge are inputs.
+The encoder reads the input once. The bridge computes the inputs of cross-attention for each decoder
+layer from its output, also once. The decoder reads tokens: keys and values of self-attention are
+the program's state, those from the bridge are inputs.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from npu_llm.precision import Precision
 
 __all__ = ["compare_parts", "trace_parts"]
 
-# No model has a dimension of one of these sizes, so a size that tracing fixed is noticed.
+# No model has a dimension of one of these sizes, so fixed sizes are detected.
 _BATCH, _SOURCE, _TOKENS, _PAST = 11, 19, 13, 17
 _SAMPLES = 11987
-# Of the inputs that are compared with torch.
+# For the inputs that are compared with torch.
 _CHECKED_TEXT, _CHECKED_SAMPLES, _CHECKED_PADDING, _CHECKED_TOKENS = 9, 4003, 3, 6
-# The decoder's inputs as steps of models without an encoder name them, and so static ones.
+# The decoder's inputs under the names of decoder-only and static steps.
 _NAMES = {
     "decoder_input_ids": "input_ids",
     "decoder_attention_mask": "attention_mask",
     "decoder_position_ids": "position_ids",
     "attention_mask": SOURCE_MASK,
 }
-_SOME = 7  # results of an encoder, where any number will do
+_SOME = 7  # arbitrary encoder outputs
 _VARIES = -1
 
 
@@ -64,11 +64,11 @@ class _Layout:
     """The caches of a decoder.
 
     Attributes:
-        layers: how many layers it has.
-        own: heads and sizes (key heads, key size, value heads, value size) of its own attention.
-        cross: the same of its cross-attention.
-        width: of a hidden state of the encoder.
-        source: how long its result is; None if that varies.
+        layers: number of layers.
+        own: heads and sizes (key heads, key size, value heads, value size) of self-attention.
+        cross: heads and sizes of cross-attention.
+        width: width of the encoder's hidden states.
+        source: length of its output; None if dynamic.
     """
 
     layers: int
@@ -79,43 +79,43 @@ class _Layout:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """A name for the key and the value of each layer's own attention."""
+        """Names for the key and the value of each layer's self-attention."""
         return tuple(f"past.{i}.{kind}" for i in range(self.layers) for kind in ("key", "value"))
 
     def cross_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of what one source gives to cross-attention, by name."""
+        """Shapes of one source's inputs to cross-attention, by name."""
         heads, size, value_heads, value_size = self.cross
         shapes = ((1, heads, length, size), (1, value_heads, length, value_size))
         return {name: shapes[index % 2] for index, name in enumerate(self.cross_names)}
 
     @property
     def cross_names(self) -> tuple[str, ...]:
-        """A name for the key and the value of each layer's cross-attention."""
+        """Names for the key and the value of each layer's cross-attention."""
         return tuple(f"cross.{i}.{kind}" for i in range(self.layers) for kind in ("key", "value"))
 
 
 def trace_parts(model: Any, source: ModelSource, *, is_static: bool) -> TracedModel:
-    """Traces a model's parts: "encoder", "bridge", "decoder", and "attending" if it aligns tokens.
+    """Traces a model's parts: "encoder", "bridge", "decoder", and "attending" for alignment.
 
     Args:
-        model: a model with encoder and decoder of transformers, on cpu, in eval mode.
+        model: an encoder-decoder model of transformers, on cpu, in eval mode.
         source: its files.
-        is_static: whether they become programs of fixed sizes.
+        is_static: whether programs have fixed sizes.
 
     Raises:
         ModelError: [model-task] for another model.
-        CaptureError: if they cannot be traced, [unsupported-cache] if layers differ or keep
-            anything but keys and values, [static-encoder] or [static-positions] if they cannot have
-            fixed sizes.
+        CaptureError: if they cannot be traced, [unsupported-cache] if layers differ or cache more
+            than keys and values, [static-encoder] or [static-positions] if they cannot have fixed
+            sizes.
     """
     name = type(model).__name__
     if not hasattr(transformers, name) or not model.config.is_encoder_decoder:
         raise ModelError(
-            f"`{source.path}` must be a model with an encoder and a decoder that transformers has, "
-            f"got {name}. Load it with another class, such as NPUModelForCausalLM.",
+            f"`{source.path}` must be an encoder-decoder model of transformers, got {name}. Load "
+            "it with another class, such as NPUModelForCausalLM.",
             code="model-task",
         )
-    # A decoder that also returns its cross-attention's weights.
+    # A decoder that also returns its cross-attention weights.
     is_aligned = getattr(model.generation_config, "alignment_heads", None) is not None
     traced, layout = _trace(model, DECODERS if is_aligned else DECODERS[:1])
     parts = [
@@ -149,10 +149,10 @@ def compare_parts(parts: Parts, reference: Reference, name: str) -> str | None:
     Args:
         parts: the programs.
         reference: torch's results.
-        name: of the decoder to run; for other parts it is "decoder".
+        name: name of the decoder to run; for other parts it is "decoder".
 
     Returns:
-        The difference from torch in words; None without one.
+        A description of the difference from torch; None without one.
     """
     decoder = name if name in DECODERS else "decoder"
     hidden, mask = encode(parts, reference.inputs)
@@ -162,7 +162,7 @@ def compare_parts(parts: Parts, reference: Reference, name: str) -> str | None:
     pieces = (slice(0, 3), slice(3, 4), slice(4, _CHECKED_TOKENS))
     found = [cache.next(reference.ids[:, tokens]).logits for tokens in pieces]
     cache.crop(4)
-    # Rows that change places, after tokens that were forgotten.
+    # Swapped rows, after removed tokens.
     cache.reorder_cache(order)
     swapped = cache.next(reference.ids[order][:, 4:]).logits[order]
     for what, first, logits in (("tokens", 0, torch.cat(found, 1)), ("swapped rows", 4, swapped)):
@@ -184,7 +184,7 @@ def _trace(model: Any, decoders: Sequence[str]) -> tuple[list[TracedPart], _Layo
         seen = model.get_encoder()(**_example_inputs(model, batch=1, length=length))
         layout = _layout(model, seen)
     source, width = (int(size) for size in seen.last_hidden_state.shape[1:])
-    # An encoder that shortens its input also says which of its results are padding.
+    # An encoder that shortens its input also returns which of its outputs are padding.
     shortens = seen.get("attention_mask") is not None
     moves = (0, 1) if varies else (0,)
     states = {"encoder_hidden_states": Example(torch.zeros(_BATCH, source, width), moves)}
@@ -246,7 +246,7 @@ def _decoder(
     examples = {key: value for key, value in tokens.items() if key in taken}
     examples |= masks
     fixed = model.main_input_name == "input_features"
-    # The decoder's own cache comes last, where npu_llm.capture.static_step looks for it.
+    # The decoder's self-attention cache comes last, as npu_llm.capture.static_step expects.
     for names, sizes, length in (
         (layout.cross_names, layout.cross, source),
         (layout.own_names, layout.own, _PAST),
@@ -261,7 +261,7 @@ def _decoder(
         named = {key: value for key, value in tensors.items() if key in taken}
         cache = _filled(tensors, layout)
         first = tensors[layout.cross_names[0]]
-        # Only its sizes are read: the bridge has computed what attention reads.
+        # Only its sizes are read: the bridge has computed the inputs of attention.
         unread = first.new_zeros(first.shape[0], first.shape[2], width)
         output = model(
             **named,
@@ -302,14 +302,14 @@ def _filled(tensors: Mapping[str, torch.Tensor], layout: _Layout) -> EncoderDeco
 
 
 def _outputs(seen: Any, hidden: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """Returns a result of the encoder's own class."""
+    """Returns an encoder output of its class."""
     if seen.get("attention_mask") is None:
         return BaseModelOutput(last_hidden_state=hidden)
     return type(seen)(last_hidden_state=hidden, attention_mask=mask)
 
 
 def _layout(model: Any, seen: Any) -> _Layout:
-    """Runs one token eagerly to see what the decoder keeps."""
+    """Runs one token eagerly to detect the decoder's caches."""
     output = model(
         decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64),
         encoder_outputs=seen,
@@ -338,8 +338,8 @@ def _layout(model: Any, seen: Any) -> _Layout:
 
 def _unsupported(model: Any, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its decoder must keep keys and values of one size in all layers, "
-        f"got {got}. Such models are not supported yet.",
+        f"`{type(model).__name__}` must have a decoder that caches keys and values of one size in "
+        f"all layers, got {got}. Such models are not supported yet.",
         code="unsupported-cache",
     )
 
@@ -348,12 +348,12 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
     """Returns the shapes of a model's inputs in the static pipeline, for JSON; -1 is the source.
 
     Args:
-        model: of transformers.
+        model: the transformers model.
         parts: its parts: encoder, bridge and decoders.
         layout: its caches.
 
     Raises:
-        CaptureError: [static-encoder] if padding behind its input would change its results,
+        CaptureError: [static-encoder] if padding after its input would change its results,
             [static-positions] before transformers 5, whose decoders mask by slot and by position.
     """
     version = metadata.version("transformers")
@@ -370,9 +370,10 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
     )
     if not is_fixed and (model.main_input_name != "input_ids" or not has_masks):
         raise CaptureError(
-            f"{type(model).__name__}: its encoder must read tokens with a mask, or spectra of a "
-            f"fixed length, for the static pipeline, got one that reads {model.main_input_name}, "
-            "whose padding would change its results. Run it in the dynamic pipeline.",
+            f"`{type(model).__name__}` must have an encoder of tokens with a mask, or of spectra "
+            "of a fixed length, for the static pipeline, got one that reads "
+            f"{model.main_input_name}, whose padding would change its results. Run it in the "
+            "dynamic pipeline.",
             code="static-encoder",
         )
     examples = _example_inputs(model, batch=1, length=1)
@@ -394,7 +395,7 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
 def _lower_static(
     model: Any, part: TracedPart, layout: _Layout, precision: Precision, weights: StreamedWeights
 ) -> tuple[Any, dict[str, Any]]:
-    """Lowers a decoder whose cache is an input of fixed size, as in models without an encoder."""
+    """Lowers a decoder with a cache of fixed size as an input, like decoder-only models."""
     own = len(layout.own_names)
     captured = CapturedStep(
         part.graph_module,
@@ -417,7 +418,7 @@ def _lower_static(
 
 
 def _checked_inputs(model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Returns a short input, its second row padded, and a few tokens."""
+    """Returns a short input with a padded second row, and a few tokens."""
     generator = torch.Generator().manual_seed(0)
     is_text = model.main_input_name == "input_ids"
     length = _CHECKED_TEXT if is_text else _CHECKED_SAMPLES
@@ -434,19 +435,19 @@ def _checked_inputs(model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
 
 
 def _example_inputs(model: Any, *, batch: int, length: int) -> dict[str, torch.Tensor]:
-    """Returns zeros of the shapes that a model's encoder takes.
+    """Returns zeros in the shapes of a model's encoder inputs.
 
     Args:
-        model: a model of transformers.
-        batch: rows.
-        length: tokens of a row; an encoder of sounds gets as many samples, and one of spectra with
-            a fixed number of frames gets that number.
+        model: the transformers model.
+        batch: number of rows.
+        length: tokens per row; for audio, the number of samples; ignored for spectra with a fixed
+            number of frames.
 
     Returns:
         By name: the main input, and attention_mask (batch, length) if the encoder takes one.
 
     Raises:
-        CaptureError: [unknown-encoder] for an encoder that takes anything else.
+        CaptureError: [unknown-encoder] for an encoder of other inputs.
     """
     config, name = model.config, model.main_input_name
     has_mask = "attention_mask" in inspect.signature(model.get_encoder().forward).parameters
@@ -462,14 +463,14 @@ def _example_inputs(model: Any, *, batch: int, length: int) -> dict[str, torch.T
             frames *= int(encoder.conv1.stride[0] * encoder.conv2.stride[0])
             return {name: torch.zeros(batch, int(config.num_mel_bins), frames)}
     raise CaptureError(
-        f"{type(model).__name__}: its encoder must read tokens, samples, or spectra of a fixed "
+        f"`{type(model).__name__}` must have an encoder of tokens, samples, or spectra of a fixed "
         f"length, got one that reads {name}. Such models are not supported yet.",
         code="unknown-encoder",
     )
 
 
 def _positions(model: Any, name: str) -> int | None:
-    """Returns how many positions the decoder, or the encoder, has in a table; None for none."""
+    """Returns the size of the decoder's, or the encoder's, position table; None without one."""
     half = model.get_decoder() if name == "max_target_positions" else model.get_encoder()
     if not hasattr(half, "embed_positions"):
         return None

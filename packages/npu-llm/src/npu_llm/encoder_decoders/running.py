@@ -1,7 +1,7 @@
-"""Programs of a model with an encoder and a decoder.
+"""Programs of an encoder-decoder model.
 
-Programs of fixed sizes come in a set for each bucket of source lengths. A source is padded up to
-its bucket, and its mask hides the padding. Rows run one after the other.
+Programs of fixed sizes come in a set for each bucket of source lengths. A source is padded to its
+bucket, and its mask hides the padding. Rows run sequentially.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["DECODERS", "SOURCE_MASK", "DynamicEncoderDecoder", "StaticEncoderDec
 
 # The parts that read tokens.
 DECODERS = ("decoder", "attending")
-# The decoder's input that hides padding of the encoder's results.
+# The decoder's input that masks padding in the encoder's output.
 SOURCE_MASK = "source_mask"
-# The smallest bucket of tokens of a source, and the smallest cache: sentences to be translated.
+# The smallest bucket of source tokens, and the smallest cache: for sentences in translation.
 _SMALLEST = 64
 
 
@@ -39,14 +39,14 @@ def encode(
 
     Returns:
         Its last hidden states (batch, source, width) float32, and their mask (batch, source) int64;
-        None if all of them count.
+        None if all are valid.
     """
     found = dict(zip(parts.outputs["encoder"], parts.run("encoder", inputs), strict=True))
     return found["hidden_states"], found.get("attention_mask", inputs.get("attention_mask"))
 
 
 class DynamicEncoderDecoder(DynamicParts):
-    """Programs for inputs of any size."""
+    """Programs with dynamic shapes."""
 
     first: ClassVar = ("encoder", "bridge", "decoder")
     checked: ClassVar = {name: ("encoder", "bridge", name) for name in DECODERS}
@@ -118,7 +118,7 @@ class StaticEncoderDecoder(StaticParts):
             self.program(name, length, self._shapes(name, length))
 
     def _bucket(self, length: int) -> int:
-        """Returns the length of the programs for a source with so many tokens, or for a sound."""
+        """Returns the source length of the programs for a number of tokens, or for audio."""
         if self._trial is not None:
             size = self._trial[1]
             return int(size.length if isinstance(size, _SourceSteps) else size)
@@ -133,7 +133,7 @@ class StaticEncoderDecoder(StaticParts):
         }
 
     def _steps(self, name: str, source: int) -> StepVariants:
-        """Returns a decoder's programs for an encoder's result of this length."""
+        """Returns a decoder's programs for an encoder output of this length."""
         length = self._bucket(source)
         layout = StaticLayout.from_dict(self._static["steps"][name]["layout"])
         layout = replace(layout, given=self._shapes("given", length))
@@ -142,7 +142,7 @@ class StaticEncoderDecoder(StaticParts):
     def _cross_inputs(
         self, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """Returns what a decoder reads of one source, by the names of its inputs."""
+        """Returns the decoder's inputs for one source by name."""
         found = self.run("bridge", {"encoder_hidden_states": hidden})
         named = dict(zip(self.outputs["bridge"], found, strict=True))
         if self._static["source"] is None:
@@ -151,7 +151,7 @@ class StaticEncoderDecoder(StaticParts):
         return named
 
     def _fit(self, tensor: torch.Tensor, length: int) -> torch.Tensor:
-        """Pads a row of a source whose length varies: (1, source) or (1, source, width)."""
+        """Pads a row of a source with dynamic length: (1, source) or (1, source, width)."""
         found = tensor.detach().to("cpu")
         found = (found.float() if found.is_floating_point() else found.long()).contiguous()
         if self._static["source"] is not None:
