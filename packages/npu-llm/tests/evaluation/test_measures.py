@@ -49,6 +49,6 @@ def test_cosines_are_the_mean_and_the_least():
 @pytest.mark.parametrize("name, library", [("WER", "jiwer"), ("chrF", "sacrebleu")])
 def test_a_library_that_is_not_there_is_named(monkeypatch, name, library):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(OptionError, match=rf"needs {library}.*npu-llm\[eval\]") as caught:
+    with pytest.raises(OptionError, match=rf"must have {library}.*npu-llm\[eval\]") as caught:
         measure(name, ["a"], ["a"], [])
     assert caught.value.code == "missing-measure"

@@ -1,4 +1,4 @@
-"""Quality of a model: perplexity of language models, and a measure for each other task."""
+"""Model quality: perplexity of language models, and a metric for each other task."""
 
 from npu_llm.evaluation.perplexity import EvaluationResult, default_text, evaluate, read_text
 from npu_llm.evaluation.tasks import (

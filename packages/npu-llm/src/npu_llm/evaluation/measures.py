@@ -1,4 +1,4 @@
-"""Measures of tasks: error rates, chrF and BLEU, accuracy, F1 of answers, cosines of vectors."""
+"""Metrics of tasks: error rates, chrF and BLEU, accuracy, F1 of answers, cosines of embeddings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["MEASURES", "Measure", "measure"]
 
 @dataclass(frozen=True)
 class Measure:
-    """The meaning of a figure.
+    """The properties of a metric.
 
     Attributes:
-        is_better_higher: whether a higher figure is a better one.
-        points: how many points 1 is; losses are told in points, of which a whole has 100.
-        form: how it is printed.
+        is_better_higher: whether higher values are better.
+        points: points per unit; losses are reported in points.
+        form: its output format.
     """
 
     is_better_higher: bool
@@ -50,16 +50,16 @@ MEASURES: dict[str, Measure] = {
 
 
 def measure(name: str, found: Sequence[Any], answers: Sequence[Any], exact: Sequence[Any]) -> float:
-    """Returns a figure.
+    """Computes a metric.
 
     Args:
-        name: of MEASURES.
-        found: what the model answered.
-        answers: the right answers.
-        exact: what the model answered in the precision that it is compared with, for cosines.
+        name: a name of MEASURES.
+        found: the model's answers.
+        answers: the correct answers.
+        exact: the answers in the reference precision, for cosines.
 
     Raises:
-        OptionError: [missing-measure] if the library that measures it is not installed.
+        OptionError: [missing-measure] if the metric's library is not installed.
     """
     if name in ("WER", "CER"):
         return _error_rate(name, found, answers)
@@ -74,12 +74,12 @@ def measure(name: str, found: Sequence[Any], answers: Sequence[Any], exact: Sequ
 
 
 def _error_rate(name: str, found: Sequence[str], answers: Sequence[str]) -> float:
-    """WER or CER by jiwer, of texts in small letters without punctuation."""
+    """Returns WER or CER by jiwer, of texts in lower case without punctuation."""
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
     jiwer = _library("jiwer")
     plain = BasicTextNormalizer()
-    # An answer of punctuation alone would leave nothing to count errors by.
+    # An answer of punctuation alone would have no words to count errors by.
     both = [(plain(right).strip() or right, plain(one).strip()) for right, one in
             zip(answers, found, strict=True)]  # fmt: skip
     rate = jiwer.wer if name == "WER" else jiwer.cer
@@ -87,11 +87,11 @@ def _error_rate(name: str, found: Sequence[str], answers: Sequence[str]) -> floa
 
 
 def _score(name: str, found: Sequence[str], answers: Sequence[str | list[str]]) -> float:
-    """ChrF or BLEU by sacrebleu, of 0 to 100; samples may have several right translations."""
+    """Returns chrF or BLEU by sacrebleu, 0 to 100; samples may have several translations."""
     sacrebleu = _library("sacrebleu")
     many = [_listed(one) for one in answers]
     most = max(map(len, many))
-    # Where a sample has fewer, its last one counts again, which changes no score.
+    # Samples with fewer translations repeat the last one, which does not change the score.
     references = [[right[min(at, len(right) - 1)] for right in many] for at in range(most)]
     score = sacrebleu.corpus_chrf if name == "chrF" else sacrebleu.corpus_bleu
     return float(score(list(found), references).score)
@@ -109,7 +109,7 @@ def _accuracy(found: Sequence[Any], answers: Sequence[Any]) -> float:
 
 
 def _of_answers(name: str, found: Sequence[str], answers: Sequence[str | list[str]]) -> float:
-    """F1 or exact match as SQuAD defines them: by words, the nearest right answer counts."""
+    """Returns F1 or exact match as in SQuAD: by words, against the closest correct answer."""
     one_by_one = _f1 if name == "F1" else lambda one, right: float(one == right)
     best = [
         max(one_by_one(_words(one), _words(right)) for right in _listed(rights))
@@ -126,7 +126,7 @@ def _f1(found: list[str], right: list[str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """Words in small letters, without punctuation and articles."""
+    """Returns the words in lower case, without punctuation and articles."""
     plain = text.lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", plain).split()
 
@@ -140,7 +140,7 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as missing:
         raise OptionError(
-            f"evaluate_task: this measure needs {name}, got {missing}. Run pip install "
+            f"`evaluate_task` must have {name} for this metric, got {missing}. Run pip install "
             "'npu-llm[eval]'.",
             code="missing-measure",
         ) from missing

@@ -1,6 +1,6 @@
-"""Perplexity of a model on a text, alone or compared with another precision of the same model.
+"""Perplexity of a model on a text, alone or compared with another precision.
 
-The default text lies beside this module as text.txt, and was written for this purpose.
+The default text, text.txt next to this module, was written for this purpose.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["EvaluationResult", "default_text", "evaluate", "read_text"]
 
-# Of a window that is read in pieces. Shorter ones gave SmolLM2 the same perplexity, more slowly.
+# Chunk size of a window. Shorter chunks gave SmolLM2 the same perplexity, more slowly.
 _PIECE_TOKENS = 32
-# Of a window whose end is scored: as many rows of logits are in memory at once.
+# Scored tokens of a window at a time: as many rows of logits are in memory at once.
 _LONG_PIECE_TOKENS = 256
 
 
@@ -33,12 +33,12 @@ class EvaluationResult:
     Attributes:
         precision: name of the model's precision.
         perplexity: exp of the mean negative log-likelihood of a scored token.
-        tokens: how many the text has.
+        tokens: number of tokens in the text.
         window: tokens per call.
-        stride: tokens from one window to the next.
-        kv_cache: what keys and values were stored as; None for the dtype of the arithmetic.
-        sparse_attention: which keys a token attended to, as text; None for all.
-        scored_from: how many tokens of each window came before the first that was scored.
+        stride: tokens between the starts of windows.
+        kv_cache: storage type of keys and values; None for the dtype of the arithmetic.
+        sparse_attention: selection of keys, as text; None for all.
+        scored_from: number of tokens without a score at the start of each window.
     """
 
     precision: str
@@ -69,27 +69,28 @@ def evaluate(
     """Measures a model's perplexity.
 
     Args:
-        model: an NPUModelForCausalLM that has a tokenizer.
+        model: an NPUModelForCausalLM with a tokenizer.
         text: at least one window of tokens.
-        window: tokens per call; each is scored given those before it in its window. A model whose
-            keys and values are stored in fewer bits reads the window in pieces, since a step uses
-            its own keys and values before they are stored.
-        stride: tokens from one window to the next; by default the window, without overlap.
-        scored_from: how many tokens of a window come before the first that is scored, for what
-            only long contexts show; None to score all. A model with sparse attention needs it, at
-            least as many as it attends to all of; it reads the others one by one, as an answer.
-        on_tokens: called between steps with how many tokens have been read, and of how many.
+        window: tokens per call; each is scored given the earlier ones in its window. A model with
+            quantized keys and values reads the window in chunks, because a step uses its own keys
+            and values before quantization.
+        stride: tokens between the starts of windows; the window size by default, without overlap.
+        scored_from: number of tokens without a score at the start of a window, to measure effects
+            of long contexts; None to score all. Required for a model with sparse attention, at
+            least its number of densely attended tokens; it reads the others one by one, as in
+            generation.
+        on_tokens: called between steps with the number of tokens read, and their total.
 
     Raises:
         OptionError: [eval-text] for a text shorter than a window, a window of fewer than 2 tokens
-            or longer than the model's context, a stride that is not between 1 and the window, or
-            nothing of a window to score, or nothing by sparse attention;
+            or longer than the model's context, a stride that is not between 1 and the window, a
+            scored_from that leaves nothing to score, or one too small for sparse attention;
             [foreign-model] for a model without its tokenizer.
     """
     if not getattr(model, "has_tokenizer", False):
         raise OptionError(
-            "`model` must be one that npu_llm.load returned, with its tokenizer, got a "
-            f"{type(model).__name__} without one. Load it from a folder that holds the tokenizer.",
+            "`model` must come from npu_llm.load, with its tokenizer, got a "
+            f"{type(model).__name__} without one. Load it from a folder with a tokenizer.",
             code="foreign-model",
         )
     step = window if stride is None else stride
@@ -99,7 +100,7 @@ def evaluate(
     if window < 2 or not 1 <= step <= window or len(tokens) < window or not fits:
         context = "no bound" if bound is None else f"{bound:,} tokens"
         raise OptionError(
-            "evaluate: the text must have at least one window of tokens, the window must be "
+            "evaluate: `text` must have at least one window of tokens, the window must be "
             "between 2 and the context's length, and the stride between 1 and the window, got "
             f"{len(tokens):,} tokens, window {window:,}, stride {step:,}, context of {context}. "
             "Pass a longer text or a smaller window.",
@@ -111,9 +112,9 @@ def evaluate(
     if scored_from is not None or chosen is not None:
         if not dense <= (scored_from or 0) < window:
             raise OptionError(
-                "evaluate: scored_from must be less than the window, and at least as many tokens "
-                f"as are attended to all, got {scored_from}, window {window:,}, "
-                f"{dense:,} tokens. Pass a larger window.",
+                "evaluate: `scored_from` must be less than the window, and at least the number "
+                f"of densely attended tokens, got {scored_from}, window {window:,}, {dense:,} "
+                "tokens. Pass a larger window.",
                 code="eval-text",
             )
         value = _perplexity_of_ends(
@@ -144,7 +145,7 @@ def evaluate(
 
 
 def _starts(tokens: torch.Tensor, window: int, stride: int) -> list[int]:
-    """Returns where windows begin; the last one ends with the text."""
+    """Returns the starts of windows; the last window ends with the text."""
     last = len(tokens) - window
     return [*range(0, last, stride), last]
 
@@ -158,7 +159,7 @@ def _perplexity_of_ends(
     *,
     on_tokens: Callable[[int, int], None],
 ) -> float:
-    """Returns the perplexity of windows' last tokens, with few logits in memory at once."""
+    """Returns the perplexity of windows' last tokens, with few logits in memory."""
     total, count, scored = 0.0, 0, 0
     starts = _starts(tokens, window, stride)
     to_read = len(starts) * (window - 1)
@@ -183,7 +184,7 @@ def _perplexity_of_ends(
 
 
 def _pieces(model: Any, length: int) -> Iterator[tuple[int, int]]:
-    """Yields the places at which a model reads tokens together: start and end of each."""
+    """Yields start and end of each chunk that the model reads."""
     together = _LONG_PIECE_TOKENS if model.kv_cache is None else _PIECE_TOKENS
     dense = length if model.sparse_attention is None else model.sparse_attention.dense_up_to
     for begin in range(0, dense, together):
@@ -193,7 +194,7 @@ def _pieces(model: Any, length: int) -> Iterator[tuple[int, int]]:
 
 
 def default_text() -> str:
-    """Returns the text that comes with npu-llm: a story, explanations and minutes, 2,100 words."""
+    """Returns the built-in text: a story, explanations and minutes, 2,100 words."""
     return (resources.files("npu_llm.evaluation") / "text.txt").read_text(encoding="utf-8")
 
 

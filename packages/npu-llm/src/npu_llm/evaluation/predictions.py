@@ -1,4 +1,4 @@
-"""Predictions of a model for samples, by its task."""
+"""Predictions of a model for samples, by task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from npu_llm.errors import ContextError, OptionError
 
 __all__ = ["PredictOptions", "predict"]
 
-# How many batches of texts are sorted by length together, so that a batch has little padding.
+# Batches of texts that are sorted by length together, so that a batch has little padding.
 _SORTED_BATCHES = 16
-# Of answers to questions, in tokens: the longest; what windows of a long context share; how much of
-# a context must fit beside the question.
+# In tokens: the maximum length of an answer; the overlap of windows of a long context; the minimum
+# part of a context that must fit next to the question.
 _LONGEST, _SHARED, _LEAST_CONTEXT = 30, 128, 8
 
 
@@ -32,12 +32,12 @@ class PredictOptions:
     """Options of predictions.
 
     Attributes:
-        path: where tokenizer and processors are.
-        trust_remote_code: whether code that came with the model may run.
-        batch_size: how many samples are answered at once, at most.
-        generate: arguments of generate, for models that write.
-        source_language: what a translating model reads, as its tokenizer names it.
-        on_samples: called between batches with how many samples are answered, and of how many.
+        path: path of tokenizer and processors.
+        trust_remote_code: whether to run code that comes with the model.
+        batch_size: maximum number of samples per call.
+        generate: arguments of generate, for generative models.
+        source_language: source language of a translation model, as in its tokenizer.
+        on_samples: called between batches with the number of samples done, and their total.
     """
 
     path: str | Path
@@ -48,7 +48,7 @@ class PredictOptions:
     on_samples: Callable[[int, int], None] = lambda done, total: None
 
     def load(self, loader: Any, what: str) -> Any:
-        """Loads what prepares a model's inputs, as load_beside does."""
+        """Loads a tokenizer or processor, see load_beside."""
         return load_beside(loader, self.path, what, trust_remote_code=self.trust_remote_code)
 
 
@@ -58,18 +58,18 @@ def predict(
     """Returns a model's answers.
 
     Args:
-        model: of one of this package's classes for tasks.
-        task: the name of transformers' class.
-        samples: checked ones, with sound as arrays and images as images.
-        how: how to ask.
+        model: a model of one of this package's task classes.
+        task: name of transformers' auto class.
+        samples: validated samples, with audio as arrays and images as images.
+        how: options.
 
     Returns:
         For each sample a text, which for a question is a part of the context; the index of a class,
-        the indices of its tokens' classes, or a vector.
+        the indices of its tokens' classes, or an embedding.
 
     Raises:
-        ModelError: [missing-processor] if the model came without what prepares its inputs,
-            [remote-code] if that needs code that is not trusted.
+        ModelError: [missing-processor] if the model has no tokenizer or processor, [remote-code] if
+            it needs code that is not trusted.
         ContextError: [context-overflow] for a question that leaves no room for its context.
     """
     return _ASKED[task](model, samples, how)
@@ -99,7 +99,7 @@ def _transcripts(
     knows_times = hasattr(getattr(model, "generation_config", None), "no_timestamps_token_id")
     answers = []
     for sample in _one_by_one(samples, how):
-        # Whisper reads more than 30 s by its own timestamps.
+        # Whisper reads more than 30 s by its timestamps.
         is_long = knows_times and len(sample["audio"]) > 30 * rate
         timed = {"return_timestamps": True} if is_long else {}
         found = recognize({"raw": sample["audio"], "sampling_rate": rate}, **arguments, **timed)
@@ -129,7 +129,7 @@ def _classes_of_texts(
 ) -> list[Any]:
     if int(model.config.num_labels) < 2:
         raise OptionError(
-            f"{model.name}: accuracy needs a model of two classes at least, got one that gives a "
+            f"`{model.name}` must have at least two classes for accuracy, got one that returns a "
             "number. Measure another model.",
             code="eval-task",
         )
@@ -152,7 +152,7 @@ def _classes_of_words(
     answers = []
     for sample in _one_by_one(
         samples, how
-    ):  # one by one: which token begins a word is the tokenizer's to say
+    ):  # one by one: the tokenizer decides which token begins a word
         words = sample["tokens"]
         given = model.tokenizer(words, is_split_into_words=True, return_tensors="pt")
         classes = model(**given).logits[0].argmax(-1).tolist()
@@ -165,15 +165,15 @@ def _classes_of_words(
 
 
 def _spans(model: Any, samples: Sequence[Mapping[str, Any]], how: PredictOptions) -> list[Any]:
-    """The words of each context from the likeliest begin to the likeliest end behind it."""
+    """Returns the words of each context from the likeliest start to the likeliest end after it."""
     tokenizer, limit = model.tokenizer, model.context_length
     answers = []
     for sample in _one_by_one(samples, how):
         question = tokenizer(sample["question"])["input_ids"]
         if limit is not None and len(question) + _LEAST_CONTEXT > limit:
             raise ContextError(
-                f"{model.name}: it takes texts of {limit:,} tokens, got a question of "
-                f"{len(question):,}. Shorten it.",
+                f"`{model.name}` must be given questions that leave room in its {limit:,} tokens, "
+                f"got a question of {len(question):,}. Shorten it.",
                 code="context-overflow",
             )
         cut: dict[str, Any] = {} if limit is None else {
@@ -225,7 +225,7 @@ def _classes_of_sounds(
     extractor = how.load(AutoFeatureExtractor, "a feature extractor")
     rate = int(extractor.sampling_rate)
     answers = []
-    for sample in _one_by_one(samples, how):  # of any length: padding would change results of some
+    for sample in _one_by_one(samples, how):  # unpadded: padding changes some models' results
         given = extractor(sample["audio"], sampling_rate=rate, return_tensors="pt")
         answers.append(int(model(**given).logits[0].argmax(-1)))
     return answers
@@ -234,7 +234,7 @@ def _classes_of_sounds(
 def _batches(
     samples: Sequence[Mapping[str, Any]], how: PredictOptions, *, size: int | None = None
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Yields samples together, and reports those that are answered."""
+    """Yields samples in batches, and reports progress."""
     how.on_samples(0, len(samples))
     for start in range(0, len(samples), size or how.batch_size):
         batch = samples[start : start + (size or how.batch_size)]

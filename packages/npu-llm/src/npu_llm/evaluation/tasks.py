@@ -1,4 +1,4 @@
-"""Measures of models by samples of their task: the samples' form, and the results."""
+"""Evaluation of models on samples of their task: sample formats and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ __all__ = [
     "task_of",
 ]
 
-# A file of samples names sound and images by path; samples in memory hold samples and PIL images.
+# A file of samples refers to audio and images by path; samples in memory contain arrays and PIL
+# images.
 Kind = Literal["text", "texts", "words", "label", "labels", "audio", "image"]
 
 
@@ -37,8 +38,8 @@ class Form:
 
     Attributes:
         fields: name -> kind.
-        optional: of these, those that may be omitted.
-        measures: what is measured, the first is what counts.
+        optional: fields that may be omitted.
+        measures: metrics, the primary one first.
     """
 
     fields: Mapping[str, Kind]
@@ -48,7 +49,7 @@ class Form:
 
 _SPEECH = Form({"audio": "audio", "text": "text"}, ("WER", "CER"))
 
-# transformers' class for a task -> the form of its samples.
+# transformers' auto class -> the format of its samples.
 FORMS: dict[str, Form] = {
     "AutoModel": Form({"text": "text"}, ("cosine", "least cosine")),
     "AutoModelForAudioClassification": Form({"audio": "audio", "label": "label"}, ("accuracy",)),
@@ -68,18 +69,18 @@ FORMS: dict[str, Form] = {
 
 @public_call
 def form_of(task: str) -> Form:
-    """Returns the form of a task's samples.
+    """Returns the format of a task's samples.
 
     Args:
-        task: the name of transformers' class, such as AutoModelForCTC.
+        task: name of transformers' auto class, such as AutoModelForCTC.
 
     Raises:
-        OptionError: [eval-task] for a task without a measure.
+        OptionError: [eval-task] for a task without a metric.
     """
     if task not in FORMS:
         known = ", ".join(sorted(one.removeprefix("AutoModelFor") for one in FORMS))
         raise OptionError(
-            f"evaluate_task: the model's task must be one of {known}, got "
+            f"evaluate_task: `model` must have one of the tasks {known}, got "
             f"{task.removeprefix('AutoModelFor')}. Compare its results with a library for that "
             "task.",
             code="eval-task",
@@ -91,13 +92,13 @@ def form_of(task: str) -> Form:
 def check_sample(
     sample: Any, form: Form, place: str, *, labels: Mapping[str, int] | None = None
 ) -> None:
-    """Checks that a sample has the fields of a form.
+    """Checks that a sample has the fields of a format.
 
     Args:
         sample: a mapping from field to value.
-        form: what it must have; sound and images may be paths, arrays or images.
-        place: how messages name where it came from.
-        labels: the model's classes by name, where samples name classes; None to check none.
+        form: the format; audio and images may be paths, arrays or images.
+        place: the sample's location, for messages.
+        labels: the model's classes by name, for samples with class names; None to skip the check.
 
     Raises:
         OptionError: [eval-data] if it does not fit.
@@ -119,7 +120,7 @@ def check_sample(
 
 
 def label_index(label: str | int, labels: Mapping[str, int]) -> int:
-    """Returns the index of a class that `check_sample` accepted, given by name or index."""
+    """Returns the index of a class given by name or index, after `check_sample`."""
     return labels[label] if isinstance(label, str) else label
 
 
@@ -148,7 +149,7 @@ def _unknown_label(value: Any, kind: Kind, labels: Mapping[str, int]) -> str | N
         if not known:
             names = list(labels)
             shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-            return f"label {one!r}, where the model's classes are {shown}"
+            return f"label {one!r} instead of a class of the model ({shown})"
     return None
 
 
@@ -176,21 +177,21 @@ def _unfit(place: str, form: Form, received: str) -> OptionError:
         for name, kind in form.fields.items()
     )
     return OptionError(
-        f"{place}: a sample must have {wanted}, got {received}. Correct it.", code="eval-data"
+        f"`{place}` must have {wanted}, got {received}. Correct the sample.", code="eval-data"
     )
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The quality of a model's answers.
+    """The quality of a model's predictions.
 
     Attributes:
         precision: name of the model's precision.
         task: name of transformers' class for the task.
-        samples: how many were answered.
-        figures: each measure's; the first is the one that counts. Error rates, accuracy
-            and F1 are shares of 1, chrF and BLEU scores of 0 to 100.
-        predictions: the answers: texts, indices of classes, or vectors.
+        samples: number of samples.
+        figures: value of each metric, the primary one first. Error rates, accuracy and F1 are
+            fractions, chrF and BLEU scores 0 to 100.
+        predictions: the predictions: texts, indices of classes, or embeddings.
     """
 
     precision: str
@@ -201,10 +202,10 @@ class TaskResult:
 
     @public_call
     def loss(self, exact: TaskResult) -> float:
-        """Returns the loss in points against another result, by the measure that counts.
+        """Returns the loss in points against another result, by the primary metric.
 
-        A whole has 100 points: an error rate of 0.12 instead of 0.10 loses 2. The loss of vectors
-        is what their mean cosine lacks of 1.
+        1.0 is 100 points: an error rate of 0.12 instead of 0.10 loses 2. The loss of embeddings is
+        1 minus their mean cosine.
         """
         name, value = next(iter(self.figures.items()))
         kind = MEASURES[name]
@@ -225,27 +226,27 @@ def evaluate_task(
     on_samples: Callable[[int, int], None] = lambda done, total: None,
     trust_remote_code: bool = False,
 ) -> TaskResult:
-    """Measures a model by samples of its task.
+    """Evaluates a model on samples of its task.
 
     Args:
-        model: of one of this package's classes for tasks, such as NPUModelForCTC.
+        model: a model of one of this package's task classes, such as NPUModelForCTC.
         samples: mappings with the fields of npu_llm.evaluation.FORMS; sound as an array
             (samples,) at the model's rate, images as PIL images.
-        processors: the folder or name of the checkpoint with tokenizer and processors.
-        exact: the result of another precision, to which vectors are compared; by default these
-            vectors themselves.
-        batch_size: how many samples are answered at once, at most.
-        generate: arguments of generate, for models that write.
-        source_language: what a translating model of many languages reads.
-        on_samples: called between batches with how many samples are answered, and of how many.
-        trust_remote_code: whether code that came with the checkpoint may run.
+        processors: folder or name of the checkpoint with tokenizer and processors.
+        exact: result of another precision, to compare embeddings with; by default these embeddings
+            themselves.
+        batch_size: maximum number of samples per call.
+        generate: arguments of generate, for generative models.
+        source_language: source language of a multilingual translation model.
+        on_samples: called between batches with the number of samples done, and their total.
+        trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
-        OptionError: [eval-task] for a task without a measure, [eval-data] for a sample that does
-            not fit it, [missing-measure] if the library that measures it is not installed,
-            [batch-size] for less than 1.
-        ModelError: [missing-processor] if the model came without what prepares its inputs,
-            [remote-code] if that needs code that is not trusted.
+        OptionError: [eval-task] for a task without a metric, [eval-data] for an invalid sample,
+            [missing-measure] if the metric's library is not installed, [batch-size] for less than
+            1.
+        ModelError: [missing-processor] if the model has no tokenizer or processor, [remote-code] if
+            it needs code that is not trusted.
     """
     if batch_size < 1:
         raise OptionError(
@@ -256,11 +257,11 @@ def evaluate_task(
     form = form_of(task)
     labels = labels_of(model.config)
     if not samples:
-        raise OptionError("samples: there must be at least one, got none. Pass some.",
+        raise OptionError("`samples` must contain at least one, got none. Pass some.",
                           code="eval-data")  # fmt: skip
     for number, sample in enumerate(samples, 1):
         check_sample(sample, form, f"sample {number}", labels=labels)
-    # Late: it imports transformers.
+    # Imported late: loads transformers.
     from npu_llm.evaluation.predictions import PredictOptions, predict
 
     asking = PredictOptions(
@@ -279,11 +280,11 @@ def evaluate_task(
 
 
 def task_of(model: Any) -> str:
-    """Returns the name of transformers' class for a model's task."""
+    """Returns the name of transformers' auto class for a model's task."""
     auto = getattr(type(model), "_auto", None)
     if auto is None:
         raise OptionError(
-            "evaluate_task: the model must be of one of npu_llm's classes for tasks, got a "
+            "evaluate_task: `model` must be of one of npu_llm's task classes, got a "
             f"{type(model).__name__}. Load it with NPUAutoModel.from_pretrained.",
             code="foreign-model",
         )
