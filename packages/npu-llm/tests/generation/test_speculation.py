@@ -1,4 +1,4 @@
-"""Assisted generation by transformers' own code: guesses by prompt lookup and by a draft model."""
+"""Assisted generation with transformers' code: drafts by prompt lookup and by a draft model."""
 
 import pytest
 import torch

@@ -1,1 +1,1 @@
-"""The model that transformers' `generate` drives."""
+"""NPUModelForCausalLM, the model class with transformers' `generate`."""

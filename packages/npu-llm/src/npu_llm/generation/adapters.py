@@ -1,4 +1,4 @@
-"""Loaded adapters: the inputs of a step for those in use, and the program that takes them."""
+"""Loaded adapters: the inputs of a step for the active ones, and the program that takes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from npu_runtime import device_info
 
 __all__ = ["AdaptedModel", "Adapters", "Choice", "check_usable", "parse_choice"]
 
-# Which adapters to use: one, several, or each with a scale.
+# A choice of adapters: one, several, or each with a scale.
 Choice = str | Sequence[str] | Mapping[str, float] | None
 
 
@@ -31,11 +31,11 @@ class Adapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, in the order in which they were loaded."""
+        """The names, in loading order."""
         return tuple(self._files)
 
     def modules_with(self, file: AdapterFile) -> tuple[str, ...]:
-        """Returns the modules that the loaded adapters and another one change."""
+        """Returns the modules that the loaded adapters and a further one change."""
         found = {module for one in (*self._files.values(), file) for module in one.layers}
         return tuple(sorted(found))
 
@@ -48,13 +48,13 @@ class Adapters:
             sizes: inputs and outputs of the model's modules.
 
         Raises:
-            ModelError: [adapter-base] if it was made for a model of other sizes.
+            ModelError: [adapter-base] if it was made for a model with other sizes.
         """
         for module, layer in file.layers.items():
             given = (layer.first.shape[1], layer.second.shape[0])
             if given != tuple(sizes[module]):
                 raise ModelError(
-                    f"`{file.path}` must change layers of the model's sizes, got {module} of "
+                    f"`{file.path}` must change layers with the model's sizes, got {module} of "
                     f"{given[0]} inputs and {given[1]} outputs instead of {sizes[module][0]} and "
                     f"{sizes[module][1]}. Load the model that it was trained on.",
                     code="adapter-base",
@@ -65,10 +65,10 @@ class Adapters:
     def inputs(
         self, rows: Sequence[Mapping[str, float]], sizes: Mapping[str, Sequence[int]]
     ) -> dict[str, torch.Tensor]:
-        """Returns the inputs of a step.
+        """Returns the adapter inputs of a step.
 
         Args:
-            rows: the scales of the adapters in use, for each row of a batch, or once for all rows.
+            rows: the scales of the active adapters, per row of a batch or once for all rows.
             sizes: inputs and outputs of the modules that the step's program can change.
         """
         used = tuple(name for name in self._files if any(name in row for row in rows))
@@ -86,12 +86,12 @@ class Adapters:
         return {SCALES: torch.tensor(scales, dtype=torch.float32), **self._joined[used]}
 
     def check(self, names: Sequence[str]) -> None:
-        """Raises OptionError [adapter-name] for a name that was not loaded."""
+        """Raises OptionError [adapter-name] for an adapter that was not loaded."""
         unknown = [name for name in names if name not in self._files]
         if unknown:
             known = ", ".join(self._files) or "none"
             raise OptionError(
-                f"`set_adapter` must name adapters that were loaded, which are: {known}, got "
+                f"`set_adapter` must name loaded adapters, which are: {known}, got "
                 f"{unknown[0]!r}. Load it with load_adapter.",
                 code="adapter-name",
             )
@@ -99,7 +99,7 @@ class Adapters:
     def _join(
         self, used: Sequence[str], sizes: Mapping[str, Sequence[int]]
     ) -> dict[str, torch.Tensor]:
-        """Returns A and B of each module, all used adapters one behind the other."""
+        """Returns A and B of each module, with all active adapters concatenated."""
         values = {}
         for module, (inputs, outputs) in sizes.items():
             first, second = [], []
@@ -114,7 +114,7 @@ class Adapters:
 
 
 def parse_choice(choice: Choice, scale: float) -> dict[str, float]:
-    """Returns the scales of the chosen adapters; empty for none."""
+    """Returns the scales of the chosen adapters; empty for no adapter."""
     if choice is None:
         return {}
     if isinstance(choice, str):
@@ -150,7 +150,7 @@ def _rank(file: AdapterFile) -> int:
 def _padded(
     layer: LowRank | None, rank: int, inputs: int, outputs: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns A (rank, inputs) and the scaled B (outputs, rank); zeros where nothing changes."""
+    """Returns A (rank, inputs) and the scaled B (outputs, rank); zeros for unchanged modules."""
     first, second = torch.zeros(rank, inputs), torch.zeros(outputs, rank)
     if layer is not None:
         own = layer.first.shape[0]
@@ -160,7 +160,7 @@ def _padded(
 
 
 class AdaptedModel:
-    """Loads adapters for a model, and gives the program to run with a choice of them."""
+    """Loads adapters for a model, and selects the program for a choice of them."""
 
     def __init__(self, entry: Entry, pipeline: Pipeline) -> None:
         self._plain = entry, pipeline
@@ -169,12 +169,12 @@ class AdaptedModel:
 
     @property
     def plain_entry(self) -> Entry:
-        """What runs steps without an adapter."""
+        """The entry of the program without adapters."""
         return self._plain[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the adapters that are loaded."""
+        """The names of the loaded adapters."""
         return self._adapters.names
 
     def load(self, path: str | Path, name: str | None) -> str:
@@ -183,8 +183,8 @@ class AdaptedModel:
         name = file.path.resolve().name if name is None else name
         if name in self.names:
             raise OptionError(
-                f"`load_adapter` must give each adapter a name of its own, got {name!r} again. "
-                "Pass another name.",
+                f"`load_adapter` must give each adapter a separate name, got {name!r} again. Pass "
+                "another name.",
                 code="adapter-name",
             )
         check_usable(file)
@@ -197,7 +197,7 @@ class AdaptedModel:
         return name
 
     def choose(self, rows: Sequence[Mapping[str, float]]) -> tuple[Entry, Pipeline]:
-        """Returns what runs steps with the given scales, for each row or once for all."""
+        """Returns the pipeline for the given scales, per row or once for all rows."""
         self._adapters.check([name for row in rows for name in row])
         if self._ready is None or not any(rows):
             return self._plain
@@ -214,7 +214,7 @@ class AdaptedModel:
     def _prepared(self, modules: tuple[str, ...], file: AdapterFile) -> LoadedModel[Pipeline]:
         entry = self._plain[0]
         source = Path(str(entry.about["source"]))
-        is_exported = "made_with" in entry.about  # its weights may be rounded in another way
+        is_exported = "made_with" in entry.about  # its weights may be rounded differently
         if is_exported or not source.exists():
             raise OptionError(
                 f"{file.path}: an adapter needs the model's own files, to compile a program that "

@@ -1,4 +1,4 @@
-"""Answers prompts of token ids by the engine, for calls of generate that need no transformers."""
+"""Engine-based generation from token ids, for generate calls that do not need transformers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["answer_by_engine"]
 def answer_by_engine(
     model: LanguageModel, prompt: torch.Tensor, arguments: Mapping[str, Any]
 ) -> torch.Tensor | None:
-    """Answers greedily by the engine.
+    """Generates greedily with the engine.
 
-    Samples are left to transformers, whose draws follow torch.manual_seed, and so are batches in
-    pipelines whose engine runs one sequence at a time.
+    Sampling is left to transformers, because its draws follow torch.manual_seed. So are batches in
+    pipelines with an engine for one sequence at a time.
 
     Args:
         model: the model.
         prompt: (batch, tokens) int64.
-        arguments: those of generate besides it.
+        arguments: the other arguments of generate.
 
     Returns:
-        (batch, tokens + new) int64 on the prompt's device; None for what transformers must prepare.
+        (batch, tokens + new) int64 on the prompt's device; None if the call needs transformers.
     """
     options = {**model.generation_defaults, **arguments}
     streamer, mask, tokenizer, _ = (
@@ -44,12 +44,12 @@ def answer_by_engine(
         return None
     is_padded = any(len(row) < prompt.shape[1] for row in rows)
     if is_padded and params.repetition_penalty != 1.0:
-        return None  # transformers counts the padding
+        return None  # transformers counts the padding too
     stop: Any = None
     if params.stop:
         if tokenizer is None:
-            return None  # transformers raises
-        from transformers.generation import StopStringCriteria  # heavy, and rarely needed
+            return None  # transformers raises its error
+        from transformers.generation import StopStringCriteria  # a slow import, seldom needed
 
         stop = StopStringCriteria(tokenizer, list(params.stop))
     if streamer is not None:
@@ -71,7 +71,7 @@ def answer_by_engine(
 def _params(
     model: LanguageModel, prompt: torch.Tensor, options: dict[str, Any]
 ) -> SamplingParams | None:
-    """Returns the parameters of an answer; None if the engine does not support them."""
+    """Returns the generation parameters; None if the engine does not support them."""
     batch, length = prompt.shape
     room = None if model.context_length is None else model.context_length - length
     if options.get("max_new_tokens") is None:
@@ -80,14 +80,14 @@ def _params(
     if params is None or (room is not None and room < 1):
         return None
     if batch > 1 and params.stop and not params.stop_token_ids:
-        return None  # rows that have stopped go on in transformers until all have
+        return None  # transformers continues stopped rows until all have stopped
     if room is None:
         return params
     return replace(params, max_new_tokens=min(params.max_new_tokens, room))
 
 
 def _unpadded(prompt: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]] | None:
-    """Returns the tokens of each row; None for a mask with more than padding on the left."""
+    """Returns the tokens of each row; None if the mask has more than left padding."""
     rows: list[list[int]] = prompt.tolist()
     if mask is None:
         return rows
@@ -98,7 +98,7 @@ def _unpadded(prompt: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]
 
 
 def _padded(answers: Sequence[Sequence[int]], options: Mapping[str, Any]) -> torch.Tensor:
-    """Returns answers of equal length: (batch, longest) int64."""
+    """Returns answers padded to equal length: (batch, longest) int64."""
     pad, ends = options.get("pad_token_id"), options.get("eos_token_id") or 0
     if pad is None:
         pad = ends if isinstance(ends, int) else ends[0]

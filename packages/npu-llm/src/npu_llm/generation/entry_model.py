@@ -1,4 +1,4 @@
-"""EntryModel: facts, tokenizer and bounds of a model that was written; needs no torch."""
+"""EntryModel: metadata, tokenizer and limits of a model in a cache entry; does not need torch."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["EntryModel"]
 
 
 class EntryModel:
-    """A model that an engine runs: what its entry says of it, and its caches.
+    """A model that an engine runs: its entry's metadata, and its caches.
 
     Attributes:
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
+        precision: storage of the weights and dtype of the arithmetic.
+        report: load times, and whether the model came from the cache.
     """
 
     report: LoadReport
@@ -45,30 +45,30 @@ class EntryModel:
 
     @property
     def kv_cache(self) -> KvCache | None:
-        """What keys and values are stored as; None for the dtype of the arithmetic."""
+        """The storage type of keys and values; None for the dtype of the arithmetic."""
         return self._entry.kv_cache
 
     @property
     def sparse_attention(self) -> SparseAttention | None:
-        """Which keys a token of a long sequence attends to; None for all."""
+        """The keys that tokens of a long sequence attend to; None for all."""
         return self._entry.sparse_attention
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None if the model sets no limit."""
+        """Maximum number of tokens of prompt and answer; None if the model sets no limit."""
         return self._entry.context_length
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether a tokenizer came with the model."""
+        """Whether the model has a tokenizer."""
         return self._entry.has_tokenizer
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, without transformers if its files suffice.
+        """The model's tokenizer; does not use transformers if the saved files suffice.
 
         Raises:
-            ModelError: [missing-tokenizer] if the model came without one.
+            ModelError: [missing-tokenizer] if the model has no tokenizer.
         """
         return self._saved_tokenizer
 
@@ -96,50 +96,50 @@ class EntryModel:
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """The tokens that end an answer."""
+        """The model's end tokens."""
         ends = self.generation_defaults.get("eos_token_id")
         return frozenset([ends] if isinstance(ends, int) else ends or ())
 
     @property
     def entry(self) -> Entry:
-        """The folder that it was started from."""
+        """The folder that the model was loaded from."""
         return self._entry
 
     @cached_property
     def vocabulary(self) -> int:
-        """Token ids are below this."""
+        """The vocabulary size; token ids are below it."""
         known = self._entry.vocabulary
         if known is not None:
             return known
-        from npu_llm.checkpoint.saved import read_saved_config  # for entries of former versions
+        from npu_llm.checkpoint.saved import read_saved_config  # for entries of earlier versions
 
         config = read_saved_config(self._entry.folder)
         return int(config.get_text_config().vocab_size)
 
     @property
     def why_not_kernels(self) -> str | None:
-        """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
+        """The reason that the kernel pipeline was not used; None if it was not requested."""
         return self._entry.why_not_kernels
 
     @property
     @abstractmethod
     def pipeline(self) -> PipelineName:
-        """How its steps run: "kernels", "dynamic" or "static"."""
+        """The execution mode: "kernels", "dynamic" or "static"."""
 
     @property
     @abstractmethod
     def verification(self) -> Verdict:
-        """The outcome of comparing the programs loaded so far with torch."""
+        """The result of comparing the programs loaded so far with torch."""
 
     @property
     @abstractmethod
     def block_pool(self) -> BlockPool | None:
-        """The blocks of a model whose steps take rows of any sequences; None for other models."""
+        """The block pool of a model that mixes rows of any sequences in a step; else None."""
 
     @property
     @abstractmethod
     def constraints(self) -> ConstraintMaker:
-        """Makes the constraints of structured outputs."""
+        """Creates constraints for structured output."""
 
     @abstractmethod
     def new_cache(self) -> Any:
@@ -147,20 +147,20 @@ class EntryModel:
 
     @abstractmethod
     def continues(self, cache: Any) -> bool:
-        """Whether a cache holds what the model makes of its tokens."""
+        """Whether a cache is valid for this model."""
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raises OptionError [token-range] for a token that the model does not have."""
+        """Raises OptionError [token-range] for a token id outside the vocabulary."""
         check_token_range("input_ids", min(tokens), max(tokens), self.vocabulary)
 
     def check_context(self, length: int) -> None:
-        """Raises ContextError [context-overflow] if so many tokens do not fit."""
+        """Raises ContextError [context-overflow] if `length` tokens do not fit into the context."""
         if self.context_length is not None and length > self.context_length:
             longest = self._entry.facts.long_context
             has_more = longest is not None and self._entry.max_context is None
             raise ContextError(
                 f"{self._entry.name}: its context holds {self.context_length:,} tokens, got "
-                f"{length:,}. Shorten the prompt, or ask for fewer new tokens"
+                f"{length:,}. Shorten the prompt, or request fewer new tokens"
                 f"{f', or load it with max_context, at most {longest:,}' if has_more else ''}.",
                 code="context-overflow",
             )

@@ -1,4 +1,4 @@
-"""ExportedModel: an exported kernel program on numpy's arrays, in a process without torch."""
+"""ExportedModel: an exported kernel program on numpy arrays, in a process without torch."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ __all__ = ["ExportedModel"]
 
 
 class ExportedModel(EntryModel):
-    """A model that `npu_llm.export` wrote as a kernel program, with all that an answer needs.
+    """A kernel program that `npu_llm.export` wrote, with everything needed to generate.
 
-    It starts and answers without torch and transformers, which need not be installed. npu_llm.load
-    has transformers' interface, adapters, structured output and the other pipelines.
+    It runs without torch and transformers, which need not be installed. npu_llm.load adds
+    transformers' interface, adapters, structured output and the other pipelines.
 
     Attributes:
-        report: how this start went.
+        report: load times and checks.
     """
 
     @public_call
     def __init__(self, folder: str | os.PathLike[str] | Entry) -> None:
-        """Starts the model.
+        """Loads the model.
 
         Args:
-            folder: what `npu_llm.export` wrote.
+            folder: a folder that `npu_llm.export` wrote.
 
         Raises:
-            ModelError: [exported-damaged]; [exported-kernels] for another pipeline than that of
-                kernels.
+            ModelError: [exported-damaged]; [exported-kernels] for a pipeline other than "kernels".
         """
         started = time.perf_counter()
         entry = folder if isinstance(folder, Entry) else open_exported(Path(folder).expanduser())
         if entry.pipeline != "kernels":
             raise ModelError(
-                f"`{entry.folder}` must be a kernel program to start without torch, got the "
+                f"`{entry.folder}` must be a kernel program to load without torch, got the "
                 f"{entry.pipeline} pipeline. Export it with pipeline='kernels', or use "
                 "npu_llm.load.",
                 code="exported-kernels",
@@ -63,9 +62,9 @@ class ExportedModel(EntryModel):
         _, self._pool = load_kernels(entry)
         known = read_kept(verdict_folder(entry.compiled))
         self._verdict = known or Verdict(
-            "unchecked", "torch is not there, and the program has not run on such a processor"
+            "unchecked", "torch is not available, and the program has not run on such a processor"
         )
-        # Of floats the device decides, which is opened with torch alone.
+        # A float precision depends on the device, which only torch opens.
         is_known = has_torch() or entry.facts.quantization is not None
         self.report = LoadReport(
             True, time.perf_counter() - started, "CPU", self._verdict,
@@ -75,32 +74,32 @@ class ExportedModel(EntryModel):
 
     @property
     def pipeline(self) -> PipelineName:
-        """How its steps run: "kernels"."""
+        """The execution mode: "kernels"."""
         return "kernels"
 
     @property
     def verification(self) -> Verdict:
-        """The outcome of comparing the program with torch on a processor of this kind."""
+        """The result of comparing the program with torch on a processor of this kind."""
         return self._verdict
 
     @property
     def block_pool(self) -> BlockPool:
-        """The blocks of its caches."""
+        """The block pool of its caches."""
         return self._pool
 
     def new_cache(self) -> SequenceCache:
-        """An empty cache for one sequence."""
+        """Returns an empty cache for one sequence."""
         return SequenceCache(self._pool, self)
 
     def continues(self, cache: Any) -> bool:
-        """Whether a cache is one of this model."""
+        """Whether a cache belongs to this model."""
         return getattr(cache, "made_by", None) is self
 
     @property
     def constraints(self) -> NoReturn:
-        """Raises OptionError [exported-option]: a form of an answer needs torch."""
+        """Raises OptionError [exported-option]: structured output needs torch."""
         raise OptionError(
-            "`form` must be omitted where torch is not used, got one. Use npu_llm.load.",
+            "`form` must be omitted without torch, got one. Use npu_llm.load.",
             code="exported-option",
         )
 
@@ -110,22 +109,22 @@ class ExportedModel(EntryModel):
 
         Args:
             prompt: a text, or tokens.
-            options: those of transformers' generate that npu_llm.engine.sampling_params supports,
+            options: options of transformers' generate that npu_llm.engine.sampling_params supports,
                 such as max_new_tokens, do_sample, temperature, top_p and seed.
 
         Returns:
-            The new tokens, with the one that ends the answer.
+            The new tokens, including the end token.
 
         Raises:
-            OptionError: [exported-option] for another option, and as Engine.submit does.
+            OptionError: [exported-option] for an unsupported option, and as Engine.submit does.
             ContextError: [context-overflow], [cache-blocks].
             KindError: [argument-kind] for a prompt of another kind.
         """
         tokens = self.text_tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not all(isinstance(token, int) for token in tokens):
             raise KindError(
-                "generate: prompt must be a text or integers, got a sequence of others. Pass the "
-                "tokens of a tokenizer.",
+                "generate: `prompt` must be a text or integers, got other items. Pass token ids "
+                "from a tokenizer.",
                 code="argument-kind",
             )
         options = {**self.generation_defaults, **options}

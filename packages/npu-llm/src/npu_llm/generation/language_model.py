@@ -32,7 +32,7 @@ __all__ = ["LanguageModel", "make_ready"]
 
 
 def make_ready(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipeline]:
-    """Prepares a model to run; raises what NPUModelForCausalLM.from_pretrained does."""
+    """Prepares a model to run; raises the errors of NPUModelForCausalLM.from_pretrained."""
     path = Path(name_or_path).expanduser()
     if is_exported(path):
         return prepare_exported(path, options)
@@ -43,8 +43,8 @@ class LanguageModel(EntryModel):
     """A model's programs, tokenizer and adapters.
 
     Attributes:
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
+        precision: storage of the weights and dtype of the arithmetic.
+        report: load times, and whether the model came from the cache.
     """
 
     def __init__(self, ready: LoadedModel[Pipeline]) -> None:
@@ -56,17 +56,17 @@ class LanguageModel(EntryModel):
 
     @property
     def _is_stateful(self) -> bool:
-        """Whether the cache cannot drop tokens, which assisted generation has to."""
+        """Whether the cache cannot drop tokens, as assisted generation requires."""
         is_kept = self._entry.relocation is not None or bool(self._entry.states)
         return self.pipeline == "dynamic" and not is_kept
 
     @property
     def cache_kind(self) -> str:
-        """Which saved caches this model can load: those of equal weights, pipeline and layout."""
+        """A digest of weights, pipeline and layout, which a saved cache must match."""
         entry = self._entry
         layout = str(entry.static_layout)
         if self.pipeline == "kernels":
-            # Late: needed when a session is saved or restored.
+            # Imported late: only saving or restoring a session needs it.
             from npu_llm.kv_cache.blocks import block_layout
 
             stored = kernels_cache(entry.precision, entry.kv_cache)
@@ -77,41 +77,41 @@ class LanguageModel(EntryModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of the weights; for int4 it is int8, the nearest that torch has."""
+        """The torch dtype of the weights; int8 for int4, which torch does not have."""
         return self.precision.torch_dtype
 
     @property
     def pipeline(self) -> PipelineName:
-        """How its steps run: "kernels", "dynamic" or "static"."""
+        """The execution mode: "kernels", "dynamic" or "static"."""
         return self._pipeline.name
 
     @property
     def block_pool(self) -> BlockPool | None:
-        """The blocks of a model whose steps take rows of any sequences; None for other models."""
+        """The block pool of a model that mixes rows of any sequences in a step; else None."""
         return self._pipeline.pool if isinstance(self._pipeline, KernelPipeline) else None
 
     @property
     def why_not_kernels(self) -> str | None:
-        """Why another pipeline was chosen than that of kernels; None if it was not wanted."""
+        """The reason that the kernel pipeline was not used; None if it was not requested."""
         plain = self._adapters.plain_entry
         if self._entry is not plain and plain.pipeline == "kernels":
-            return "adapters are in use, which only OpenVINO's programs take"
+            return "adapters are in use, which only OpenVINO's programs support"
         return self._entry.why_not_kernels
 
     @property
     def verification(self) -> Verdict:
-        """The outcome of comparing the programs loaded so far with torch."""
+        """The result of comparing the programs loaded so far with torch."""
         return self._pipeline.verdict
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, without transformers if its files suffice.
+        """The model's tokenizer; does not use transformers if the saved files suffice.
 
-        It is `tokenizer` of transformers' interface from the first use of that on, with whatever
-        the user has changed there.
+        Once transformers' `tokenizer` attribute was used, this is the same object, including the
+        user's changes.
 
         Raises:
-            ModelError: [missing-tokenizer] if the model came without one.
+            ModelError: [missing-tokenizer] if the model has no tokenizer.
         """
         used = self.__dict__.get("_tokenizer")
         if used is None:
@@ -120,14 +120,14 @@ class LanguageModel(EntryModel):
 
     @property
     def generation_defaults(self) -> dict[str, Any]:
-        """The model's generation config: `generation_config` once that exists, or as saved."""
+        """The model's generation config: `generation_config` once it exists, else the saved one."""
         used = self.__dict__.get("generation_config")
         found: dict[str, Any] = self._saved_defaults if used is None else used.to_diff_dict()
         return found
 
     @cached_property
     def constraints(self) -> ConstraintMaker:
-        """Makes the constraints of structured outputs.
+        """Creates constraints for structured output.
 
         Raises:
             ModelError: [missing-tokenizer].
@@ -135,21 +135,21 @@ class LanguageModel(EntryModel):
         """
         if not self.end_tokens:
             raise OptionError(
-                "`form` must be asked of a model with an end token, by which the answer ends, "
-                "got none. Set generation_config.eos_token_id.",
+                "`form` must be omitted for a model without an end token, which ends such an "
+                "answer, got one. Set generation_config.eos_token_id.",
                 code="answer-form",
             )
         ends = sorted(self.end_tokens)
         return ConstraintMaker(self.text_tokenizer, vocabulary=self.vocabulary, ends=ends)
 
     def new_cache(self) -> StepCache:
-        """An empty cache, for `past_key_values` of forward and generate."""
+        """Returns an empty cache, for `past_key_values` of forward and generate."""
         cache = self._pipeline.new_cache()
         cache.made_by = self._pipeline
         return cache
 
     def continues(self, cache: StepCache) -> bool:
-        """Whether a cache holds what the adapters in use make of its tokens; another thing, no."""
+        """Whether the cache was built with the active adapters. False for other types."""
         return getattr(cache, "made_by", None) is self._pipeline
 
     def step(
@@ -167,12 +167,12 @@ class LanguageModel(EntryModel):
             logits (batch, kept, vocabulary) float32 on the device of input_ids.
 
         Raises:
-            KindError: [argument-kind] for a cache that no model made.
+            KindError: [argument-kind] for a cache that this model did not create.
         """
         if not isinstance(cache, StepCache):
             raise KindError(
-                f"`cache` must be what new_cache() returned, got {type(cache).__name__}. Keep one "
-                "for each sequence.",
+                f"`cache` must come from new_cache(), got {type(cache).__name__}. Keep one for "
+                "each sequence.",
                 code="argument-kind",
             )
         past = cache.get_seq_length()
@@ -190,25 +190,25 @@ class LanguageModel(EntryModel):
     # Adapters
 
     def load_adapter(self, path: str | Path, name: str | None = None) -> str:
-        """Loads a LoRA adapter that PEFT saved; see set_adapter to use it.
+        """Loads a LoRA adapter saved by PEFT; activate it with set_adapter.
 
-        The first one, and one that changes layers which no other does, compiles a program of the
-        dynamic pipeline, or programs of the static one, that take adapters as inputs, or loads them
-        from the compile cache.
+        The first adapter, and an adapter of further layers, compiles a program of the dynamic
+        pipeline, or programs of the static one, with adapters as inputs. These programs are kept in
+        the compile cache.
 
         Args:
             path: the adapter's folder.
-            name: what to call it; the folder's name by default.
+            name: name for set_adapter; the folder's name by default.
 
         Returns:
             The name.
 
         Raises:
-            ModelError: [adapter-unreadable], [adapter-kind] for one that can only be merged,
-                [adapter-base] for one of another model.
-            CaptureError: [adapter-module] for a layer that is no linear one.
-            OptionError: [adapter-source] if the model's own files are not there, [adapter-name]
-                for a name that is taken.
+            ModelError: [adapter-unreadable], [adapter-kind] for an adapter that can only be merged,
+                [adapter-base] for an adapter of another model.
+            CaptureError: [adapter-module] for a layer that is not linear.
+            OptionError: [adapter-source] if the model's own files are missing, [adapter-name] for a
+                name that is in use.
         """
         return self._adapters.load(path, name)
 
@@ -219,20 +219,22 @@ class LanguageModel(EntryModel):
         scale: float = 1.0,
         rows: Sequence[Choice] | None = None,
     ) -> None:
-        """Chooses which adapters later calls use.
+        """Selects the adapters of later calls.
 
-        The dynamic pipeline compiles nothing for it; the static one, programs for adapters of a
-        larger rank together: 16, 32, 64 and so on.
+        The dynamic pipeline does not recompile. The static pipeline compiles programs when the
+        total rank exceeds the next size: 16, 32, 64 and so on.
 
-        A cache, and a session's, keeps those with which it was made; a session begins a new one.
+        Existing caches and sessions keep the adapters that they were created with; a session starts
+        a new cache.
 
         Args:
-            adapters: a name, several, or a scale for each name; None for the model alone.
-            scale: what the scales are multiplied by.
-            rows: such a choice for each row of a batch, instead of `adapters`.
+            adapters: a name, several names, or a mapping from names to scales; None for the model
+                without adapters.
+            scale: factor for all scales.
+            rows: a separate choice for each row of a batch, instead of `adapters`.
 
         Raises:
-            OptionError: [adapter-name] for a name that was not loaded.
+            OptionError: [adapter-name] for an adapter that was not loaded.
         """
         choices = [adapters] if rows is None else rows
         self._entry, self._pipeline = self._adapters.choose(
@@ -241,5 +243,5 @@ class LanguageModel(EntryModel):
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters that are loaded."""
+        """The names of the loaded adapters."""
         return self._adapters.names

@@ -1,4 +1,4 @@
-"""LazyModel: a loaded model with transformers' interface, imported at the first use of that."""
+"""LazyModel: a loaded model with transformers' interface, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ __all__ = ["LazyModel", "load"]
 
 @public_call
 def load(name_or_path: str | Path, **arguments: Any) -> LazyModel:
-    """Loads a model as NPUModelForCausalLM.from_pretrained does, but faster in a new process.
+    """Loads a model like NPUModelForCausalLM.from_pretrained, but faster in a new process.
 
-    From the compile cache or an exported folder a model starts without transformers, which is
-    imported when its interface is first used, such as `config`; greedy `generate` needs none. An
-    exported folder starts, on the device and driver that it was exported with, without compiling
-    anything.
+    A model from the compile cache or an exported folder loads without transformers. The first use
+    of its interface, such as `config`, imports it; greedy `generate` does not need it. On the
+    device and driver of its export, an exported folder loads without compiling.
 
     Args:
-        name_or_path: an exported folder, or what from_pretrained takes.
-        arguments: those of from_pretrained.
+        name_or_path: an exported folder, or a value that from_pretrained accepts.
+        arguments: other arguments of from_pretrained.
 
     Raises:
-        NpuError: as from_pretrained does.
+        NpuError: the errors of from_pretrained.
     """
     return LazyModel(make_ready(name_or_path, LoadOptions(**arguments)))
 
@@ -44,13 +43,13 @@ class LazyModel(LanguageModel):
 
     @property
     def full(self) -> NPUModelForCausalLM:
-        """The same model as an NPUModelForCausalLM, with the same state."""
-        import npu_llm  # whose lazy name imports transformers, which takes more than a second
+        """The same model as an NPUModelForCausalLM that shares its state."""
+        import npu_llm  # a lazy import of transformers, which takes more than a second
 
         return npu_llm.NPUModelForCausalLM.sharing(self)
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for attributes that LanguageModel does not have.
+        # Python calls it only for attributes that LanguageModel does not have.
         if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.full, name)
@@ -59,7 +58,7 @@ class LazyModel(LanguageModel):
     def generate(
         self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """See NPUModelForCausalLM.generate; greedy answers need no transformers."""
+        """See NPUModelForCausalLM.generate; greedy generation does not need transformers."""
         prompt = kwargs.get("input_ids") if inputs is None else inputs
         is_plain = generation_config is None and not args and not NAMES & kwargs.keys()
         if is_plain and isinstance(prompt, torch.Tensor):

@@ -1,4 +1,4 @@
-"""NPUModelForCausalLM: a language model as one program, which generates as transformers does."""
+"""NPUModelForCausalLM: a decoder-only language model with transformers' interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["NPUModelForCausalLM"]
 
-# Searches in which rows change places, or tokens are taken back.
+# Search methods that reorder rows or drop tokens.
 _WITHOUT_FORM = ("num_beams", "assistant_model", "prompt_lookup_num_tokens")
 
 join_transformers()
@@ -38,32 +38,32 @@ join_transformers()
 
 @dataclass(frozen=True)
 class _Assisted:
-    """An assisted generation that is running.
+    """The state of a running assisted generation.
 
     Attributes:
-        device: where its tokens are.
-        continued: the cache that already holds the first of them; None for a new one.
+        device: device of its tokens.
+        continued: the cache with its first tokens; None for a new one.
     """
 
     device: torch.device
     continued: StepCache | None
 
 
-# Per thread; the assistant's generation, which runs inside the model's, sees it as well.
+# Per thread; the assistant's nested generation sees it as well.
 _assisted: ContextVar[_Assisted | None] = ContextVar("assisted", default=None)
 
 
 class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
     """A decoder-only language model, compiled for the npu device.
 
-    Made by `from_pretrained`. `generate` is transformers' own: greedy, sampling, beams, streamers,
-    stop strings, logits processors, batches with left padding.
+    Created by `from_pretrained`. `generate` is that of transformers: greedy search, sampling, beam
+    search, streamers, stop strings, logits processors, batches with left padding.
 
     Attributes:
         config: the transformers config.
-        generation_config: the defaults of generate.
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
+        generation_config: default options of generate.
+        precision: storage of the weights and dtype of the arithmetic.
+        report: load times, and whether the model came from the cache.
     """
 
     main_input_name = "input_ids"
@@ -76,7 +76,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
 
     @classmethod
     def sharing(cls, model: LanguageModel) -> NPUModelForCausalLM:
-        """Returns a model with transformers' interface, and the same state as the given one."""
+        """Returns a model with transformers' interface that shares the given model's state."""
         full = cls.__new__(cls)
         full.__dict__ = model.__dict__
         if "config" not in full.__dict__:
@@ -84,7 +84,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         return full
 
     def _complete(self) -> None:
-        """Adds what transformers' generate needs to a LanguageModel."""
+        """Adds the attributes that transformers' generate needs to a LanguageModel."""
         self.config = read_saved_config(self._entry.folder)
         self.generation_config = GenerationConfig.from_pretrained(self._entry.folder)
         self._tokenizer: Any = None
@@ -110,49 +110,49 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         token: str | bool | None = None,
         on_progress: ProgressListener | None = None,
     ) -> NPUModelForCausalLM:
-        """Loads a model, from the compile cache where this start is not the first.
+        """Loads a model, from the compile cache except on the first load.
 
         Args:
-            pretrained_model_name_or_path: a checkpoint folder of transformers, a GGUF file, a
-                folder that `npu_llm.export` wrote, or a name on the hub.
-            config: a CompilerConfig whose dtype counts, as programs for
-                intel-npu-acceleration-library pass it; by default `dtype` counts.
-            dtype: "file" for weights as the model's files have them, "float32", "bfloat16",
-                "float16", "int8", "int4", or a torch dtype; by default "file" for GGUF files and
-                quantized checkpoints, bfloat16 for others, on an NPU int8, or the precision of an
-                exported folder.
-            max_context: how many tokens prompt and answer may have together; by default as many as
-                the model was made for. Fewer need less memory.
-            pipeline: "kernels" for our own kernels on the host's cores, "dynamic" for one program
-                of OpenVINO's for all sizes, "static" for programs of fixed sizes, which NPUs need;
-                by default what suits the device and the model.
-            kv_cache: "u8" to store keys and values in 8 bits, with one scale per token and head,
-                in the dynamic pipeline; by default in the dtype of the arithmetic.
-            sparse_attention: in the pipeline of kernels, how many positions a new token of a longer
-                sequence attends to, a multiple of 16 such as 2048: an approximation for long
-                contexts, see npu_ops.kernel_programs.sparse_attention.SparseAttention, which is
-                taken too; by default all.
-            verify: "first" to compare each program with torch once, before it yields a token;
-                "always" to compare at each start; "off" to skip the comparison.
+            pretrained_model_name_or_path: a transformers checkpoint folder, a GGUF file, a folder
+                that `npu_llm.export` wrote, or a name on the Hugging Face hub.
+            config: a CompilerConfig, of which only dtype is used, for programs written for
+                intel-npu-acceleration-library; by default `dtype` is used.
+            dtype: "file" to keep the weights' types in the model's files, "float32", "bfloat16",
+                "float16", "int8", "int4", or a torch dtype. The default is "file" for GGUF files
+                and quantized checkpoints, bfloat16 for others, int8 on an NPU, and the precision of
+                an exported folder.
+            max_context: maximum number of tokens of prompt and answer together; the model's own
+                limit by default. Smaller values need less memory.
+            pipeline: "kernels" for our own CPU kernels, "dynamic" for one OpenVINO program with
+                dynamic shapes, "static" for programs of fixed sizes, which NPUs need; by default
+                chosen by device and model.
+            kv_cache: "u8" to store keys and values in 8 bits, with one scale per token and head, in
+                the dynamic pipeline; by default the dtype of the arithmetic.
+            sparse_attention: in the kernel pipeline, the number of positions that a new token of a
+                longer sequence attends to, a multiple of 16 such as 2048. This approximates long
+                contexts; see npu_ops.kernel_programs.sparse_attention.SparseAttention, which is
+                accepted too. All positions by default.
+            verify: "first" to compare each program with torch before its first use; "always" to
+                compare at each load; "off" to skip the comparison.
             device: None or "npu".
-            cache_dir: where compiled models are kept; see npu_llm.config for the default.
-            gguf_file: which GGUF file in a folder.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            ignore_unexpected: whether to drop tensors that the model has no place for.
-            revision: which revision, for a name on the hub.
-            token: access token, for a name on the hub.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+            cache_dir: directory of the compile cache; see npu_llm.config for the default.
+            gguf_file: file name of the GGUF file in a folder.
+            trust_remote_code: whether to run model code from the checkpoint.
+            ignore_unexpected: whether to ignore tensors that the model does not use.
+            revision: revision of the model on the hub.
+            token: access token for the hub.
+            on_progress: called with a stage and its share done, 0.0 to 1.0.
 
         Raises:
-            ModelError: when there is no such model, or its files are damaged.
-            MemoryNeedError: when it does not fit into memory.
-            CacheError: when the cache has no room for it.
-            OptionError: [pretrained-config]; for an unknown dtype, one that an exported folder does
-                not have, another device, a max_context that the model was not made for, or a
+            ModelError: if the model does not exist, or its files are damaged.
+            MemoryNeedError: if it does not fit into memory.
+            CacheError: if it does not fit into the cache.
+            OptionError: [pretrained-config]; for an unknown dtype, a dtype that differs from an
+                exported folder's, another device, a max_context above the model's limit, or a
                 kv_cache or sparse_attention that the pipeline or the model does not support.
-            CaptureError: when the architecture cannot run here.
-            npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
-            npu_runtime.errors.DeviceError: when the device asked for by NPU_DEVICE is absent.
+            CaptureError: if the architecture is not supported.
+            npu_compiler.errors.WrongResultError: if a program's results differ from torch's.
+            npu_runtime.errors.DeviceError: if the device in NPU_DEVICE is absent.
         """
         options = LoadOptions(
             dtype=dtype_in(config, dtype),
@@ -172,17 +172,17 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         )
         return cls(make_ready(pretrained_model_name_or_path, options))
 
-    # What transformers asks a model for
+    # Required by transformers
 
     @property
     def device(self) -> torch.device:
-        """torch.device("npu"); during assisted generation, where the tokens are."""
+        """torch.device("npu"); during assisted generation, the device of the tokens."""
         assisted = _assisted.get()
         return self._device if assisted is None else assisted.device
 
     @property
     def tokenizer(self) -> Any | None:
-        """The tokenizer that came with the model; None if there was none."""
+        """The model's tokenizer; None if it has none."""
         if self._tokenizer is None and self._entry.has_tokenizer:
             self._tokenizer = load_saved_tokenizer(
                 self._entry.folder / "tokenizer", trust_remote_code=self._entry.trusts_code
@@ -198,27 +198,27 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         return False
 
     def get_experts_implementation(self) -> Mapping[str, str]:
-        """Empty: how experts run was decided when the model was captured."""
+        """Returns {}: the implementation of experts was fixed when the model was traced."""
         return {}
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
-        """Makes the cache for a generation; transformers' own kinds cannot be used here."""
+        """Creates the cache for a generation; transformers' cache classes are not supported."""
         if model_kwargs.get(CACHE) is None and generation_config.use_cache:
             model_kwargs[CACHE] = self.new_cache()
 
     def _assisted_decoding(
         self, input_ids: torch.Tensor, *args: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        """Keeps tokens and guesses on one device, and notes which cache is continued.
+        """Keeps tokens and draft tokens on one device, and records the cache that is continued.
 
-        transformers puts the guesses on the model's device and compares them with tokens that may
-        be elsewhere; a step takes its inputs from anywhere. Its first step also passes all tokens,
-        including those that the cache already holds.
+        transformers moves draft tokens to the model's device and compares them with tokens that may
+        be elsewhere; a step accepts inputs on any device. Its first step also passes all tokens,
+        including those already in the cache.
         """
         mask, cache = kwargs.get("attention_mask"), kwargs.get(CACHE)
-        known = getattr(generation_config, "_mask_length", -1)  # of a mask that was all ones
+        known = getattr(generation_config, "_mask_length", -1)  # of an all-ones mask
         length = known if mask is None else mask.shape[1]
         is_whole = length == input_ids.shape[1]
         token = _assisted.set(_Assisted(input_ids.device, cache if is_whole else None))
@@ -235,7 +235,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         next_sequence_length: int | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of a step; see transformers' GenerationMixin."""
+        """Returns the arguments of a step; see transformers' GenerationMixin."""
         assisted = _assisted.get()
         cache: Any = kwargs.get(CACHE)
         is_continued = assisted is not None and cache is not None and cache is assisted.continued
@@ -256,7 +256,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         streamer: Any | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, by our own loop where it supports what is asked for."""
+        """Runs greedy search and sampling in our own loop if it supports the options."""
         if synced_gpus or not can_decode(input_ids, generation_config, model_kwargs):
             return super()._sample(
                 input_ids,
@@ -300,9 +300,9 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Generates as transformers does, with the arguments and results of its `generate`.
+        """Generates with the arguments and results of transformers' `generate`.
 
-        Beside those, one of these bounds what is generated; it needs `npu-llm[structured]`, the
+        One additional argument selects structured output. It needs `npu-llm[structured]`, the
         model's tokenizer, and greedy search or sampling:
 
         - schema: a JSON schema, as a mapping;
@@ -310,10 +310,10 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         - grammar: a grammar in llguidance's notation, which is Lark's.
 
         Raises:
-            OptionError: [step-shape], [step-dtype] for tokens or a mask that do not fit,
-                [generate-option] for an option that transformers does not know, [answer-form],
-                [missing-llguidance] for a form that answers cannot be held to, and what forward
-                raises.
+            OptionError: [step-shape], [step-dtype] for invalid tokens or an invalid mask,
+                [generate-option] for an option that transformers does not have, [answer-form],
+                [missing-llguidance] for structured output that cannot be enforced, and the errors
+                of forward.
         """
         cache = rename_cache(kwargs)
         self._check({}, cache)
@@ -328,14 +328,15 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             return super().generate(inputs, generation_config, *args, **kwargs)
 
     def _hold_to_form(self, options: dict[str, Any]) -> None:
-        """Puts a logits processor in place of schema, regex or grammar."""
+        """Replaces schema, regex or grammar by a logits processor."""
         form = given_form(options)
         if form is None:
             return
         unfit = [name for name in _WITHOUT_FORM if options.get(name) not in (None, 1)]
         if unfit:
             raise OptionError(
-                f"`form` must be asked of greedy search or sampling, got {unfit[0]} too. Omit one.",
+                f"`form` must be used with greedy search or sampling, got {unfit[0]} too. Omit "
+                "one.",
                 code="answer-form",
             )
         given = options.get("logits_processor") or ()
@@ -346,8 +347,8 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             super()._validate_model_kwargs(model_kwargs)
         except ValueError as error:
             raise OptionError(
-                f"generate: options must be those of transformers' generate and of forward, got "
-                f"others: {error}. Check their spelling.",
+                "generate: options must be arguments of transformers' generate or of forward, "
+                f"got others: {error}. Check their spelling.",
                 code="generate-option",
             ) from error
 
@@ -372,23 +373,23 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             input_ids: (batch, tokens) int64, on npu or cpu; only the new tokens when
                 past_key_values is given.
             attention_mask: (batch, past + tokens), 0 for padding; all ones by default.
-            position_ids: (batch, tokens) int64; counted from the mask by default.
-            past_key_values: the cache that an earlier step returned.
+            position_ids: (batch, tokens) int64; derived from the mask by default.
+            past_key_values: the cache from an earlier step.
             use_cache: whether to return a cache; True by default.
-            logits_to_keep: how many tokens, counted from the end, to return logits for, 0 for all;
+            logits_to_keep: number of tokens, counted from the end, to return logits for; 0 for all;
                 or a vector of indices.
-            cache: the same as past_key_values: its name in transformers from 5.24 on.
-            kwargs: what else generate passes; output_attentions and output_hidden_states are
-                refused.
+            cache: past_key_values under its name since transformers 5.24.
+            kwargs: other arguments that generate passes; output_attentions and output_hidden_states
+                are rejected.
 
         Returns:
             logits (batch, kept, vocabulary) float32 on the device of input_ids, and the cache.
 
         Raises:
-            ContextError: [context-overflow] when the tokens do not fit into the context.
-            OptionError: [no-inner-states] when attentions or hidden states are asked for,
-                [foreign-cache] for a cache that this class did not make, [cache-rows] for a batch
-                that does not match the cache's rows, [two-caches] for two that differ; see also
+            ContextError: [context-overflow] if the tokens do not fit into the context.
+            OptionError: [no-inner-states] if attentions or hidden states are requested,
+                [foreign-cache] for a cache of another class, [cache-rows] for a batch that does not
+                match the cache's rows, [two-caches] for two different caches; see also
                 npu_llm.kv_cache.cache.
         """
         cache = one_cache(cache, past_key_values)
@@ -410,7 +411,8 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         for name in ("output_attentions", "output_hidden_states"):
             if kwargs.get(name):
                 raise OptionError(
-                    f"{name}: a compiled model returns only logits, got True. Omit it.",
+                    f"`{name}` must be omitted, since a compiled model returns only logits, got "
+                    "True. Omit it.",
                     code="no-inner-states",
                 )
         if cache is not None and not isinstance(cache, StepCache):
@@ -421,7 +423,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
             )
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> GenerationConfig:
-        """Ends an answer where the context ends, instead of failing there."""
+        """Ends an answer at the end of the context instead of raising there."""
         generation_config = super()._prepare_generated_length(*args, **kwargs)
         length = kwargs["input_ids_length"]
         self.check_context(length)

@@ -1,8 +1,7 @@
-"""Generation token by token within a fixed length, by functions with familiar names.
+"""Token-by-token generation within a fixed length, as in intel-npu-acceleration-library.
 
-The names and arguments are those of intel-npu-acceleration-library. The functions run in either
-pipeline; in the static one all steps have the same sizes, since the cache gets its room at the
-start.
+Names and arguments are those of that library. The functions run in any pipeline. In the static one
+all steps have the same sizes, because the cache is allocated at the start.
 """
 
 from __future__ import annotations
@@ -35,25 +34,26 @@ def generate_with_static_shape(
     """Generates one token at a time, up to max_length tokens of prompt and answer together.
 
     Args:
-        model: from NPUModelForCausalLM.from_pretrained, or npu_llm.load.
+        model: a model from NPUModelForCausalLM.from_pretrained or npu_llm.load.
         input_ids: (batch, tokens) int64.
-        max_length: tokens of prompt and answer.
-        attention_mask: (batch, tokens), 0 for padding, which is on the left; ones by default.
-        use_past: keep keys and values between the steps; otherwise each token costs a whole prompt.
-        pad_token_id: what fills a row that has ended; the model's by default.
+        max_length: maximum number of tokens of prompt and answer.
+        attention_mask: (batch, tokens), 0 for left padding; ones by default.
+        use_past: whether to keep keys and values between steps; otherwise each token recomputes the
+            whole sequence.
+        pad_token_id: token that fills a row after its end; the model's pad token by default.
         options: other arguments of generate for greedy search or sampling, such as do_sample,
             temperature, top_k, top_p, eos_token_id and stopping_criteria.
 
     Returns:
         An iterator over the next token: an int for one row, (batch,) int64 on cpu for several. It
-        ends after max_length tokens, or when every row has yielded an end token.
+        ends after max_length tokens, or when every row has an end token.
 
     Raises:
-        ContextError: [context-overflow] when the prompt leaves no room for a token, or max_length
-            is above the model's context.
-        OptionError: [foreign-model] for a model of another class, [static-search] for beams and
-            other searches that yield no token until they end, [step-shape] or [step-dtype] for
-            tokens or a mask that do not fit.
+        ContextError: [context-overflow] if the prompt leaves no room for a token, or max_length
+            exceeds the model's context.
+        OptionError: [foreign-model] for a model of another class, [static-search] for beam search
+            and other searches that return tokens only at their end, [step-shape] or [step-dtype]
+            for invalid tokens or an invalid mask.
     """
     full = _full(model)
     check_prompt(input_ids, attention_mask, past=0)
@@ -68,8 +68,8 @@ def generate_with_static_shape(
         )
     if options.get("num_beams", 1) != 1 or "assistant_model" in options:
         raise OptionError(
-            "`generate_with_static_shape` must be a greedy search or sampling, which go token by "
-            "token, got another search. Call model.generate for it.",
+            "`generate_with_static_shape` must be used with greedy search or sampling, which "
+            "yield one token at a time, got another search. Call model.generate for it.",
             code="static-search",
         )
     if pad_token_id is not None:
@@ -78,7 +78,7 @@ def generate_with_static_shape(
     cache.reserve(max_length)
 
     def search(_: Any, ids: torch.Tensor, **arguments: Any) -> Iterator[torch.Tensor]:
-        arguments.pop(CACHE)  # ours, as generate got it
+        arguments.pop(CACHE)  # our cache, passed to generate
         return _tokens(full, ids, cache, use_past=use_past, **arguments)
 
     # generate prepares config, processors and criteria, and passes them to the search.
@@ -98,16 +98,16 @@ def generate_with_static_shape(
 def warm_up_decoder_model(
     tokenizer: Any, model: LanguageModel, model_seq_length: int, use_past: bool = True
 ) -> None:
-    """Compiles and runs once what a generation of this length needs, so that the first one is fast.
+    """Compiles and runs the programs for generation up to a length, so that the first call is fast.
 
     Args:
-        tokenizer: the model's.
-        model: from NPUModelForCausalLM.from_pretrained, or npu_llm.load.
-        model_seq_length: tokens of the prompts and answers to come.
-        use_past: as for generate_with_static_shape.
+        tokenizer: the model's tokenizer.
+        model: a model from NPUModelForCausalLM.from_pretrained or npu_llm.load.
+        model_seq_length: tokens of later prompts and answers.
+        use_past: see generate_with_static_shape.
 
     Raises:
-        ContextError: [context-overflow] when the model's context is shorter than that.
+        ContextError: [context-overflow] if the model's context is shorter.
         OptionError: [foreign-model] for a model of another class.
     """
     ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
@@ -117,7 +117,7 @@ def warm_up_decoder_model(
     for chosen in generate_with_static_shape(
         model, prompt, max(limit, half + 1), use_past=use_past, do_sample=False, eos_token_id=None
     ):
-        del chosen  # only running it matters
+        del chosen  # only the run matters
 
 
 def _tokens(
@@ -153,7 +153,7 @@ def _tokens(
 
 
 class _Forgetful(StepCache):
-    """Takes a cache's place where none is to be kept: each step reads all tokens again."""
+    """A cache without content, for use_past=False: each step recomputes all tokens."""
 
     def __init__(self, model: NPUModelForCausalLM, input_ids: torch.Tensor) -> None:
         super().__init__()
@@ -161,16 +161,16 @@ class _Forgetful(StepCache):
         self._read = input_ids.cpu()
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0."""
+        """Returns 0."""
         return 0
 
     @property
     def is_croppable(self) -> bool:
-        """False: there is nothing to cut."""
+        """False: there is nothing to crop."""
         return False
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
-        """Runs all tokens so far, and the new one."""
+        """Runs all tokens so far and the new one."""
         self._read = torch.cat([self._read, values["input_ids"]], 1)
         output = self._model(self._read, attention_mask=values["attention_mask"], logits_to_keep=1)
         logits: torch.Tensor = output.logits
@@ -181,7 +181,7 @@ class _Forgetful(StepCache):
 
 
 def _full(model: Any) -> NPUModelForCausalLM:
-    """Returns the model with transformers' interface, which one from npu_llm.load gets here."""
+    """Returns the model with transformers' interface, also for one from npu_llm.load."""
     if isinstance(model, LazyModel):
         return model.full
     if not isinstance(model, NPUModelForCausalLM):
