@@ -1,4 +1,4 @@
-"""Compares models of tiny GGUF files with what llama.cpp answers; see tools/gguf_witness.py."""
+"""Compares models of tiny GGUF files with llama.cpp's results; see tools/gguf_witness.py."""
 
 import json
 import re

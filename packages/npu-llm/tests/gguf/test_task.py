@@ -56,6 +56,6 @@ def test_vectors_of_texts_are_pooled_as_the_file_says(tmp_path):
 
 def test_model_of_another_task_is_refused(tmp_path):
     path = write_tiny(tmp_path / "some.gguf", WITNESS["t5encoder"])
-    with pytest.raises(ModelError, match="'t5encoder', which is for vectors of texts") as caught:
+    with pytest.raises(ModelError, match="'t5encoder', which is for text embeddings") as caught:
         load_model(find_source(path))
     assert caught.value.code == "unknown-architecture"

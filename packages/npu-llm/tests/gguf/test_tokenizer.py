@@ -1,4 +1,4 @@
-"""Compares tokenizers of GGUF metadata with what llama.cpp answers; see tools/gguf_tokens.py."""
+"""Compares tokenizers from GGUF metadata with llama.cpp's; see tools/gguf_tokens.py."""
 
 import json
 from pathlib import Path

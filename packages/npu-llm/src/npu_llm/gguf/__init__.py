@@ -1,1 +1,1 @@
-"""GGUF files: their container, and the models that they hold."""
+"""GGUF files: the container format, and the models in it."""

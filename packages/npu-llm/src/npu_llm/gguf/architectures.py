@@ -1,4 +1,4 @@
-"""The table of GGUF architectures: one row for each, by ggml's name."""
+"""The table of GGUF architectures: one row per architecture, by ggml's name."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "deci": DENSE["llama"],
 }
 
-# Further architectures of llama.cpp, and why none of transformers' classes is made of their files.
+# Further architectures of llama.cpp, and the reasons that they are not supported.
 REFUSED: Mapping[str, str] = {
-    "chameleon": "transformers has it only as a part of a model that makes images",
+    "chameleon": "transformers has it only as a part of an image generation model",
     "jina-bert-v2": "transformers has no class for it",
-    "minimax-01": "its linear attention compiles to a program that the check refuses",
+    "minimax-01": "its linear attention compiles to a program that the comparison rejects",
     "mistral4": "AutoModelForCausalLM has no class for it",
     "neo-bert": "transformers has no class for it",
     "nomic-bert-moe": "transformers has no class for it",
-    "phimoe": "llama.cpp weighs its experts otherwise than transformers' class, so answers differ",
+    "phimoe": "llama.cpp weights its experts differently from transformers, so answers differ",
     "rwkv6": "transformers has RWKV 4 only",
     "rwkv7": "transformers has RWKV 4 only",
-    "t5": "it is an encoder with a decoder, of which the table has the encoder (t5encoder)",
+    "t5": "it is an encoder-decoder, of which the table has the encoder (t5encoder)",
 }
 
-# Names that stand for more than one class of transformers.
+# Names that refer to more than one transformers class.
 _VARIANTS: Mapping[str, Callable[[Keys], str | None]] = {
     "llama": lambda keys: "llama(experts)" if keys.number("expert_count", 0) else None,
     "olmo2": lambda keys: "olmo2(window)" if keys.number("attention.sliding_window", 0) else None,
@@ -56,7 +56,7 @@ def find_architecture(keys: Keys) -> Architecture:
     """Returns the row of a file's architecture.
 
     Raises:
-        ModelError: [gguf-architecture] if the table has none.
+        ModelError: [gguf-architecture] if the table has no row for it.
     """
     name = keys.file.architecture
     choose = _VARIANTS.get(name)
@@ -66,9 +66,9 @@ def find_architecture(keys: Keys) -> Architecture:
         near = [] if name in REFUSED else difflib.get_close_matches(name, ARCHITECTURES, n=3)
         why = f"; {REFUSED[name]}" if name in REFUSED else ""
         raise ModelError(
-            f"{keys.file.path}: its architecture must be one that npu-llm reads from GGUF files, "
-            f"got {name!r}{why}. {'Similar names: ' + ', '.join(near) + '. ' if near else ''}Use a "
-            "checkpoint folder of the model.",
+            f"`{keys.file.path}` must have an architecture that npu-llm reads from GGUF files, "
+            f"got {name!r}{why}. {'Similar names: ' + ', '.join(near) + '. ' if near else ''}Use "
+            "a checkpoint folder of the model.",
             code="gguf-architecture",
         )
     return found

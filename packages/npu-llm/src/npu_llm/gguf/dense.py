@@ -50,7 +50,7 @@ _FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 
 
 def has_biases(*names: str) -> Any:
-    """Returns whether layers have all of some biases; attention's by default."""
+    """Returns whether layers have all of some biases; by default those of attention."""
     chosen = names or _PROJECTIONS
 
     def find(keys: Keys) -> bool:
@@ -60,11 +60,11 @@ def has_biases(*names: str) -> Any:
 
 
 def layer_types(period: int, *, dense_first: bool = False) -> Any:
-    """Returns which layers look at a window, as ggml finds it.
+    """Returns which layers have a sliding window, as in ggml.
 
     Args:
-        period: how many layers repeat, where the metadata says nothing.
-        dense_first: whether the first of them, and not the last, looks at everything.
+        period: number of layers in a cycle, if the metadata does not contain it.
+        dense_first: whether the first layer of a cycle, instead of the last, has no window.
     """
 
     def find(keys: Keys) -> list[str]:
@@ -89,7 +89,7 @@ def _scale_of_gemma(layers_of_27b: int) -> Any:
 
 
 def _one_base(keys: Keys) -> Mapping[str, Rope]:
-    """Returns the rotary positions of a class whose layers all rotate alike."""
+    """Returns the rotary positions of a class with equal rotation in all layers."""
     rope = read_rope(keys)
     if keys.real("rope.freq_base_swa", rope.base) != rope.base:
         raise keys.refuse("must have rope.freq_base_swa equal to rope.freq_base")
@@ -97,7 +97,7 @@ def _one_base(keys: Keys) -> Mapping[str, Rope]:
 
 
 def two_ropes(keys: Keys) -> Mapping[str, Rope]:
-    """Returns the rotary positions of layers with a window, which are not scaled, and of others."""
+    """Returns the unscaled rotary positions of layers with a window, and those of others."""
     full = _one_base(keys)[""]
     return {
         "full_attention_": full,
@@ -138,7 +138,7 @@ _GLM: Mapping[str, Named] = {
     **{name: of for name, of in LLAMA.items() if "gate_proj" not in name and "up_proj" not in name},
     "model.layers.*.mlp.gate_up_proj": gate_and_up,
 }
-# Named as GPT-2's modules, in a class of its own each.
+# Named like GPT-2's modules, in separate classes.
 _GPT = {
     "attn_norm": "ln_1", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
     "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
@@ -161,12 +161,12 @@ _GPT_CONFIG: Mapping[str, Any] = {
 _DROPS = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
-# Some classes make a mask of the square of it.
+# Some classes create a mask of its square.
 _MOST_POSITIONS = 1 << 15
 
 
 def _positions(keys: Keys) -> int:
-    """Returns for how many positions there are embeddings, which the metadata must say too."""
+    """Returns the number of position embeddings, which must match the metadata."""
     rows = keys.tensor("position_embd.weight").shape[0]
     if keys.number("context_length") != rows:
         raise keys.refuse(f"must have a context_length of {rows}, as position_embd.weight has")
@@ -176,7 +176,7 @@ def _positions(keys: Keys) -> int:
 
 
 def _by_head(at: At) -> Weight:
-    """Returns each head's queries, keys and values one after the other."""
+    """Concatenates each head's queries, keys and values."""
     keys = at.keys
     order = np.arange(3 * keys.width).reshape(3, keys.heads, keys.width // keys.heads)
     found = fused(at)
@@ -188,7 +188,7 @@ def _by_head(at: At) -> Weight:
 
 
 def _by_group(at: At) -> Weight:
-    """Returns for each key head its queries, the key and the value; with one key head as it is."""
+    """Returns the queries, key and value per key head; unchanged for one key head."""
     keys, found = at.keys, fused(at)
     if keys.kv_heads == 1:
         return found
@@ -222,12 +222,12 @@ def _partial(keys: Keys) -> float:
 
 
 def _has_parallel_residual(keys: Keys) -> bool:
-    keys.get("use_parallel_residual", None)  # llama.cpp goes by the norm
+    keys.get("use_parallel_residual", None)  # llama.cpp uses the norm
     return not keys.has_tensor("blk.*.ffn_norm.weight")
 
 
 def _norms_of_olmo(model: Any, keys: Keys) -> None:
-    """Sets the constant of norms without weights, which the class has as a number in its code."""
+    """Sets the constant of norms without weights, which is hard-coded in the class."""
     eps = keys.real("attention.layer_norm_epsilon")
     plain = {name for name, one in model.named_modules() if type(one).__name__ == "OlmoLayerNorm"}
     for name in plain if eps != 1e-5 else ():
@@ -250,7 +250,7 @@ def _xielu(key: str) -> Any:
 
 def _granite_rope(keys: Keys) -> Mapping[str, Rope]:
     rope = read_rope(keys)
-    if not keys.get("rope.scaling.finetuned", True):  # llama.cpp takes it for a switch
+    if not keys.get("rope.scaling.finetuned", True):  # a switch in llama.cpp
         rope.frequencies.zero_()
     return {"": rope}
 
@@ -282,7 +282,7 @@ def _head_of_gemma_4(keys: Keys, kind: str = "") -> int:
 
 
 def _kv_of_gemma_4(keys: Keys, kind: str) -> int:
-    """Returns the key heads of the layers of one type."""
+    """Returns the number of key heads in layers of one type."""
     types = layer_types(6)(keys)
     counts = keys.by_layer("attention.head_count_kv", keys.heads)
     found = {count for count, one in zip(counts, types, strict=True) if one == kind}
@@ -314,7 +314,7 @@ def _ropes_of_gemma_4(keys: Keys) -> Mapping[str, Rope]:
 
 
 def _of_stream(name: str) -> Any:
-    """Returns the matrix of the stream with the name's number, of several in a tensor."""
+    """Returns the matrix of the stream with the index in the name, from a tensor of several."""
 
     def find(at: At) -> Weight:
         found = at.weight(name)
@@ -326,12 +326,12 @@ def _of_stream(name: str) -> Any:
     return find
 
 
-# So many layers have keys and values in llama.cpp, whatever the file says.
+# Number of layers with keys and values, hard-coded in llama.cpp.
 _OWN_KEYS_OF_GEMMA_3N = 20
 
 
 def _shared_of_gemma_3n(keys: Keys) -> int:
-    """Returns how many layers have the keys and values of earlier ones."""
+    """Returns the number of layers that reuse keys and values of earlier ones."""
     shared = max(keys.layers - _OWN_KEYS_OF_GEMMA_3N, 0)
     if keys.number("attention.shared_kv_layers", shared) != shared:
         raise keys.refuse(f"must have attention.shared_kv_layers = {shared}")
@@ -374,7 +374,7 @@ _QWEN_3 = Architecture(
     {**LLAMA, **QK_NORMED},
     {**DECODER, "use_sliding_window": False, "attention_bias": has_biases()},
 )
-# Keys about pictures, which are no part of a text.
+# Keys for images, which text does not use.
 PICTURES = ("n_deepstack_layers", "deepstack_mapping")
 
 DENSE: Mapping[str, Architecture] = {
@@ -388,7 +388,7 @@ DENSE: Mapping[str, Architecture] = {
         },
     ),
     "qwen2": _QWEN_2,
-    # The language model of what reads images too: a text's positions are one, as in Qwen 2.
+    # The language model of a vision-language model: text has one position, as in Qwen 2.
     "qwen2vl": _QWEN_2,
     "qwen3": _QWEN_3,
     "qwen3vl": replace(_QWEN_3, without_effect=PICTURES),
@@ -468,7 +468,7 @@ DENSE: Mapping[str, Architecture] = {
                 "rope.scaling.original_context_length", keys.number("context_length")
             ),
         },
-        # llama.cpp applies no window either, since files carry it for models without one.
+        # llama.cpp applies no window either, because files contain it for models without one.
         without_effect=("attention.sliding_window",),
     ),
     "starcoder": Architecture(
@@ -862,13 +862,13 @@ DENSE: Mapping[str, Architecture] = {
             "layer_types": layer_types(5),
         },
         ropes=_ropes_of_gemma_3,
-        # Layers with the keys and values of earlier ones.
+        # Layers that reuse keys and values of earlier ones.
         unused=tuple(
             f"blk.{layer}.{name}."
             for layer in range(_OWN_KEYS_OF_GEMMA_3N, 64)
             for name in ("attn_k", "attn_k_norm", "attn_v")
         ),
-        # llama.cpp has these in its code.
+        # Hard-coded in llama.cpp.
         without_effect=(
             "activation_sparsity_scale",
             "altup.active_idx",

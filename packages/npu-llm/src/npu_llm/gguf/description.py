@@ -1,4 +1,4 @@
-"""Description: a GGUF file's model by its row of the table, without transformers."""
+"""Description: a GGUF file's model according to its table row, without transformers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from npu_llm.gguf.weights import Weight, zeros
 __all__ = ["Description"]
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-# Tensors of factors, which are part of the rotary positions.
+# Tensors of factors, which belong to the rotary positions.
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 class Description:
-    """A file's metadata and tensors as its architecture's row reads them; each use is noted.
+    """A file's metadata and tensors, read by its architecture's row; each use is recorded.
 
     Attributes:
-        keys: the metadata.
-        row: the row of the architecture.
+        keys: the file's metadata.
+        row: the architecture's row.
         ropes: rotary positions by the prefix of the buffers' names.
-        base: what the class with a head names the model below it.
-        has_head: whether the model has one, of which the file's tensors are a part.
+        base: name of the base model in the class with a head.
+        has_head: whether the model has a head that contains the file's tensors as its base.
     """
 
     keys: Keys
@@ -47,8 +47,9 @@ class Description:
             path: the file, or any part of a split one.
 
         Raises:
-            ModelError: [gguf-architecture] for one that is not in the table, [gguf-metadata] for
-                rotary positions that make no sense, and what npu_llm.gguf.file.open_gguf raises.
+            ModelError: [gguf-architecture] for an architecture that is not in the table,
+                [gguf-metadata] for invalid rotary positions, and the errors of
+                npu_llm.gguf.file.open_gguf.
         """
         self.keys = Keys(open_gguf(path))
         self.row = find_architecture(self.keys)
@@ -56,10 +57,10 @@ class Description:
         self._used = set() if self.row.ropes is None else set(_FACTORS)
 
     def config(self) -> dict[str, Any]:
-        """Returns the attributes of the config that are not the class's defaults.
+        """Returns the config's attributes that differ from the class's defaults.
 
         Raises:
-            ModelError: [gguf-metadata] for metadata that is missing or makes no sense.
+            ModelError: [gguf-metadata] for missing or invalid metadata.
         """
         keys, row = self.keys, self.row
         attributes = row.config_of(keys)
@@ -94,12 +95,12 @@ class Description:
         """Returns a parameter's values.
 
         Args:
-            name: transformers' name for it.
-            shape: that the config implies.
+            name: the parameter's name in transformers.
+            shape: the shape that the config implies.
 
         Raises:
-            ModelError: [gguf-metadata] for a parameter that the table does not have,
-                [weights-missing], [weights-shape].
+            ModelError: [gguf-metadata] for a parameter outside the table, [weights-missing],
+                [weights-shape].
         """
         weight = self._find(name, shape)
         if weight.shape != shape:
@@ -120,7 +121,7 @@ class Description:
         source = self._source_of(pattern) or self._source_of(module)
         if source is None:
             raise self.keys.refuse(
-                f"must be a model without {name}, for which the table has no tensor"
+                f"must be a model without {name}, which no tensor of the table provides"
             )
         if callable(source):
             if leaf == "bias" and not _has_bias(at, source):
@@ -132,7 +133,7 @@ class Description:
         return at.weight(source)
 
     def _source_of(self, module: str) -> Named | None:
-        """Returns what a module's weights are made of, in a model with or without a head."""
+        """Returns the source of a module's weights, in a model with or without a head."""
         named = self.row.names
         names = (module, f"{self.base}.{module}", module.removeprefix(f"{self.base}."))
         found = next((named[name] for name in names if name in named), None)
@@ -151,8 +152,8 @@ class Description:
         return At(self.keys, numbers, name.rpartition(".")[2])
 
     def left_over(self) -> list[str]:
-        """Returns the tensors that no parameter was made of, sorted."""
-        # Layers that only predict further tokens are not run.
+        """Returns the unused tensors, sorted."""
+        # Layers for multi-token prediction are not run.
         keys = self.keys
         predicting = tuple(
             f"blk.{layer}." for layer in range(keys.layers, keys.number("block_count"))
@@ -165,18 +166,18 @@ class Description:
         )
 
     def check_all_used(self) -> None:
-        """Refuses what would be left out.
+        """Rejects a file with unused content.
 
         Raises:
-            ModelError: [gguf-metadata] for keys of the architecture that nothing has read,
-                [gguf-tensors] for tensors that no parameter was made of.
+            ModelError: [gguf-metadata] for unused keys of the architecture, [gguf-tensors] for
+                unused tensors.
         """
         self.keys.check_all_used(self.row.without_effect)
         left, file = self.left_over(), self.keys.file
         if left:
             raise ModelError(
-                f"`{file.path}` must have no tensors that the model has no place for, got "
-                f"{len(left)}, such as {', '.join(left[:3])} (architecture {file.architecture!r}). "
+                f"`{file.path}` must contain only tensors that the model uses, got {len(left)} "
+                f"others, such as {', '.join(left[:3])} (architecture {file.architecture!r}). "
                 "Convert the model again, or use a checkpoint folder of it.",
                 code="gguf-tensors",
             )

@@ -1,4 +1,4 @@
-"""Rows of the table for encoders, which make vectors of texts."""
+"""Rows of the table for encoders, used for text embeddings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["ENCODERS"]
 
 
 def _is_not_causal(keys: Keys) -> bool:
-    """Returns whether tokens see the ones after them, as the class of an encoder has it."""
+    """Returns whether tokens attend to later ones, as in the class of an encoder."""
     if keys.get("attention.causal", False):
         raise keys.refuse("must have attention.causal = false, as encoders have")
     return True
 
 
 def _kinds(keys: Keys) -> int:
-    """Returns the rows of the table of kinds of tokens, of which the first is used."""
+    """Returns the rows of the table of token types, of which the first is used."""
     return (
         keys.tensor("token_types.weight").shape[0] if keys.has_tensor("token_types.weight") else 1
     )
@@ -46,7 +46,7 @@ def _positions(keys: Keys) -> int:
 
 
 def _without_pooler(model: Any, keys: Keys) -> None:
-    """Takes away the layer after the first token's vector, which files have for classes only."""
+    """Removes the pooler after the first token, which only classifiers use."""
     if getattr(model, "pooler", None) is not None and not keys.has_tensor("cls.weight"):
         model.pooler = None
 

@@ -1,10 +1,10 @@
-"""The container of GGUF files: metadata and tensors of all parts of a model, mapped and checked.
+"""The GGUF container: metadata and tensors of all parts of a model, mapped and validated.
 
-The header is read by hand, because gguf's GGUFReader makes an array for each token of the
-vocabulary (19 s instead of 0.5 s for 128,000 tokens and merges, gguf 0.19), and reports for a
-truncated file that a dtype does not divide an axis. Counts, lengths and offsets are compared with
-the file's size before anything is made of them.
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+The header is parsed here, because gguf's GGUFReader creates an array for each token of the
+vocabulary (19 s instead of 0.5 s for 128,000 tokens and merges, gguf 0.19), and for a truncated
+file reports that a dtype does not divide an axis. Counts, lengths and offsets are checked against
+the file's size before they are used. Layout:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MOST_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _SCALARS[12] = "d"
-# Type -> name, elements and bytes of a block, for the types that every release of gguf knows. Of
-# the others gguf is asked, whose import takes as long as all else that `npu-llm info` does.
+# Type -> name, elements and bytes of a block, for the types in every release of gguf. Others are
+# looked up in gguf, whose import takes as long as the rest of `npu-llm info`.
 _BLOCKS = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),
@@ -48,9 +48,9 @@ _PLAIN = {
     "F32": np.float32, "F16": np.float16, "F64": np.float64,
     "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
 }  # fmt: skip
-# Types of numbers that no block scales.
+# Numeric types without block scales.
 PLAIN_TYPES = frozenset({*_PLAIN, "BF16"})
-# Blocks that are dequantized at a time: their values stay in a core's cache.
+# Number of blocks dequantized at a time: their values fit into a core's cache.
 _CHUNK = 1 << 11
 _PART = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MOST_NAMED = 3
@@ -58,13 +58,13 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor of a file, which stays there until it is read.
+    """A tensor of a file, read on demand.
 
     Attributes:
         name: ggml's name, such as "blk.0.attn_q.weight".
-        type: the name of the type of its blocks, such as "Q4_K" or "F32".
-        shape: its sizes, outermost first.
-        size_bytes: its bytes in the file.
+        type: name of its block type, such as "Q4_K" or "F32".
+        shape: its shape, outermost size first.
+        size_bytes: its size in the file.
     """
 
     name: str
@@ -75,26 +75,26 @@ class GgufTensor:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def blocks(self) -> np.ndarray:
-        """Returns the file's bytes, mapped: (rows, bytes of a row) uint8."""
+        """Returns the file's mapped bytes: (rows, bytes of a row) uint8."""
         rows = self.elements // self.shape[-1] if self.elements else 0
         return self._mapped.reshape(rows, -1) if rows else np.empty((0, 0), np.uint8)
 
     def values(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Returns the numbers in float32.
+        """Returns the values in float32.
 
         Args:
-            rows: (count,) indices of rows, where all dimensions but the last count as one; None
-                for all.
+            rows: (count,) indices of rows, with all dimensions except the last flattened; None for
+                all.
 
         Returns:
-            Of the tensor's shape, or (count, columns); mapped if the file has them in float32.
+            In the tensor's shape, or (count, columns); mapped if the file stores float32.
 
         Raises:
-            ModelError: [gguf-type] for blocks that cannot be unpacked.
+            ModelError: [gguf-type] for an unsupported block type.
         """
         blocks = self.blocks()
         chosen = blocks if rows is None else blocks[rows]
@@ -104,15 +104,14 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A model's parts, opened.
+    """An open model with all its parts.
 
     Attributes:
         paths: the file, or all parts of a split one in their order.
         architecture: ggml's name for the architecture, such as "llama".
-        metadata: the key-value pairs of the first part; arrays are lists, and are read when they
-            are asked for.
-        tensors: those of all parts, by name.
-        size_bytes: how long the files must be to hold them.
+        metadata: key-value pairs of the first part; arrays are lists that are read on demand.
+        tensors: tensors of all parts by name.
+        size_bytes: minimum size of the files for these tensors.
     """
 
     paths: tuple[Path, ...]
@@ -128,15 +127,14 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Opens a GGUF file, and all parts of a split one from any of them.
+    """Opens a GGUF file; for a split one, all parts from any of them.
 
     Args:
         path: an existing file.
 
     Raises:
-        ModelError: [gguf-truncated] if a file ends before the data that its header promises,
-            [gguf-corrupt] if a header makes no sense, [gguf-split] if parts are missing or do not
-            belong together.
+        ModelError: [gguf-truncated] if a file is shorter than its header declares, [gguf-corrupt]
+            if a header is invalid, [gguf-split] if parts are missing or do not belong together.
     """
     paths = find_parts(path)
     parts = [_read_part(path)] if len(paths) == 1 else [_read_part(one) for one in paths]
@@ -159,13 +157,13 @@ def open_gguf(path: Path) -> GgufFile:
         raise _bad_split(path, f"the parts must have {promised} tensors, got {len(tensors)}")
     architecture = first.metadata.get("general.architecture")
     if not isinstance(architecture, str):
-        raise _corrupt(first.path, "it names no general.architecture")
+        raise _corrupt(first.path, "it has no general.architecture")
     size = sum(part.size_bytes for part in parts)
     return GgufFile(paths, architecture, first.metadata, tensors, size)
 
 
 def find_parts(path: Path) -> tuple[Path, ...]:
-    """Returns all parts of a split file by the name of any of them; other files alone.
+    """Returns all parts of a split file for the name of any of them; other files alone.
 
     Raises:
         ModelError: [gguf-split] if parts are missing.
@@ -185,7 +183,7 @@ def find_parts(path: Path) -> tuple[Path, ...]:
 
 
 class _Metadata(Mapping[str, Any]):
-    """Key-value pairs; arrays are made of the file's bytes when they are asked for."""
+    """Key-value pairs; arrays are parsed from the file's bytes on demand."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -240,7 +238,7 @@ def _read_part(path: Path) -> _Part:
     if size == 0:
         raise _truncated(path, size, 24)
     with path.open("rb") as file:
-        # A private copy, which torch may take for one that it can write to.
+        # A private copy-on-write mapping, because torch requires writable memory.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     return _Walk(path, mapped, size).part()
 
@@ -264,7 +262,7 @@ class _Walk:
         if version not in _VERSIONS:
             raise _corrupt(self._path, f"its version must be 2 or 3, got {version}")
         tensor_count, pair_count = self._scalar("Q"), self._scalar("Q")
-        # A tensor takes at least 32 bytes of header and a pair 13: larger counts are noise.
+        # A tensor takes at least 32 bytes of header and a pair 13: larger counts are invalid.
         if tensor_count * 32 + pair_count * 13 > self._size:
             raise _corrupt(
                 self._path, f"{tensor_count} tensors and {pair_count} pairs do not fit in it"
@@ -333,7 +331,7 @@ class _Walk:
         return _Array(kind, count, start)
 
     def _skip_strings(self, count: int) -> None:
-        # A vocabulary has 100,000 of them, so no call is made for each.
+        # A vocabulary has 100,000 of them, so this avoids a call for each.
         data, at, size = self._data, self._at, self._size
         read_length = struct.Struct("<Q").unpack_from
         for _ in range(count):
@@ -373,9 +371,9 @@ def _block_by_gguf(kind: int) -> tuple[str, int, int] | None:
 
 
 def _unpack(blocks: np.ndarray, kind: str, name: str) -> np.ndarray:
-    """Returns rows of blocks (rows, bytes) uint8 as (rows, columns) float32."""
+    """Dequantizes rows of blocks (rows, bytes) uint8 to (rows, columns) float32."""
     if kind in _PLAIN:
-        # A tensor that is not aligned for its type is copied.
+        # A tensor that is misaligned for its type is copied.
         dtype = np.dtype(_PLAIN[kind])
         if blocks.ctypes.data % dtype.itemsize:
             blocks = blocks.copy()
@@ -388,8 +386,8 @@ def _unpack(blocks: np.ndarray, kind: str, name: str) -> np.ndarray:
     known = getattr(quants, kind, None)
     if known is None or not hasattr(known, "dequantize_blocks"):
         raise ModelError(
-            f"`{name}` must be of a type that the installed gguf unpacks, got {kind}. Install a "
-            "newer gguf, or quantize the model to another type.",
+            f"`{name}` must be of a type that the installed gguf dequantizes, got {kind}. Install "
+            "a newer gguf, or quantize the model to another type.",
             code="gguf-type",
         )
     known.init_grid()
@@ -411,7 +409,7 @@ def _corrupt(path: Path, reason: str) -> ModelError:
 
 def _bad_split(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"`{path}` must come with all parts of the model; {reason}. Put all parts into one folder, "
-        "under the names that they were published with.",
+        f"`{path}` must come with all parts of the model; {reason}. Put all parts into one "
+        "folder, with their original names.",
         code="gguf-split",
     )

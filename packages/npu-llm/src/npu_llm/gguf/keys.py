@@ -1,4 +1,4 @@
-"""The metadata of one file, as its architecture's row in the table reads it: each use is noted."""
+"""The metadata of one file, read by its architecture's table row; each use is recorded."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["Keys"]
 
 _NOTHING: Any = object()
 _LARGEST_HEAD = 1 << 14
-# Keys that change no result, of any architecture.
+# Keys without effect on the result, for any architecture.
 _WITHOUT_EFFECT = {
-    "vocab_size": "the embedding's rows say it",
-    "rope.scaling.finetuned": "a note on how the model was made",
-    "attention.layer_norm_epsilon": "an architecture has one of the two, which its row reads",
-    "attention.layer_norm_rms_epsilon": "an architecture has one of the two, which its row reads",
-    "expert_shared_count": "the shared experts' tensors say it",
-    "expert_shared_feed_forward_length": "the shared experts' tensors say it",
-    "rope.dimension_sections": "text has the same position in each of them",
-    "rope.freq_base_swa": "rows read it where layers have windows",
-    "pooling_type": "for embeddings of texts, which a language model's answers do not use",
-    # llama.cpp reads them for few architectures, whose rows use them.
-    "rope.scaling.yarn_log_multiplier": "read for architectures whose rows use it",
-    "rope.scaling.yarn_beta_fast": "read for architectures whose rows use it",
-    "rope.scaling.yarn_beta_slow": "read for architectures whose rows use it",
-    "rope.scaling.yarn_ext_factor": "read for architectures whose rows use it",
-    "rope.scaling.yarn_attn_factor": "read for architectures whose rows use it",
+    "vocab_size": "determined by the embedding's rows",
+    "rope.scaling.finetuned": "a note about how the model was created",
+    "attention.layer_norm_epsilon": "an architecture has one of the two, and its row reads it",
+    "attention.layer_norm_rms_epsilon": "an architecture has one of the two, and its row reads it",
+    "expert_shared_count": "determined by the shared experts' tensors",
+    "expert_shared_feed_forward_length": "determined by the shared experts' tensors",
+    "rope.dimension_sections": "text has equal positions in all of them",
+    "rope.freq_base_swa": "rows read it if layers have windows",
+    "pooling_type": "for text embeddings, which a language model's answers do not use",
+    # llama.cpp reads them for a few architectures, whose rows use them.
+    "rope.scaling.yarn_log_multiplier": "read for architectures with rows that use it",
+    "rope.scaling.yarn_beta_fast": "read for architectures with rows that use it",
+    "rope.scaling.yarn_beta_slow": "read for architectures with rows that use it",
+    "rope.scaling.yarn_ext_factor": "read for architectures with rows that use it",
+    "rope.scaling.yarn_attn_factor": "read for architectures with rows that use it",
     "rope.scaling.alpha": "already part of rope.freq_base in files of language models",
-    "tensor_data_layout": "a note on rows of old files, which no release of llama.cpp reads",
+    "tensor_data_layout": "a note on rows of old files, which no llama.cpp release reads",
 }
-# Values of further keys that change nothing where no row reads the key.
+# Values of further keys without effect if no row reads the key.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
@@ -77,10 +77,10 @@ class Keys:
         return f"{self.file.architecture}.{key}" in self.file.metadata
 
     def number(self, key: str, default: Any = _NOTHING) -> int:
-        """Returns a whole number that all layers share.
+        """Returns an integer shared by all layers.
 
         Raises:
-            ModelError: [gguf-metadata] for another kind of value, or different ones by layer.
+            ModelError: [gguf-metadata] for another type, or different values by layer.
         """
         value = self.get(key, default)
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
@@ -90,10 +90,10 @@ class Keys:
         return value
 
     def real(self, key: str, default: Any = _NOTHING) -> float:
-        """Returns a number.
+        """Returns a real number.
 
         Raises:
-            ModelError: [gguf-metadata] for another kind of value.
+            ModelError: [gguf-metadata] for another type.
         """
         value = self.get(key, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -104,7 +104,7 @@ class Keys:
         """Returns a value for each layer.
 
         Raises:
-            ModelError: [gguf-metadata] for a list that is shorter than the layers are many.
+            ModelError: [gguf-metadata] for a list with fewer values than layers.
         """
         value = self.get(key, default)
         if not isinstance(value, list):
@@ -115,15 +115,15 @@ class Keys:
 
     @property
     def layers(self) -> int:
-        """Layers that are run: without those that only predict further tokens."""
+        """Number of layers without those for multi-token prediction."""
         blocks = self.number("block_count")
         if not 0 < blocks <= len(self.file.tensors):
-            raise self.refuse(f"must have a block_count that its tensors fit, got {blocks}")
+            raise self.refuse(f"must have a block_count that matches its tensors, got {blocks}")
         return blocks - self.number("nextn_predict_layers", 0)
 
     @property
     def width(self) -> int:
-        """Width of the stream between layers, which the embedding has too."""
+        """Width of the residual stream and the embedding."""
         width, columns = self.number("embedding_length"), self.tensor("token_embd.weight").shape[-1]
         if width != columns:
             raise self.refuse(
@@ -133,7 +133,7 @@ class Keys:
 
     @property
     def heads(self) -> int:
-        """Query heads of every layer."""
+        """Number of query heads in every layer."""
         heads = self.number("attention.head_count")
         if not 0 < heads <= self.width:
             raise self.refuse(f"must have attention.head_count within its width, got {heads}")
@@ -141,7 +141,7 @@ class Keys:
 
     @property
     def kv_heads(self) -> int:
-        """Key and value heads of every layer."""
+        """Number of key and value heads in every layer."""
         count = self.number("attention.head_count_kv", self.heads)
         if not 0 < count <= self.heads or self.heads % count:
             raise self.refuse(
@@ -151,7 +151,7 @@ class Keys:
 
     @property
     def head_dim(self) -> int:
-        """Rows of a head's queries and keys."""
+        """Size of a head's queries and keys."""
         found = self.number("attention.key_length", self.width // self.heads)
         if not 0 < found <= _LARGEST_HEAD:
             raise self.refuse(
@@ -166,7 +166,7 @@ class Keys:
 
     @property
     def rotated(self) -> int:
-        """Rows of a head that rotate with the position."""
+        """Number of rotated rows of a head."""
         found = self.number("rope.dimension_count", self.head_dim)
         if found > self.head_dim or found % 2:
             raise self.refuse(f"must have an even rope.dimension_count within a head, got {found}")
@@ -174,16 +174,16 @@ class Keys:
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the embedding."""
+        """Number of rows in the embedding."""
         return self.tensor("token_embd.weight").shape[0]
 
     @property
     def is_tied(self) -> bool:
-        """Whether the embedding is the head as well."""
+        """Whether the embedding is also the head."""
         return "output.weight" not in self.file.tensors
 
     def has_tensor(self, name: str) -> bool:
-        """Whether the file has a tensor; `*` stands for any number of a layer."""
+        """Whether the file has a tensor; `*` stands for any layer index."""
         if "*" not in name:
             return name in self.file.tensors
         before, after = name.split("*", 1)
@@ -193,7 +193,7 @@ class Keys:
         """Returns a tensor.
 
         Raises:
-            ModelError: [weights-missing] if it is not there.
+            ModelError: [weights-missing] if it is missing.
         """
         found = self.file.tensors.get(name)
         if found is None:
@@ -205,16 +205,16 @@ class Keys:
         return found
 
     def size(self, tensor: str, axis: int, key: str, default: int | None = None) -> int:
-        """Returns a size that a key may give too, as the first layer's tensor that has it shows.
+        """Returns a size from the first layer's tensor, which must match the key if there is one.
 
         Args:
-            tensor: its name, with `*` for the layer.
-            axis: which of its sizes, outermost first.
+            tensor: its name, with `*` for the layer index.
+            axis: index of the size, outermost first.
             key: the key, which may be missing.
-            default: what to return if no layer has the tensor.
+            default: default if no layer has the tensor.
 
         Raises:
-            ModelError: [gguf-metadata] if they differ, or there is neither.
+            ModelError: [gguf-metadata] if they differ, or both are missing.
         """
         for layer in range(self.layers):
             found = self.file.tensors.get(tensor.replace("*", str(layer)))
@@ -228,10 +228,10 @@ class Keys:
         return self.number(key)
 
     def gating(self, *allowed: int, default: int | None = None) -> int:
-        """Returns how routers score experts: 1 softmax, 2 sigmoid, 3 softmax of the chosen ones.
+        """Returns the routers' scoring: 1 softmax, 2 sigmoid, 3 softmax of the chosen experts.
 
         Raises:
-            ModelError: [gguf-metadata] for a way that the class does not have.
+            ModelError: [gguf-metadata] for a scoring that the class does not support.
         """
         found = self.number("expert_gating_func", 0) or default
         if found not in allowed:
@@ -239,10 +239,10 @@ class Keys:
         return found
 
     def check_all_used(self, without_effect: Sequence[str]) -> None:
-        """Refuses keys of the architecture that nothing has read.
+        """Rejects unused keys of the architecture.
 
         Args:
-            without_effect: further keys that change no result.
+            without_effect: further keys without effect on the result.
 
         Raises:
             ModelError: [gguf-metadata] with their names.
@@ -259,12 +259,12 @@ class Keys:
         ]
         if left:
             raise self.refuse(
-                "must have no metadata that would be left out, got "
+                "must have no unused metadata, got "
                 + ", ".join(f"{name} = {self.file.metadata[name]!r:.40}" for name in left[:4])
             )
 
     def refuse(self, rule: str) -> ModelError:
-        """Returns the error for metadata that cannot be used."""
+        """Returns the error for unsupported metadata."""
         return ModelError(
             f"{self.file.path}: {rule} (architecture {self.file.architecture!r}). Convert the "
             "model again, or use a checkpoint folder of it.",

@@ -1,4 +1,4 @@
-"""Rows of the table for decoders with latent attention, some of them with an indexer or states."""
+"""Rows of the table for decoders with latent attention, some with an indexer or states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MLP = "model.layers.*.mlp"
 
 
 def _deepseek_sizes(keys: Keys) -> tuple[int, int, int]:
-    """Returns the rows of a head's query that rotate, that do not, and those of its value."""
+    """Returns the sizes of a query head with and without rotation, and the size of a value head."""
     rotated = keys.number("rope.dimension_count")
     keys.get("attention.key_length", None), keys.get("attention.value_length", None)
     key = "_mla" if keys.has("attention.key_length_mla") else ""
@@ -32,7 +32,7 @@ def _deepseek_sizes(keys: Keys) -> tuple[int, int, int]:
 
 
 def _key_and_value(at: At) -> Weight:
-    """Returns what makes each head's keys and values of the latent ones."""
+    """Returns the projection from latent values to each head's keys and values."""
     if at.has("blk.*.attn_kv_b"):
         return at.weight("blk.*.attn_kv_b")
     key, value = at.weight("blk.*.attn_k_b"), at.weight("blk.*.attn_v_b")
@@ -58,7 +58,7 @@ def _deepseek_multiplier(keys: Keys) -> float:
 
 
 def _scale_attention(model: Any, keys: Keys) -> None:
-    """Sets by what products of queries and keys are multiplied, which YaRN changes too."""
+    """Sets the scale of attention scores, which YaRN changes too."""
     rope = _deepseek_rope(keys)[""]
     rotated, plain, _ = _deepseek_sizes(keys)
     magnitude = rope.scale * (1.0 + 0.1 * _deepseek_multiplier(keys) * math.log(rope.factor))
@@ -103,9 +103,9 @@ _CONFIG: Mapping[str, Any] = {
 
 
 def _indexer_types(keys: Keys) -> list[str]:
-    """Returns which layers choose the tokens to attend to, and which take the last choice."""
+    """Returns which layers select the tokens to attend to, and which reuse the last selection."""
     types = keys.get("attention.indexer.types", None)
-    if types is None:  # GLM 5.2 is the first with layers that share, and has this context
+    if types is None:  # GLM 5.2 is the first with shared selections, and has this context
         is_shared = keys.number("context_length") >= 1 << 20
         types = [not is_shared or at < 3 or at % 4 == 2 for at in range(keys.layers)]
     return ["full" if one else "shared" for one in types[: keys.layers]]
@@ -117,7 +117,7 @@ def _linear_or_full(keys: Keys) -> list[str]:
 
 
 def _convolutions(at: At) -> Weight:
-    """Returns the convolutions of queries, keys and values, one channel after the other."""
+    """Returns the convolutions of queries, keys and values, concatenated by channel."""
     parts = [at.weight(f"blk.*.ssm_conv1d_{part}") for part in "qkv"]
     return joined([one.view(-1, 1, one.shape[-1]) for one in parts])
 

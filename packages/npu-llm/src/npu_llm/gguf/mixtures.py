@@ -51,7 +51,7 @@ _MLP = "model.layers.*.mlp"
 
 
 def expert_count(keys: Keys) -> int:
-    """Returns how many experts a layer has."""
+    """Returns the number of experts per layer."""
     count = keys.size("blk.*.ffn_gate_inp.weight", 0, "expert_count")
     if count != keys.number("expert_count"):
         raise keys.refuse(f"must have expert_count = {count}, as ffn_gate_inp.weight has")
@@ -103,7 +103,7 @@ _WITHOUT_MLP = {name: of for name, of in LLAMA.items() if ".mlp." not in name}
 
 
 def row_of_gate(at: At) -> Weight:
-    """Returns the gate of a shared expert as a matrix of one row."""
+    """Returns the gate of a shared expert as a one-row matrix."""
     found = at.weight("blk.*.ffn_gate_inp_shexp")
     return found.view(1, found.shape[-1])
 
@@ -130,7 +130,7 @@ DEEPSEEK_ROUTED: Mapping[str, Any] = {
 
 
 def _interleaved(gate: Weight, up: Weight) -> Weight:
-    """Returns rows of experts' gates and up projections by turns, as gpt-oss has them."""
+    """Interleaves rows of experts' gate and up projections, as in gpt-oss."""
     both = joined([gate, up], axis=1)
     count, rows, columns = both.shape
     turns = np.arange(rows).reshape(2, rows // 2).swapaxes(0, 1).reshape(-1)
@@ -171,7 +171,7 @@ def _has_experts(keys: Keys) -> list[bool]:
 
 
 def needs_gating(*allowed: int, default: int | None = None) -> Any:
-    """Returns a config's entry that checks how experts are scored, and gives nothing."""
+    """Returns a config entry that checks how experts are scored, and has no value."""
 
     def check(keys: Keys) -> int:
         return keys.gating(*allowed, default=default)
@@ -212,7 +212,7 @@ def _shared_input(at: At) -> Weight:
 
 
 def _rows_of_all(part: str) -> Any:
-    """Returns the experts' matrices as one, with their rows one after the other."""
+    """Concatenates the experts' matrices by row."""
 
     def find(at: At) -> Weight:
         found = at.weight(f"blk.*.ffn_{part}_exps.weight")
@@ -227,7 +227,7 @@ def _columns_of_all(at: At) -> Weight:
 
 
 def _norms_of_dbrx(model: Any, keys: Keys) -> None:
-    """Sets the constant of norms, which the class leaves at torch's default."""
+    """Sets the constant of norms, for which the class uses torch's default."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = keys.real("attention.layer_norm_epsilon")
@@ -257,7 +257,7 @@ def _ropes_of_laguna(keys: Keys) -> Mapping[str, Rope]:
 
 
 def _kv_heads_of_mimo(keys: Keys) -> int:
-    """Returns the key heads of layers that look at everything; others have twice as many."""
+    """Returns the key heads of layers without a window; others have twice as many."""
     counts = keys.by_layer("attention.head_count_kv")
     times = {"full_attention": 1, "sliding_attention": 2}
     types = layer_types(0)(keys)
@@ -271,7 +271,7 @@ def _kv_heads_of_mimo(keys: Keys) -> int:
 
 
 def _part_of_mimo(part: str) -> Any:
-    """Returns queries, keys or values, whose heads differ in width, of one tensor or of three."""
+    """Returns queries, keys or values of heads with different widths, from one tensor or three."""
 
     def find(at: At) -> Weight:
         if at.has(f"blk.*.attn_{part}"):

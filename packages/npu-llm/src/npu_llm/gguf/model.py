@@ -1,4 +1,4 @@
-"""Builds transformers' model of a GGUF file, with parameters that stay in the file."""
+"""Builds a GGUF file's transformers model, with parameters that stay in the file."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ except ImportError:  # before transformers 5
 
 __all__ = ["load_gguf_model", "made_of"]
 
-# Of classifiers.
+# For classifiers.
 _SCORES = "cls.output.weight"
 
 _lock = threading.RLock()
 
 
 def load_gguf_model(path: Path, *, auto: Any = None) -> tuple[Any, dict[str, Weight]]:
-    """Builds the model of a GGUF file on the CPU, without reading its weights.
+    """Builds a GGUF file's model on the CPU without reading its weights.
 
     Args:
         path: the file, or any part of a split one.
-        auto: transformers' class for models of its task; by default the architecture's own.
+        auto: transformers' auto class for the task; by default that of the architecture.
 
     Returns:
-        A transformers model in eval mode whose parameters are on the meta device, and the values
-        of each by name.
+        A transformers model in eval mode with parameters on the meta device, and the values of each
+        by name.
 
     Raises:
-        ModelError: [gguf-architecture] for one that is not in the table, [gguf-metadata] for
-            metadata that is missing, contradicts itself or would be left out, [gguf-tensors] for
-            tensors without a place in the model, [weights-missing], [weights-shape] for the
-            opposite, [unknown-architecture] for a class that is not the file's task, and what
-            npu_llm.gguf.file.open_gguf raises.
+        ModelError: [gguf-architecture] for an architecture that is not in the table,
+            [gguf-metadata] for missing, inconsistent or unused metadata, [gguf-tensors] for unused
+            tensors, [weights-missing], [weights-shape] for missing or mismatched ones,
+            [unknown-architecture] for a class of another task, and the errors of
+            npu_llm.gguf.file.open_gguf.
     """
     described = Description(path)
     row, keys = described.row, described.keys
@@ -63,7 +63,7 @@ def load_gguf_model(path: Path, *, auto: Any = None) -> tuple[Any, dict[str, Wei
 
 
 def _class_for(described: Description, auto: Any) -> Any:
-    """Returns transformers' class for the models of a task, as far as the file can be one."""
+    """Returns transformers' auto class for a task, if the file supports it."""
     row, keys = described.row, described.keys
     if auto is None or (auto is AutoModel and row.auto == "AutoModelForTextEncoding"):
         return getattr(transformers, row.auto)
@@ -72,11 +72,11 @@ def _class_for(described: Description, auto: Any) -> Any:
         is_possible = keys.has_tensor(_SCORES)
     if is_possible:
         return auto
-    made_for, command = ("vectors of texts", "embed")
+    made_for, command = ("text embeddings", "embed")
     if row.auto == "AutoModelForCausalLM":
         made_for, command = ("continuing texts", "generate")
     raise ModelError(
-        f"{keys.file.path}: its architecture must be of a model for "
+        f"`{keys.file.path}` must have an architecture for "
         f"{auto.__name__.removeprefix('AutoModelFor')}, got {keys.file.architecture!r}, which is "
         f"for {made_for}. Load it with NPUAutoModel, or run npu-llm {command}.",
         code="unknown-architecture",
@@ -84,11 +84,11 @@ def _class_for(described: Description, auto: Any) -> Any:
 
 
 def made_of(config: Any, auto: Any) -> Any:
-    """Returns a model with parameters on the meta device and buffers that have values.
+    """Returns a model with parameters on the meta device, and buffers with values.
 
     Args:
         config: transformers' config.
-        auto: transformers' class for models of the task.
+        auto: transformers' auto class for the task.
     """
     with _lock, no_init_weights(), _without_memory():
         model = auto.from_config(config, dtype=torch.float32)
@@ -97,7 +97,7 @@ def made_of(config: Any, auto: Any) -> Any:
 
 
 def _build(described: Description, auto: Any) -> Any:
-    """Returns the model, with parameters on the meta device and buffers that have values."""
+    """Returns the model, with parameters on the meta device, and buffers with values."""
     row, attributes = described.row, described.config()
     if auto is AutoModelForSequenceClassification:
         attributes["num_labels"] = described.keys.tensor(_SCORES).shape[0]
@@ -108,16 +108,17 @@ def _build(described: Description, auto: Any) -> Any:
         return made_of(config, auto)
     except (MemoryError, ModelError):
         raise
-    except Exception as failure:  # of any class: configs check themselves, models compute with them
+    except Exception as failure:  # of any class: configs validate, and models use them
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         raise described.keys.refuse(
-            f"must be a model that transformers' {row.model_type} can be, got: {lines[-1].strip()}"
+            f"must be a model that transformers' {row.model_type} supports, got: "
+            f"{lines[-1].strip()}"
         ) from failure
 
 
 @contextmanager
 def _without_memory() -> Iterator[None]:
-    """Moves each parameter to the meta device when a module of this thread gets it."""
+    """Moves each parameter to the meta device when a module of this thread receives it."""
     original, mine = nn.Module.register_parameter, threading.get_ident()
 
     def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
@@ -133,7 +134,7 @@ def _without_memory() -> Iterator[None]:
 
 
 def _weights(model: Any, described: Description) -> Iterator[tuple[str, Weight]]:
-    """Yields the values of each parameter; sets those of buffers that are part of a checkpoint."""
+    """Yields the values of each parameter; sets those of persistent buffers."""
     _add_biases(model, described)
     buffers = dict(model.named_buffers())
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -153,7 +154,7 @@ def _weights(model: Any, described: Description) -> Iterator[tuple[str, Weight]]
 
 
 def _add_biases(model: Any, described: Description) -> None:
-    """Gives linear layers and norms the biases that the file has, where their class has none."""
+    """Adds the file's biases to linear layers and norms of classes without them."""
     if not any(name.endswith(".bias") for name in described.keys.file.tensors):
         return
     for name, module in model.named_modules():
@@ -165,7 +166,7 @@ def _add_biases(model: Any, described: Description) -> None:
 
 
 def _set_ropes(model: Any, ropes: Mapping[str, Rope]) -> None:
-    """Sets the frequencies of all rotary embeddings to those that ggml would compute."""
+    """Sets the frequencies of all rotary embeddings to ggml's."""
     for module in model.modules():
         for prefix, rope in ropes.items():
             buffer = getattr(module, f"{prefix}inv_freq", None)
@@ -178,7 +179,7 @@ def _set_ropes(model: Any, ropes: Mapping[str, Rope]) -> None:
             if isinstance(kinds, dict):
                 kinds[prefix.removesuffix("_")] = "default"
             elif kinds is not None:
-                module.rope_type = "default"  # texts of any length have the same
+                module.rope_type = "default"  # equal for texts of any length
             scaling = f"{prefix}attention_scaling"
             if hasattr(module, scaling):
                 setattr(module, scaling, rope.scale)

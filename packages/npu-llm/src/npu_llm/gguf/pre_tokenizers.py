@@ -1,8 +1,8 @@
-"""The pre-tokenizers of byte-pair encoding by llama.cpp's names for them.
+"""The pre-tokenizers of byte-pair encoding by llama.cpp's names.
 
-llama.cpp splits a text by one pattern after the other, and each of the pieces by the next. Some of
-its patterns are simplified or written as loops; those here split as the loops do, not as the
-tokenizer that a model was trained with where the two differ.
+llama.cpp splits a text by one pattern, and the pieces by the next one. Some of its patterns are
+simplified or implemented as loops. Patterns here split like the loops, even where these differ from
+the tokenizer that a model was trained with.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ __all__ = ["PRE_TOKENIZERS", "PreTokenizer", "as_in_unicode_15"]
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The split of a text before it is encoded, and other settings that a name implies.
+    """The split of a text before encoding, and other settings of a pre-tokenizer.
 
     Attributes:
-        patterns: regular expressions in Oniguruma's syntax; a piece is what one matches, or what
-            lies between two matches.
-        is_raw: whether tokens are texts with "<0x0A>" for single bytes; otherwise a token has a
-            character for each byte, as in GPT-2.
+        patterns: regular expressions in Oniguruma's syntax; each match, and each text between two
+            matches, is a piece.
+        is_raw: whether tokens are texts with "<0x0A>" for single bytes; otherwise a token has one
+            character per byte, as in GPT-2.
         escapes_spaces: whether a space is U+2581 in tokens.
-        joins_newlines: whether newlines in a row are one token if there is one.
-        ignores_merges: whether a piece that is a token is that token, whatever the merges.
-        adds_bos: whether a text begins with the BOS token by default.
+        joins_newlines: whether consecutive newlines form one token if there is one.
+        ignores_merges: whether a piece that is a token skips the merges.
+        adds_bos: whether a text starts with the BOS token by default.
     """
 
     patterns: tuple[str, ...]
@@ -37,7 +37,7 @@ class PreTokenizer:
 
 
 _CATEGORY = re.compile(r"\\p\{(\w+)\}")
-# What came with Unicode 16, in hexadecimal.
+# Characters added in Unicode 16, in hexadecimal.
 _LATER = (
     "897 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 31E4-31E5 A7CB-A7CD A7DA-A7DC 105C0-105F3 10D40-10D8F "
     "10EC2-10EFC 11380-113E2 116D0-116E3 11BC0-11BF9 11F5A 13460-143FA 16100-16139 16D40-16D79 "
@@ -47,15 +47,15 @@ _LATER = (
 
 
 def as_in_unicode_15(pattern: str) -> str:
-    """Returns a pattern whose categories exclude characters that Unicode 15.1 does not have.
+    """Returns a pattern with categories limited to characters of Unicode 15.1.
 
-    llama.cpp's tables have that version; tokenizers' library has a later one.
+    llama.cpp's tables have that version; the tokenizers library has a later one.
     """
     return _CATEGORY.sub(lambda found: f"[{found[0]}&&[^{_class_of(_LATER)}]]", pattern)
 
 
 def _class_of(ranges: str) -> str:
-    """Returns hexadecimal ranges as they are inside a class of characters."""
+    """Converts hexadecimal ranges to the content of a character class."""
     return re.sub(r"[0-9A-F]+", r"\\x{\g<0>}", ranges).replace(" ", "")
 
 
@@ -70,7 +70,7 @@ _QWEN35 = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
     rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 )
-# A word that begins with capitals and goes on without, in which no other script has either.
+# A word of capitals, then lower case, or of characters of other scripts.
 _CASED = (
     r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+END"
     r"|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*END"
@@ -96,7 +96,7 @@ _KIMI = (
     rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_ENDING}"
     rf"|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 )
-# Digits in threes from the right; the first ones stay with what precedes them.
+# Digits in threes from the right; the first ones stay with the preceding text.
 _THREES = r"(?=(?>(?:\p{N}{3})*)(?!\p{N}))"
 _GROUPED = rf"[^\p{{N}}]*\p{{N}}{{1,3}}{_THREES}|[^\p{{N}}]+"
 # Latin to Adlam, in hexadecimal.
@@ -143,7 +143,7 @@ _tiny_aya = PreTokenizer((_GROUPED, rf"{_MARKED_WORD}|\p{{N}}{{1,3}}|{_PATHS}"))
 _gemma4 = PreTokenizer((_LINES,), is_raw=True, escapes_spaces=True, joins_newlines=True)
 _default = PreTokenizer((r"[\p{P}$+<=>\^~|]+", _GPT2, r"\p{N}+", r"[0-9]{3}"))
 
-# An empty name is that of a file without the key.
+# An empty name means a file without the key.
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "": _default,
     "a.x-4.0": _gpt2,

@@ -1,4 +1,4 @@
-"""Blocks of types without a kernel, repacked as the nearest type that has one."""
+"""Repacks blocks of types without a kernel as the nearest supported type."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gguf import quants
 
 __all__ = ["REPACKED", "Repacked", "repack"]
 
-_ELEMENTS = 256  # of a block of all these types, and of those they become
-_CHUNK = 1 << 13  # blocks that are repacked at a time
+_ELEMENTS = 256  # elements of a block, for all source and target types
+_CHUNK = 1 << 13  # blocks repacked at a time
 _Bytes = np.ndarray
 
-# Type -> the type that it becomes. Three levels of one scale are Q2_K; codebooks are integers times
-# scales that Q6_K has exactly, but for those of IQ2, whose largest is 43 where Q6_K ends at 31.
+# Type -> target type. Ternary blocks become Q2_K. Codebook values are integers times scales, which
+# Q6_K represents exactly, except those of IQ2, whose maximum is 43 while Q6_K's is 31.
 REPACKED = dict.fromkeys(("TQ1_0", "TQ2_0"), "Q2_K") | dict.fromkeys(
     ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "Q6_K"
 )
@@ -24,12 +24,12 @@ REPACKED = dict.fromkeys(("TQ1_0", "TQ2_0"), "Q2_K") | dict.fromkeys(
 
 @dataclass(frozen=True)
 class Repacked:
-    """Rows of another type.
+    """Repacked rows.
 
     Attributes:
-        type: its name, such as "Q6_K".
+        type: name of the type, such as "Q6_K".
         rows: (rows, bytes of a row) uint8.
-        loss: how far their values are off, as a share of the values' norm.
+        loss: error of their values, as a share of the values' norm.
     """
 
     type: str
@@ -38,7 +38,7 @@ class Repacked:
 
 
 def repack(kind: str, rows: _Bytes) -> Repacked:
-    """Repacks rows as REPACKED has their type.
+    """Repacks rows to their type in REPACKED.
 
     Args:
         kind: the rows' type, a key of REPACKED.
@@ -63,7 +63,7 @@ def repack(kind: str, rows: _Bytes) -> Repacked:
 
 
 def _as_q2_k(kind: str, blocks: _Bytes, values: np.ndarray) -> _Bytes:
-    """Returns blocks of values that are -1, 0 or 1 times a scale, (blocks, 84) uint8."""
+    """Packs values that are -1, 0 or 1 times a scale, as (blocks, 84) uint8."""
     scale = blocks[:, -2:].copy().view(np.float16)
     step = scale.astype(np.float32)
     levels = np.divide(values, step, out=np.zeros_like(values), where=step != 0)
@@ -75,7 +75,7 @@ def _as_q2_k(kind: str, blocks: _Bytes, values: np.ndarray) -> _Bytes:
 
 
 def _as_q6_k(kind: str, blocks: _Bytes, values: np.ndarray) -> _Bytes:
-    """Returns blocks of integers times odd scales, (blocks, 210) uint8."""
+    """Packs integers times odd scales, as (blocks, 210) uint8."""
     read, unit = _CODEBOOKS[kind]
     whole, fours = read(blocks)
     scale = (whole.astype(np.float32) * unit).astype(np.float16)[:, None]
@@ -93,8 +93,8 @@ def _as_q6_k(kind: str, blocks: _Bytes, values: np.ndarray) -> _Bytes:
     return np.concatenate([one.reshape(len(blocks), -1) for one in parts], 1)
 
 
-# Of blocks: their scale in float16, and the numbers of 3 or 4 bits behind the scales of 8 or 16
-# parts, of which each is an odd number: twice that and 1.
+# Of blocks: their scale in float16, and the 3- or 4-bit numbers n of the scales of 8 or 16 parts,
+# each an odd number 2 n + 1.
 _Scales = tuple[np.ndarray, np.ndarray]
 
 
@@ -140,7 +140,7 @@ def _iq3_s(blocks: _Bytes) -> _Scales:
     return _whole(blocks), _nibbles(blocks, 4)
 
 
-# How scales are read, and what one integer is worth as a share of the block's scale.
+# How scales are read, and the value of one integer step as a share of the block's scale.
 _OF_IQ2 = 43 / 31 / 8
 _CODEBOOKS: dict[str, tuple[Callable[[_Bytes], _Scales], float]] = {
     "IQ1_S": (_iq1_s, 1 / 8),

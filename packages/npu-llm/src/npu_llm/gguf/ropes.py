@@ -1,4 +1,4 @@
-"""Frequencies of rotary positions as ggml computes them from a file's metadata and factors."""
+"""Rotary frequencies, computed like ggml from a file's metadata and factors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Rope:
     """Rotary positions of a model's layers.
 
     Attributes:
-        base: the base of the powers that the frequencies are.
-        frequencies: (rotated / 2,) float32, by which positions are multiplied.
-        scale: by which cosines and sines are multiplied.
-        scaling: how the frequencies are changed: "none", "linear", "yarn" or "longrope".
-        factor: by how much positions are compressed.
-        original: the context before it was extended.
-        factors: (rotated / 2,) float32, by which frequencies are divided one by one; None for none.
-        short_factors: those for texts within the original context, if they are others.
-        context: how many positions the model was made for.
-        betas: how often frequencies rotate between which YaRN interpolates only some.
+        base: base of the frequencies.
+        frequencies: (rotated / 2,) float32, factors of the positions.
+        scale: factor of cosines and sines.
+        scaling: method of frequency scaling: "none", "linear", "yarn" or "longrope".
+        factor: compression of positions.
+        original: context before the extension.
+        factors: (rotated / 2,) float32, divisors of the frequencies; None without.
+        short_factors: divisors for texts within the original context, if they differ.
+        context: the model's context in tokens.
+        betas: rotation counts of the frequencies between which YaRN interpolates partially.
     """
 
     base: float
@@ -42,10 +42,10 @@ class Rope:
     betas: tuple[float, float] = (32.0, 1.0)
 
     def parameters(self, *, partial: float | None = None) -> dict[str, object]:
-        """Returns transformers' rope_parameters, as far as they can say it.
+        """Returns transformers' rope_parameters, as far as they can express this.
 
         Args:
-            partial: the share of a head that rotates; None for all of it.
+            partial: rotated share of a head; None for all of it.
         """
         found: dict[str, object] = {"rope_type": "default", "rope_theta": self.base}
         if partial is not None:
@@ -62,7 +62,7 @@ class Rope:
                 "beta_slow": self.betas[1],
             }
         if self.factors is not None and self.scaling != "yarn":
-            # The one kind that divides each frequency by a number of its own.
+            # The only kind with a separate divisor for each frequency.
             short, original = self.factors, self.context
             if self.short_factors is not None:
                 short, original = self.short_factors, self.original
@@ -86,17 +86,17 @@ def read_rope(
     has_yarn_keys: bool = False,
     factors: str | None = "rope_freqs.weight",
 ) -> Rope:
-    """Reads how a file's model rotates.
+    """Reads the rotary positions of a file's model.
 
     YaRN: Peng et al., 2023, https://arxiv.org/abs/2309.00071
 
     Args:
         keys: the file's metadata.
-        rotated: rows of a head that rotate; by default the metadata's.
+        rotated: number of rotated rows per head; by default the metadata's.
         base: the base; by default the metadata's.
-        is_scaled: whether the metadata's scaling is for these layers.
+        is_scaled: whether the metadata's scaling applies to these layers.
         has_yarn_keys: whether ggml reads YaRN's own parameters for the architecture.
-        factors: the tensor of factors; None if these layers have none.
+        factors: tensor of factors; None if these layers have none.
 
     Raises:
         ModelError: [gguf-metadata] for an unknown kind of scaling.
@@ -132,7 +132,7 @@ def read_rope(
             fast = keys.real("rope.scaling.yarn_beta_fast", fast)
             slow = keys.real("rope.scaling.yarn_beta_slow", slow)
         multiplier = keys.real("rope.scaling.yarn_log_multiplier", 0.0) if has_yarn_keys else 0.0
-        # The share that is not interpolated, by frequency.
+        # The share that is not interpolated, per frequency.
         kept = _ramp(size, base, original, fast, slow)
         interpolated = interpolated * (1 - kept) + frequencies * kept
         scale *= _magnitude(factor, 1.0) / (_magnitude(factor, multiplier) if multiplier else 1.0)
@@ -153,14 +153,14 @@ def read_rope(
 def _factors(
     keys: Keys, is_long: bool, name: str | None
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Returns the factors that are used, and others for short texts."""
+    """Returns the factors in use, and other factors for short texts."""
     tensors = keys.file.tensors
     if name is not None and name in tensors:
         return tensors[name].values(), None
     long, short = (tensors.get(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
     if long is None or short is None:
         return None, None
-    # As llama.cpp does where the context is the model's own.
+    # As in llama.cpp with the model's own context.
     return (long.values(), short.values()) if is_long else (short.values(), None)
 
 

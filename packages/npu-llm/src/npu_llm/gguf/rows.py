@@ -1,4 +1,4 @@
-"""The form of a row in the table of GGUF architectures, and what rows are written with."""
+"""The type of a row in the table of GGUF architectures, and helper functions for rows."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class At:
-    """Where a parameter is looked for.
+    """The lookup of a parameter.
 
     Attributes:
         keys: the file.
-        numbers: the numbers in the parameter's name, outermost first: layer, then expert.
-        leaf: the last part of the parameter's name, such as "weight".
+        numbers: indices in the parameter's name, outermost first: layer, then expert.
+        leaf: last part of the parameter's name, such as "weight".
     """
 
     keys: Keys
@@ -54,7 +54,7 @@ class At:
 
     @property
     def layer(self) -> int:
-        """The layer's number."""
+        """The layer index."""
         return self.numbers[0]
 
     def has(self, name: str) -> bool:
@@ -62,9 +62,9 @@ class At:
         return self.full(name) in self.keys.file.tensors
 
     def full(self, name: str) -> str:
-        """Returns the name of a tensor, with the layer's number and the parameter's last part.
+        """Returns the name of a tensor with the layer index and the parameter's last part.
 
-        A name that begins with "=" is the tensor's own.
+        A name with a leading "=" is used literally.
         """
         if "*" in name:
             name = name.replace("*", str(self.layer))
@@ -73,19 +73,19 @@ class At:
         return name if name.endswith((".weight", ".bias")) else f"{name}.{self.leaf}"
 
     def weight(self, name: str) -> Weight:
-        """Returns a tensor as it is.
+        """Returns a tensor unchanged.
 
         Raises:
-            ModelError: [weights-missing] if it is not there.
+            ModelError: [weights-missing] if it is missing.
         """
         return of_tensor(self.keys.tensor(self.full(name)))
 
     def by_layer(self, key: str, default: Any) -> int:
-        """Returns a whole number of the metadata for this layer."""
+        """Returns an integer of the metadata for this layer."""
         return int(self.keys.by_layer(key, default)[self.layer])
 
 
-# Makes a parameter of a file's tensors.
+# Builds a parameter from a file's tensors.
 Source = Callable[[At], Weight]
 # A tensor's name without ".weight" and ".bias", or a Source.
 Named = str | Source
@@ -97,21 +97,21 @@ def _one_rope(keys: Keys) -> Mapping[str, Rope]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A row of the table: how transformers' class is made of a file of one architecture.
+    """A row of the table: how to build transformers' class for a file of one architecture.
 
     Attributes:
-        model_type: transformers' name for the class's config.
-        names: the class's modules, with `*` for numbers, and the tensors that their weights and
-            biases are made of. A parameter that is neither weight nor bias is named whole.
-        config: the config's attributes: a value, or a function of the metadata.
-        ropes: rotary positions by the prefix of the buffers' names; None for a class without.
-        prepare: changes what no config can say, after the model is made and before it has weights.
+        model_type: name of the class's config in transformers.
+        names: the class's modules, with `*` for indices, and the tensors of their weights and
+            biases. A parameter that is neither weight nor bias is named in full.
+        config: attributes of the config: a value, or a function of the metadata.
+        ropes: rotary positions by the prefix of the buffers' names; None for a class without them.
+        prepare: adjusts the model beyond its config, after it is created and before it has weights.
         optional: tensors, without layer and ".weight", that may be missing: the class's parameter
-            is then zeros, or left out.
-        auto: the name of transformers' class of models for the task.
+            is then zero or omitted.
+        auto: name of transformers' auto class for the task.
         rope_extras: further entries of the config's rope_parameters.
-        without_effect: keys of the metadata that change no result.
-        unused: beginnings of names of tensors that take no part in a forward pass.
+        without_effect: metadata keys without effect on the result.
+        unused: name prefixes of tensors that the forward pass does not use.
     """
 
     model_type: str
@@ -133,7 +133,7 @@ class Architecture:
 
 
 def one_rope(**options: Any) -> Callable[[Keys], Mapping[str, Rope]]:
-    """Returns how all layers rotate; options are those of read_rope."""
+    """Returns one rotation for all layers; options are those of read_rope."""
     return lambda keys: {"": read_rope(keys, **options)}
 
 
@@ -143,11 +143,11 @@ def real(key: str, *default: float) -> Callable[[Keys], float]:
 
 
 def heads(part: str, *, paired: bool = False) -> Source:
-    """Returns queries, keys or values, which a file may hold in one tensor.
+    """Returns queries, keys or values, which may be fused into one tensor.
 
     Args:
         part: "q", "k" or "v".
-        paired: whether the file has pairs of rotary positions where the class has halves.
+        paired: whether the file has pairs of rotary positions while the class has halves.
     """
 
     def find(at: At) -> Weight:
@@ -162,7 +162,7 @@ def heads(part: str, *, paired: bool = False) -> Source:
             q, kv = count * size, kv_count * size
             first, last = {"q": (0, q), "k": (q, q + kv), "v": (q + kv, q + 2 * kv)}[part]
             if whole.shape[0] != q + 2 * kv:
-                return whole  # of a wrong shape, which is reported
+                return whole  # of a wrong shape, which is reported later
             found = whole.rows(first, last)
         mine = count if part == "q" else kv_count
         if paired and part != "v" and found.shape[0] == mine * size:
@@ -173,21 +173,21 @@ def heads(part: str, *, paired: bool = False) -> Source:
 
 
 def fused(at: At) -> Weight:
-    """Returns queries, keys and values one after the other."""
+    """Concatenates queries, keys and values."""
     if at.has("blk.*.attn_qkv"):
         return at.weight("blk.*.attn_qkv")
     return joined([at.weight(f"blk.*.attn_{part}") for part in "qkv"])
 
 
 def gate_and_up(at: At) -> Weight:
-    """Returns the gate's and the up projection's rows one after the other."""
+    """Concatenates the rows of the gate and up projections."""
     if at.has("blk.*.ffn_gate"):
         return joined([at.weight("blk.*.ffn_gate"), at.weight("blk.*.ffn_up")])
     return at.weight("blk.*.ffn_up")
 
 
 def per_head(name: str) -> Source:
-    """Returns the row of a tensor that belongs to the head with the name's second number."""
+    """Returns the row of a tensor for the head with the second index in the name."""
 
     def find(at: At) -> Weight:
         row = at.numbers[1]
@@ -213,14 +213,14 @@ def experts(
     shared: str | None = None,
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> Mapping[str, Named]:
-    """Returns the names of a mixture of experts.
+    """Returns the names for a mixture of experts.
 
     Args:
-        module: the class's module that has the router and the experts.
-        router: the router's name in it.
-        bias: the parameter that is added where experts are chosen, if the class has one.
-        shared: the module of experts that see every token, if there are some.
-        parts: the shared experts' gate, up and down projection.
+        module: the class's module with the router and the experts.
+        router: name of the router in it.
+        bias: parameter added to the scores when experts are chosen, if there is one.
+        shared: module of the shared experts, if there are any.
+        parts: gate, up and down projection of the shared experts.
     """
     found: dict[str, Named] = {
         f"{module}.{router}": "blk.*.ffn_gate_inp",
@@ -245,7 +245,7 @@ def either(*names: str) -> Source:
 
 
 def less_one(name: str) -> Source:
-    """Returns a norm's weight without the one that the file adds and the class adds itself."""
+    """Returns a norm's weight minus the one that the file includes and the class adds."""
 
     def find(at: At) -> Weight:
         found = at.weight(name)
@@ -255,12 +255,12 @@ def less_one(name: str) -> Source:
 
 
 def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Source:
-    """Returns a tensor with changed values, in its shape."""
+    """Returns a tensor with changed values in the same shape."""
     return lambda at: at.weight(name).then(change)
 
 
 def transposed(name: str) -> Source:
-    """Returns a matrix as (inputs, outputs); a bias as it is."""
+    """Returns a matrix as (inputs, outputs); a bias unchanged."""
 
     def find(at: At) -> Weight:
         found = at.weight(name)
@@ -270,7 +270,7 @@ def transposed(name: str) -> Source:
 
 
 def constant(value: Callable[[At], np.ndarray]) -> Source:
-    """Returns values that are not in a tensor."""
+    """Returns constant values."""
 
     def find(at: At) -> Weight:
         values = np.asarray(value(at), np.float32)

@@ -1,4 +1,4 @@
-"""SentencePiece's byte-pair encoding as merges by rank, which tokenizers' library has."""
+"""SentencePiece's byte-pair encoding as ranked merges, for the tokenizers library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ __all__ = ["score_merges"]
 
 
 def score_merges(vocabulary: Vocabulary, scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Returns the merges that have the effect of llama.cpp's merging by scores.
+    """Returns merges with the effect of llama.cpp's merging by scores.
 
-    There, any two neighbours whose joint text is a token may become that token; the best score
-    goes first, then what is further left. So each way to divide a token into two that can occur
-    is a merge, ranked by the token's score.
+    There, two neighbours merge if their joint text is a token; the best score goes first, then the
+    leftmost. So each possible split of a token into two is a merge, ranked by the token's score.
 
     Args:
         vocabulary: the tokens.
-        scores: of each token.
+        scores: score of each token.
 
     Raises:
         ModelError: [gguf-tokenizer] if no order of merges has the same effect.
@@ -47,10 +46,10 @@ def score_merges(vocabulary: Vocabulary, scores: Sequence[float]) -> list[tuple[
 
 
 def _check_ties(ranked: Sequence[tuple[float, int, int, str, str]]) -> None:
-    """Refuses different tokens of one score if the order of their merges shows.
+    """Rejects different tokens with equal scores if the order of their merges has an effect.
 
-    Longest first is what growing from the left comes to, in a run of spaces say. Whether it is
-    elsewhere is tried where two of them compete for a neighbour.
+    Merging the longest first equals growth from the left, for example in a run of spaces. Other
+    cases are tested if two of them compete for a neighbour.
     """
     ranks = {(left, right): rank for rank, (*_, left, right) in enumerate(ranked)}
     scores = {(left, right): score for score, _, _, left, right in ranked}
@@ -71,7 +70,7 @@ def _check_ties(ranked: Sequence[tuple[float, int, int, str, str]]) -> None:
 
 
 def _merge(text: str, order: Mapping[tuple[str, str], float]) -> list[str]:
-    """Merges neighbours, the one that comes first in an order and furthest left at a time."""
+    """Merges neighbours, by rank and then from the left."""
     parts = list(text)
     while True:
         found = [(order[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in order]

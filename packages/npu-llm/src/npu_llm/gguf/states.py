@@ -1,4 +1,4 @@
-"""Rows of the table for decoders with states in place of, or next to, keys and values."""
+"""Rows of the table for decoders with recurrent states, with or without keys and values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["STATES"]
 
 
 def _negative_log(at: At) -> Weight:
-    """Returns the logarithm of decays, which the file has as their negative."""
+    """Returns the logarithm of decays, which the file stores negated."""
     return at.weight("=blk.*.ssm_a").then(lambda values: np.log(-values))
 
 
@@ -77,7 +77,7 @@ _LFM2_CONFIG: Mapping[str, Any] = {
 
 
 def _linear_heads(keys: Keys) -> tuple[int, int, int]:
-    """Returns key heads, value heads for each, and rows of a value head."""
+    """Returns the number of key heads, value heads per key head, and rows per value head."""
     groups, rank = keys.number("ssm.group_count"), keys.number("ssm.time_step_rank")
     inner = keys.number("ssm.inner_size")
     if not groups or rank % groups or not rank or inner % rank:
@@ -86,7 +86,7 @@ def _linear_heads(keys: Keys) -> tuple[int, int, int]:
 
 
 def _grouped(keys: Keys, size: int) -> np.ndarray:
-    """Returns the order that puts the value heads of a key head next to each other."""
+    """Returns the order that groups value heads by key head."""
     groups, each, _ = _linear_heads(keys)
     return np.arange(groups * each * size).reshape(each, groups, size).swapaxes(0, 1).reshape(-1)
 
@@ -101,7 +101,7 @@ def _by_value_head(name: str, *, is_one_row: bool = False) -> Any:
 
 
 def _values_last(name: str) -> Any:
-    """Returns rows of queries and keys as they are, with those of values by key head."""
+    """Returns rows of queries and keys unchanged, with those of values grouped by key head."""
 
     def find(at: At) -> Weight:
         found = at.weight(name)
@@ -193,7 +193,7 @@ def _sections(keys: Keys) -> dict[str, Any]:
 
 
 def _by_key_head(at: At) -> Weight:
-    """Returns for each key head its rows of queries, keys, values and gates."""
+    """Returns rows of queries, keys, values and gates per key head."""
     groups, each, size = _linear_heads(at.keys)
     state = at.keys.number("ssm.state_size")
     both = joined([at.weight("blk.*.attn_qkv"), at.weight("blk.*.attn_gate")])
@@ -260,7 +260,7 @@ def _is_routed(keys: Keys) -> list[bool]:
 
 
 def _period(keys: Keys, chosen: list[bool]) -> tuple[int, int]:
-    """Returns after how many layers the chosen ones repeat, and which is the first."""
+    """Returns the period of the chosen layers, and the index of the first one."""
     places = [layer for layer, one in enumerate(chosen) if one]
     if not places:
         return len(chosen) + 1, len(chosen)
@@ -271,7 +271,7 @@ def _period(keys: Keys, chosen: list[bool]) -> tuple[int, int]:
 
 
 def _types_of_nemotron(keys: Keys) -> list[str]:
-    """Returns the one kind of work that each layer does, as its tensors show."""
+    """Returns the kind of each layer, determined by its tensors."""
     kinds = (
         ("ssm_in", "linear_attention"),
         ("attn_output", "full_attention"),
@@ -328,7 +328,7 @@ _NEMOTRON_H = Architecture(
         "value_dim": lambda keys: keys.number("attention.value_length"),
         "layer_norm_epsilon": _epsilon_of_nemotron,
         "intermediate_size": lambda keys: max(keys.by_layer("feed_forward_length")) or 1,
-        # llama.cpp bounds no step, and neither do the models' own configs.
+        # llama.cpp does not limit time steps, and neither do the models' configs.
         "time_step_min": 0.0,
         "mamba_num_heads": lambda keys: keys.number("ssm.time_step_rank"),
         "mamba_head_dim": lambda keys: _linear_heads(keys)[2],
@@ -509,7 +509,7 @@ STATES: Mapping[str, Architecture] = {
         },
         {
             **DECODER,
-            # The file's weights are multiplied already.
+            # The file's weights are already multiplied.
             **dict.fromkeys(
                 (
                     "attention_in_multiplier",

@@ -1,4 +1,4 @@
-"""What a GGUF file's model is for, found without torch."""
+"""The task of a GGUF file's model, determined without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from npu_llm.gguf.file import GgufFile, open_gguf
 
 __all__ = ["ENCODER_NAMES", "find_gguf_task", "pooling_of"]
 
-# Architectures whose models make vectors and continue no text.
+# Architectures of embedding models, which do not generate text.
 ENCODER_NAMES = frozenset(
     {
         "bert", "eurobert", "gemma-embedding", "jina-bert-v3", "modern-bert", "nomic-bert",
@@ -19,13 +19,13 @@ _POOLINGS = {1: "mean", 2: "cls", 3: "last"}
 
 
 def find_gguf_task(path: Path) -> str:
-    """Returns the name of transformers' class of models for what a GGUF file is made for.
+    """Returns the name of transformers' auto class for a GGUF file's task.
 
     Args:
         path: the file, or any part of a split one.
 
     Raises:
-        ModelError: as npu_llm.gguf.file.open_gguf does.
+        ModelError: the errors of npu_llm.gguf.file.open_gguf.
     """
     file = open_gguf(path)
     if "cls.output.weight" in file.tensors:
@@ -36,10 +36,10 @@ def find_gguf_task(path: Path) -> str:
 
 
 def pooling_of(file: GgufFile) -> str | None:
-    """Returns how the vectors of tokens become a text's: "mean", "cls" or "last"; None for no way.
+    """Returns the pooling of token embeddings: "mean", "cls" or "last"; None without pooling.
 
     Args:
-        file: whose metadata says it.
+        file: the file with the metadata.
     """
     kind = file.metadata.get(f"{file.architecture}.pooling_type", 0)
     return _POOLINGS.get(kind) if isinstance(kind, int) else None

@@ -1,4 +1,4 @@
-"""Makes tokenizers of GGUF metadata, with the tokens that llama.cpp makes of a text."""
+"""Builds tokenizers from GGUF metadata, with the same tokens as llama.cpp."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ __all__ = ["build_tokenizer", "chat_template", "check_tokenizer", "tokenizer_fil
 
 _SPACE = "▁"
 _ADDED = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
-# Bytes that no text in UTF-8 has.
+# Bytes that never occur in UTF-8.
 _NEVER = {0xC0, 0xC1, *range(0xF5, 0x100)}
-# Characters that are a word each in BERT: punctuation and Han.
+# Characters that are separate words in BERT: punctuation and Han.
 _SINGLE = (
     r"[\p{P}$+<=>\^`|~\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
     r"\x{2B920}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
-# A letter and its mark, which Unicode's compositions make one character.
+# A letter and a mark, which Unicode composes to one character.
 _DECOMPOSED, _COMPOSED = "e\u0301", "\u00e9"
-# An unassigned character that belongs to no letter, and where one may join the one before it.
+# An unassigned character that no letter contains, and positions where a character may combine with
+# the previous one.
 _APART = "\ufff0"
 _BEFORE_JOINED = r"(?<!\A)(?=[^\x00-\x7F])|(?<=\r)(?=\n)|(?<=\p{Cf})(?=[\x00-\x7F])"
-# A longer word is unknown; to look for its pieces takes the square of its length.
+# A longer word is unknown; searching for its pieces takes quadratic time.
 _LONGEST_WORD = 1000
 
 
 def build_tokenizer(metadata: Mapping[str, Any]) -> PreTrainedTokenizerFast:
-    """Makes a tokenizer of transformers, with the file's chat templates.
+    """Builds a tokenizer of transformers with the file's chat templates.
 
     Args:
-        metadata: of a GGUF file, with arrays as sequences.
+        metadata: metadata of a GGUF file, with arrays as sequences.
 
     Raises:
-        ModelError: [gguf-tokenizer] for a tokenizer that is not supported, or whose metadata
-            contradicts itself.
+        ModelError: [gguf-tokenizer] for an unsupported tokenizer, or inconsistent metadata.
     """
-    from transformers import PreTrainedTokenizerFast  # takes a second
+    from transformers import PreTrainedTokenizerFast  # the import takes a second
 
     tokenizer, arguments = _make(metadata)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=_Owned(tokenizer), **arguments)
@@ -67,13 +67,13 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> PreTrainedTokenizerFast:
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the files that transformers would save of build_tokenizer's, by name, without it.
+    """Returns the files of build_tokenizer's result by name, without using transformers.
 
     Args:
-        metadata: of a GGUF file with at most one chat template.
+        metadata: metadata of a GGUF file with at most one chat template.
 
     Raises:
-        ModelError: as build_tokenizer.
+        ModelError: the errors of build_tokenizer.
     """
     tokenizer, arguments = _make(metadata)
     about = {**arguments, "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -86,10 +86,10 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_tokenizer(metadata: Mapping[str, Any]) -> None:
-    """Raises what build_tokenizer raises for kinds of tokenizers, without reading a vocabulary.
+    """Raises build_tokenizer's errors for unsupported kinds, without reading a vocabulary.
 
     Args:
-        metadata: of a GGUF file, which may come without a tokenizer.
+        metadata: metadata of a GGUF file, which may have no tokenizer.
     """
     if has_vocabulary(metadata) and _MAKERS[tokenizer_model(metadata)] is _byte_pairs:
         _pre_tokenizer(metadata)
@@ -101,7 +101,7 @@ def _make(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     tokenizer = _MAKERS[vocabulary.model](vocabulary, metadata)
     _add_tokens(tokenizer, vocabulary, metadata)
     _add_template(tokenizer, vocabulary, metadata)
-    # transformers would look for a token of another kind in texts.
+    # transformers would search texts for tokens of other kinds.
     arguments: dict[str, Any] = {
         f"{name}_token": vocabulary.tokens[index]
         for name, index in vocabulary.special.items()
@@ -113,7 +113,7 @@ def _make(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 class _Owned:
-    """A tokenizer that transformers takes as it is; the copy that it makes takes 0.4 s."""
+    """A tokenizer that transformers uses without copying it, which would take 0.4 s."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -141,7 +141,7 @@ def _byte_pairs(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenize
     if not kind.is_raw:
         splits.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     has_bytes = kind.is_raw and _has_byte_tokens(ids)
-    # llama.cpp drops what has no token.
+    # llama.cpp drops text without a token.
     if not has_bytes and (unknown := _unknown_characters(ids, is_raw=kind.is_raw)):
         splits.append(pre_tokenizers.Split(Regex(unknown), "removed"))
     tokenizer = Tokenizer(
@@ -161,7 +161,7 @@ def _byte_pairs(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenize
 
 
 def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
-    """SentencePiece's byte-pair encoding, where the score of what results ranks a merge."""
+    """SentencePiece's byte-pair encoding, in which the result's score ranks a merge."""
     merges = score_merges(vocabulary, _scores(vocabulary, metadata))
     unknown = vocabulary.special.get("unk")
     tokenizer = Tokenizer(
@@ -188,7 +188,7 @@ def _unigram(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
         for score, kind in zip(_scores(vocabulary, metadata), kinds, strict=True)
     ]
     usual = [score for score, kind in zip(scores, kinds, strict=True) if kind is TokenKind.NORMAL]
-    # Tokens that a text cannot be made of cannot be left out.
+    # Tokens that no text can produce must still have an id.
     worst = min(usual, default=0.0) - 1000
     for index in vocabulary.of_kind(TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.BYTE):
         scores[index] = worst
@@ -217,11 +217,11 @@ def _unigram(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _precompiled(charsmap: Sequence[int]) -> list[Any]:
-    """Returns the steps that replace characters by a table, of which the longest key counts.
+    """Returns the steps that replace characters by a table, longest key first.
 
-    tokenizers' library looks up a letter with its marks by the first of them alone, and drops the
-    others. So each character is looked up apart, after the marks are composed: that is what the
-    longer keys of SentencePiece's tables do.
+    The tokenizers library looks up a letter with marks by the letter alone, and drops the marks. So
+    each character is looked up separately, after marks are composed, which has the effect of the
+    longer keys in SentencePiece's tables.
     """
     try:
         table = normalizers.Precompiled(bytes(number & 0xFF for number in charsmap))
@@ -238,20 +238,20 @@ def _precompiled(charsmap: Sequence[int]) -> list[Any]:
 
 
 def _word_pieces(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
-    """BERT's word pieces; the first of a word begins with U+2581."""
+    """BERT's word pieces; the first piece of a word begins with U+2581."""
     if "unk" not in vocabulary.special:
         raise _unnamed("unknown")
     lowers = _flag(metadata, "normalizer.lowercase", True)
     steps: list[Any] = []
     if _flag(metadata, "normalizer.strip_accents", lowers):
-        # Of a syllable in Hangul llama.cpp keeps the first consonant.
+        # llama.cpp keeps only the first consonant of a Hangul syllable.
         steps += [
             normalizers.Replace(Regex(rf"[\x{{{first:X}}}-\x{{{first + 587:X}}}]"), chr(consonant))
             for consonant, first in zip(range(0x1100, 0x1113), count(0xAC00, 588), strict=False)
         ]
         steps += [normalizers.NFD(), _removed(r"\p{M}")]
     steps.append(_removed(r"[[\p{Cc}\p{Cf}\p{Co}]&&\S]|\x{FFFD}"))
-    # Each word gets one U+2581, unless it begins with one: such a word is unknown.
+    # Each word gets one U+2581, unless it already begins with one: such a word is unknown.
     at_word = as_in_unicode_15(rf"(?<![^\s{_SINGLE}]){_SPACE}")
     steps.append(normalizers.Replace(Regex(at_word), f"\ue000{_SPACE}"))
     if lowers:
@@ -328,7 +328,7 @@ def _read_merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tu
 
 
 def _check_impossible(merges: Sequence[tuple[str, str]], ids: Mapping[str, int]) -> None:
-    """Refuses merges that can occur though not all of their texts are tokens."""
+    """Rejects possible merges of texts that are not tokens."""
     results = {left + right for left, right in merges}
     for left, right in merges:
         if all(part in ids or len(part) == 1 or part in results for part in (left, right)):
@@ -339,7 +339,7 @@ def _check_impossible(merges: Sequence[tuple[str, str]], ids: Mapping[str, int])
 
 
 def _longest_newlines(ids: Mapping[str, int]) -> int:
-    """Returns up to which length newlines in a row have a token, without a gap."""
+    """Returns the maximum length of newline runs for which all lengths have a token."""
     return next(length for length in count(1) if "\n" * length not in ids) - 1
 
 
@@ -362,7 +362,7 @@ def _has_byte_tokens(ids: Mapping[str, int]) -> bool:
 
 
 def _unknown_characters(ids: Mapping[str, int], *, is_raw: bool) -> str | None:
-    """Returns a pattern for runs of characters that are no tokens; None if there are none."""
+    """Returns a pattern for runs of characters without a token; None if there are none."""
     if is_raw:
         known = "".join(re.escape(text) for text in ids if len(text) == 1)
         return f"[^{known}]+" if known else None
@@ -398,7 +398,7 @@ def _flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _byte_decoder(vocabulary: Vocabulary) -> decoders.Decoder:
-    """Returns the decoder of tokens with a character for each byte; added ones have their text."""
+    """Returns the decoder of tokens with one character per byte; added tokens have their text."""
     of_byte = _byte_characters()
     characters = set(of_byte.values())
     steps: list[Any] = []
@@ -412,8 +412,8 @@ def _byte_decoder(vocabulary: Vocabulary) -> decoders.Decoder:
 
 def _unnamed(name: str) -> ModelError:
     return tokenizer_error(
-        f"`tokenizer.ggml.{name}_token_id` must name a token of the vocabulary, since texts need "
-        "it. Convert the model again."
+        f"`tokenizer.ggml.{name}_token_id` must be a token of the vocabulary, which texts need. "
+        "Convert the model again."
     )
 
 
@@ -425,10 +425,10 @@ def _text_decoder(*, strips_space: bool) -> decoders.Decoder:
 
 
 def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-    """Adds the tokens that are found in a text before it is encoded.
+    """Adds the tokens that are matched in a text before it is encoded.
 
-    Where two of them overlap in a text, as in "|||IP_ADDRESS|||EMAIL_ADDRESS|||" of OLMo, the first
-    one counts, as in the models' own tokenizers; in llama.cpp the longer one.
+    If two of them overlap in a text, as in "|||IP_ADDRESS|||EMAIL_ADDRESS|||" of OLMo, the first
+    one wins, as in the models' own tokenizers; in llama.cpp the longer one wins.
     """
     lefts, rights = _stripping(vocabulary, metadata)
     special = vocabulary.of_kind(TokenKind.CONTROL, TokenKind.UNKNOWN)
@@ -450,10 +450,11 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[
 def _stripping(
     vocabulary: Vocabulary, metadata: Mapping[str, Any]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Returns the tokens that take the spaces to their left, and those to their right.
+    """Returns the tokens that strip spaces to their left, and those that strip to their right.
 
-    GGUF has no key for it; llama.cpp knows some models by their names. There it takes ASCII spaces
-    only, here all of Unicode's, as tokenizers' library and the models' own tokenizers do.
+    GGUF has no key for this; llama.cpp detects some models by name. It strips ASCII spaces only;
+    here all Unicode spaces are stripped, as in the tokenizers library and the models' own
+    tokenizers.
     """
     pre = str(metadata.get("tokenizer.ggml.pre"))
     architecture = str(metadata.get("general.architecture"))
@@ -478,7 +479,7 @@ def _stripping(
 def _add_template(
     tokenizer: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[str, Any]
 ) -> None:
-    """Sets the tokens around a text."""
+    """Sets the special tokens around a text."""
     before, after = _surroundings(vocabulary, metadata)
     for name in (*before, *after):
         if name not in vocabulary.special:
@@ -504,7 +505,7 @@ def _add_template(
 def _surroundings(
     vocabulary: Vocabulary, metadata: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Returns which special tokens are before a text, and which after it."""
+    """Returns the special tokens before and after a text."""
     if vocabulary.model == "bert":
         return ["bos"], ["sep"]
     adds_bos, adds_eos = vocabulary.model == "llama", vocabulary.model == "t5"
@@ -517,7 +518,7 @@ def _surroundings(
 
 
 def chat_template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:
-    """Returns the chat template, or several by their names."""
+    """Returns the chat template, or several by name."""
     default = metadata.get("tokenizer.chat_template")
     names = metadata.get("tokenizer.chat_templates", [])
     names = names if is_list(names, str) else []

@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file: tokens, their kinds, the special ones, and the ends of generation.
+"""The vocabulary of a GGUF file: tokens, their kinds, special tokens, and end tokens.
 
-All follows llama.cpp, in llama_vocab::impl::load: it corrects the kinds of tokens by their texts,
-and takes more than `eos_token_id` as the end.
+It follows llama_vocab::impl::load of llama.cpp, which corrects the kinds of tokens by their texts,
+and has more end tokens than `eos_token_id`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class TokenKind(IntEnum):
-    """The kind of a token, with the numbers that GGUF files have."""
+    """The kind of a token, with the numbers in GGUF files."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -47,8 +47,8 @@ class Vocabulary:
         model: the kind of tokenizer, such as "gpt2" for byte-level BPE.
         tokens: all texts, by id.
         ids: the id of each text.
-        kinds: the kind of each, as llama.cpp corrects them.
-        special: the ids of "bos", "eos", "unk", "sep", "pad" and "mask", as far as there are any.
+        kinds: kind of each token, with llama.cpp's corrections.
+        special: the ids of "bos", "eos", "unk", "sep", "pad" and "mask", if they exist.
         ends: the ids that end generation, ascending.
     """
 
@@ -65,7 +65,7 @@ class Vocabulary:
         return [index for index, kind in enumerate(self.kinds) if kind in wanted]
 
 
-# The special tokens of a file that does not name them.
+# Default special tokens.
 _DEFAULTS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "gpt2": {"bos": 11, "eos": 11},
@@ -74,7 +74,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {
     "t5": {"eos": 1, "unk": 2, "pad": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
 }
-# The last keys with a role win.
+# For keys with the same role, the last one wins.
 _KEYS = {
     "bos_token_id": "bos",
     "eos_token_id": "eos",
@@ -95,7 +95,7 @@ _KEYS = {
     "middle_token_id": "fim_mid",
 }
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "mask")
-# Texts by which tokens for filling in the middle are found if no key names them.
+# Texts of fill-in-the-middle tokens, used if no key names them.
 _FILL_TEXTS = {
     "fim_pre": (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
@@ -120,9 +120,9 @@ _END_TEXTS = (
     "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     "<｜end▁of▁sentence｜>", "[e~[",
 )  # fmt: skip
-# Parts of an answer's form in gpt-oss, which are shown.
+# Parts of gpt-oss's answer format, which are shown.
 _SHOWN_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-# With one of these sets "<|end|>" ends a part of an answer.
+# With one of these sets, "<|end|>" ends a part of an answer.
 _PARTED = (
     {"<|return|>", "<|call|>"},
     {"<|return|>", "<|calls|>"},
@@ -135,19 +135,19 @@ _WITHOUT_BOS = ("chatglm-bpe", "glm4", "glm5")
 
 
 def has_vocabulary(metadata: Mapping[str, Any]) -> bool:
-    """Whether a GGUF file comes with a tokenizer."""
+    """Whether a GGUF file has a tokenizer."""
     return metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
 
 
 def set_generation_tokens(model: Any, metadata: Mapping[str, Any]) -> None:
-    """Makes a model of transformers end answers, and omit tokens, as llama.cpp does.
+    """Sets a transformers model's end tokens and suppressed tokens as in llama.cpp.
 
     Args:
-        model: the model; one without a generation config is left as it is.
-        metadata: of its GGUF file.
+        model: the model; unchanged if it has no generation config.
+        metadata: metadata of its GGUF file.
 
     Raises:
-        ModelError: as end_tokens.
+        ModelError: the errors of end_tokens.
     """
     config = getattr(model, "generation_config", None)
     if config is None or not has_vocabulary(metadata):
@@ -157,13 +157,13 @@ def set_generation_tokens(model: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def generation_tokens(metadata: Mapping[str, Any]) -> dict[str, list[int] | None]:
-    """Returns the attributes of a generation config by which answers end, and tokens are omitted.
+    """Returns generation config attributes for end tokens and suppressed tokens.
 
     Args:
-        metadata: of a GGUF file with a tokenizer.
+        metadata: metadata of a GGUF file with a tokenizer.
 
     Raises:
-        ModelError: as end_tokens.
+        ModelError: the errors of end_tokens.
     """
     found: dict[str, list[int] | None] = {"eos_token_id": end_tokens(metadata) or None}
     size = len(metadata["tokenizer.ggml.tokens"])
@@ -178,10 +178,10 @@ def end_tokens(metadata: Mapping[str, Any]) -> list[int]:
     """Returns the tokens at which llama.cpp ends generation, ascending.
 
     Args:
-        metadata: of a GGUF file.
+        metadata: metadata of a GGUF file.
 
     Raises:
-        ModelError: [gguf-tokenizer] for a vocabulary that cannot be read.
+        ModelError: [gguf-tokenizer] for an invalid vocabulary.
     """
     return list(read_vocabulary(metadata).ends)
 
@@ -190,11 +190,11 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Reads the tokens of a GGUF file.
 
     Args:
-        metadata: the file's, with arrays as sequences.
+        metadata: the file's metadata, with arrays as sequences.
 
     Raises:
-        ModelError: [gguf-tokenizer] for a kind of tokenizer that is not supported, or a
-            vocabulary that contradicts itself.
+        ModelError: [gguf-tokenizer] for an unsupported kind of tokenizer, or an inconsistent
+            vocabulary.
     """
     model = tokenizer_model(metadata)
     tokens = _read_tokens(metadata)
@@ -223,7 +223,7 @@ def tokenizer_model(metadata: Mapping[str, Any]) -> str:
     """Returns the kind of tokenizer, such as "gpt2" for byte-level BPE.
 
     Raises:
-        ModelError: [gguf-tokenizer] for a kind that is not supported.
+        ModelError: [gguf-tokenizer] for an unsupported kind.
     """
     model = str(metadata.get("tokenizer.ggml.model"))
     if model in _DEFAULTS:
@@ -235,12 +235,12 @@ def tokenizer_model(metadata: Mapping[str, Any]) -> str:
 
 
 def is_list(value: Any, *kinds: type) -> TypeGuard[Sequence[Any]]:
-    """Whether a value is a list whose elements are of some types, and of no subclass."""
+    """Whether a value is a list with elements of exactly these types."""
     return isinstance(value, (list, tuple)) and set(map(type, value)) <= set(kinds)
 
 
 def tokenizer_error(reason: str) -> ModelError:
-    """Returns the error for a tokenizer that cannot be made of a GGUF file's metadata."""
+    """Returns the error for GGUF metadata that cannot form a tokenizer."""
     return ModelError(reason, code="gguf-tokenizer")
 
 
@@ -293,7 +293,7 @@ def _find_fill_tokens(
 def _find_ends(
     special: Mapping[str, int], ids: Mapping[str, int], kinds: list[TokenKind]
 ) -> set[int]:
-    """Returns the tokens that end generation; corrects the kinds of some."""
+    """Returns the end tokens; corrects the kinds of some."""
     ends = {special[name] for name in _ENDING_FILLS if name in special}
     for index in _present(ids, _END_TEXTS):
         ends.add(index)

@@ -1,7 +1,7 @@
-"""Parameters made of a GGUF file's tensors: which rows of which, in what order, and what is done.
+"""Parameters built from a GGUF file's tensors: rows, their order, and value changes.
 
-ggml and transformers store the same matrices with rows in other orders, joined or split. Nearly
-all of that is a choice of rows, so that quantized blocks can be moved without being unpacked.
+ggml and transformers store the same matrices with rows in different orders, fused or split. Nearly
+all of that is a selection of rows, so that quantized blocks can be moved without being unpacked.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from npu_llm.gguf.file import GgufTensor
 
 __all__ = ["Blocks", "Weight", "halves", "joined", "of_tensor", "zeros"]
 
-# A block: the scale in float16, then 32 integers plus 8, those of the first half in the low bits.
+# A block: the scale in float16, then 32 integers plus 8; those of the first half are in the low
+# bits.
 _Q4_0_BYTES = 18
 _HALVES = {"F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A parameter's rows as the file has them.
+    """A parameter's rows in the file's format.
 
     Attributes:
-        type: the name of the blocks' type, such as "Q4_K".
+        type: name of the block type, such as "Q4_K".
         parts: the tensors' rows, mapped: (rows, bytes of a row) uint8 each.
-        order: (rows,) the rows that are the parameter's, in its order, among those of all parts,
-            one after the other; None for all in their own order.
-        shape: of the rows' values, whose last two sizes the parameter has the other way round if
-            it is transposed.
-        is_transposed: whether it is.
+        order: (rows,) indices of the parameter's rows in the concatenated parts; None for all in
+            order.
+        shape: shape of the rows' values; a transposed parameter swaps the last two sizes.
+        is_transposed: whether the parameter is transposed.
     """
 
     type: str
@@ -47,7 +47,7 @@ class Blocks:
         """Returns the parameter's rows in its order: (rows, bytes of a row) uint8.
 
         Args:
-            index: of one matrix, where the parameter has several; None for all.
+            index: index of one matrix, if the parameter has several; None for all.
         """
         chosen = slice(None)
         if index is not None:
@@ -59,15 +59,15 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Weight:
-    """Values of a parameter, which stay in the file until they are read.
+    """A parameter's values, read from the file on demand.
 
     Attributes:
-        tensors: what it is made of.
-        shape: the parameter's.
-        order: (rows,) its rows among those of all tensors, one after the other; None for their
-            own order. A vector has one row for each element.
-        changes: applied to the rows' values in float32, one after the other.
-        before: the rows' shape before any change.
+        tensors: the source tensors.
+        shape: shape of the parameter.
+        order: (rows,) indices of its rows in the concatenated tensors; None for all in order. A
+            vector has one row per element.
+        changes: functions applied in order to the rows' float32 values.
+        before: shape of the rows before any change.
         others: further tensors that the changes read.
     """
 
@@ -79,12 +79,12 @@ class Weight:
     others: tuple[GgufTensor, ...] = ()
 
     def numel(self) -> int:
-        """Returns how many numbers it has."""
+        """Returns the number of elements."""
         return math.prod(self.shape)
 
     def take(self, order: np.ndarray) -> Weight:
-        """Returns the weight with some of its rows, or all in another order; first dimension."""
-        assert not self.changes, "rows are chosen before values change"
+        """Returns the weight with selected or reordered rows of the first dimension."""
+        assert not self.changes, "rows are selected before values change"
         inner = math.prod(self.shape[1:-1]) if len(self.shape) > 1 else 1
         chosen = (order[:, None] * inner + np.arange(inner)).reshape(-1)
         chosen = chosen if self.order is None else self.order[chosen]
@@ -95,7 +95,7 @@ class Weight:
         return self.take(np.arange(first, last))
 
     def view(self, *shape: int) -> Weight:
-        """Returns the weight in another shape of as many elements; the last size may not change."""
+        """Returns the weight reshaped to the same number of elements and the same last size."""
         if -1 in shape:
             rest = -math.prod(shape)
             shape = tuple(math.prod(self.shape) // rest if n == -1 else n for n in shape)
@@ -106,7 +106,7 @@ class Weight:
     def then(
         self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None
     ) -> Weight:
-        """Returns the weight with changed values, and in the shape that the change gives."""
+        """Returns the weight with changed values, in the resulting shape."""
         return replace(
             self,
             shape=self.shape if shape is None else shape,
@@ -115,7 +115,7 @@ class Weight:
         )
 
     def reading(self, others: Sequence[GgufTensor]) -> Weight:
-        """Returns the weight with further tensors that its changes read."""
+        """Returns the weight with further tensors for its changes."""
         return replace(self, others=(*self.others, *others))
 
     def transposed(self) -> Weight:
@@ -125,7 +125,7 @@ class Weight:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether it is one tensor in a float dtype, whole and in its own order."""
+        """Whether it is one whole float tensor in its own order."""
         kinds = ("F32", *_HALVES)
         return (
             len(self.tensors) == 1
@@ -135,7 +135,7 @@ class Weight:
         )
 
     def values(self) -> torch.Tensor:
-        """Returns the values: mapped if they are stored so, in the file's dtype; else float32."""
+        """Returns the values: mapped in the file's dtype if they are stored so; else float32."""
         if self.is_as_stored:
             return _stored(self.tensors[0]).view(self.shape)
         values = self._rows().reshape(self.before if self.changes else self.shape)
@@ -150,7 +150,7 @@ class Weight:
 
         Args:
             is_transposed: whether the values are (inputs, outputs).
-            index: of one matrix, where there are several.
+            index: index of one matrix, if there are several.
         """
         blocks = self.blocks()
         if blocks is None or blocks.type != "Q4_0" or blocks.is_transposed != is_transposed:
@@ -162,7 +162,7 @@ class Weight:
         return QuantizedWeight(values, scale, None, 4)
 
     def blocks(self) -> Blocks | None:
-        """Returns the rows as the file has them; None if values are changed, or types differ."""
+        """Returns the rows in the file's format; None if values are changed, or types differ."""
         if self.changes not in ((), (_swap,)) or not self.tensors or len(self.shape) < 2:
             return None
         kinds = {tensor.type for tensor in self.tensors}
@@ -186,17 +186,17 @@ class Weight:
 
 
 def of_tensor(tensor: GgufTensor) -> Weight:
-    """Returns a weight that is a tensor as it is."""
+    """Returns a weight that is an unchanged tensor."""
     return Weight((tensor,), tensor.shape)
 
 
 def zeros(*shape: int) -> Weight:
-    """Returns a weight of zeros, for which the file has nothing."""
+    """Returns a weight of zeros without a source in the file."""
     return Weight((), shape)
 
 
 def joined(weights: Sequence[Weight], axis: int = 0) -> Weight:
-    """Joins weights along their first dimension, or the second one."""
+    """Concatenates weights along their first dimension, or the second one."""
     assert not any(one.changes for one in weights), "rows are joined before values change"
     orders, start = [], 0
     for one in weights:
@@ -215,15 +215,15 @@ def joined(weights: Sequence[Weight], axis: int = 0) -> Weight:
 
 
 def halves(heads: int, head_dim: int, rotated: int | None = None) -> np.ndarray:
-    """Returns the order that turns pairs of rotary positions into halves.
+    """Returns the order that converts pairs of rotary positions to halves.
 
     ggml's "normal" rotary embedding rotates neighbouring rows of a head; transformers' classes
     mostly rotate row i with row i + rotated / 2.
 
     Args:
-        heads: how many heads the rows belong to.
-        head_dim: rows of a head.
-        rotated: how many rows of each head rotate, from the first; all by default.
+        heads: number of heads.
+        head_dim: rows per head.
+        rotated: number of rotated rows per head, from the first; all by default.
 
     Returns:
         (heads * head_dim,) int64.
