@@ -1,4 +1,4 @@
-"""A stand-in for what runs a kernel program: its logits show which tokens a row sees."""
+"""A stand-in for a kernel program: its logits show the tokens that a row attends to."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""KV caches: paged, in a program, and of fixed sizes; one class for each pipeline."""
+"""KV caches: paged, inside a program, and of fixed sizes; one class per pipeline."""

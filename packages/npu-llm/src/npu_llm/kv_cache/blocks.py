@@ -1,7 +1,7 @@
 """Blocks of a paged KV cache: the pool, the block table of each sequence, and the layout's digest.
 
-A block holds the keys and values of BLOCK_SLOTS tokens in all layers. Sequences with a common
-prefix share its blocks. The first that writes into a shared block copies it.
+A block contains the keys and values of BLOCK_SLOTS tokens in all layers. Sequences with a common
+prefix share its blocks; a shared block is copied on write.
 """
 
 from __future__ import annotations
@@ -40,41 +40,42 @@ __all__ = [
     "run_rows",
 ]
 
-# How many blocks are added at once: as many as npu_ops.kernel_programs.execution has in a piece.
+# Number of blocks added at once, the size of a piece in npu_ops.kernel_programs.execution.
 _GROWTH = 16
-# How many rows run at once. More gain nothing, and an interrupt is noticed between two pieces.
+# Maximum rows per run. More are not faster, and interrupts are handled between runs.
 _PIECE = 512
 
 
 class BlockPool:
-    """The blocks of one program; threads may share it.
+    """The block pool of one program; thread-safe.
 
     Attributes:
-        store: has the blocks.
-        most: how many there is memory for; None to have as many as the system gives.
+        store: memory of the blocks.
+        most: maximum number of blocks that fit into memory; None to allocate until the system
+            fails.
     """
 
     def __init__(self, store: Execution, *, most: int | None = None) -> None:
         self.store = store
         self.most = most
-        self._uses: list[int] = []  # by block; 0 for one that is free
+        self._uses: list[int] = []  # per block; 0 for a free one
         self._free: list[int] = []
-        # Blocks of tables that were garbage: their finalizers may run anywhere, also in here.
+        # Blocks of garbage-collected tables: their finalizers may run anywhere, including here.
         self._dropped: deque[list[int]] = deque()
         self._lock = threading.Lock()
 
     @property
     def used(self) -> int:
-        """How many blocks are in use."""
+        """Number of blocks in use."""
         with self._lock:
             self._collect()
             return len(self._uses) - len(self._free)
 
     def take(self) -> int:
-        """Returns a free block, which is in use once from then on.
+        """Returns a free block with a reference count of 1.
 
         Raises:
-            ContextError: [cache-blocks] if there is none and there may be no more.
+            ContextError: [cache-blocks] if no block is free and none can be added.
         """
         with self._lock:
             self._collect()
@@ -85,24 +86,24 @@ class BlockPool:
             return block
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Notes that blocks are in use once more."""
+        """Increments a block's reference count."""
         with self._lock:
             for block in blocks:
                 self._uses[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Notes that blocks are in use once less."""
+        """Decrements a block's reference count."""
         with self._lock:
             self._release(blocks)
 
     def is_shared(self, block: int) -> bool:
-        """Whether a block is in use more than once."""
+        """Whether a block's reference count exceeds 1."""
         with self._lock:
             self._collect()
             return self._uses[block] > 1
 
     def drop(self, blocks: list[int]) -> None:
-        """Releases blocks at the next opportunity; for finalizers, as it takes no lock."""
+        """Releases blocks later; for finalizers, because it takes no lock."""
         self._dropped.append(blocks)
 
     def _collect(self) -> None:
@@ -119,21 +120,21 @@ class BlockPool:
         held = len(self._uses)
         wanted = held + _GROWTH if self.most is None else min(held + _GROWTH, self.most)
         if wanted <= held:
-            raise _exhausted(held, "which are all that there is memory for")
+            raise _exhausted(held, "the maximum that fits into memory")
         try:
             self.store.reserve(wanted)
         except (MemoryError, RuntimeError) as failure:  # torch raises the latter
-            raise _exhausted(held, "and no memory for more") from failure
+            raise _exhausted(held, "and memory is exhausted") from failure
         self._uses += [0] * (wanted - held)
         self._free += range(wanted - 1, held - 1, -1)
 
 
 class BlockTable:
-    """Where one sequence's slots lie; its blocks are released when it is garbage.
+    """The block table of one sequence; releases its blocks when garbage-collected.
 
     Attributes:
-        blocks: those of the slots in order; the last ones may be beyond `slots`.
-        slots: how many slots hold a token.
+        blocks: its blocks in slot order; the last ones may be beyond `slots`.
+        slots: number of slots with a token.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -143,16 +144,16 @@ class BlockTable:
         weakref.finalize(self, pool.drop, self.blocks).atexit = False
 
     def make_room(self, count: int) -> bool:
-        """Prepares the next slots to be written to; blocks that others share are copied.
+        """Prepares the next slots for writing; shared blocks are copied.
 
         Args:
-            count: how many slots.
+            count: number of slots.
 
         Returns:
             Whether `blocks` changed.
 
         Raises:
-            ContextError: [cache-blocks]; the slots that hold a token stay as they are.
+            ContextError: [cache-blocks]; existing slots are unchanged.
         """
         first, end = self.slots // BLOCK_SLOTS, -(-(self.slots + count) // BLOCK_SLOTS)
         changed = False
@@ -164,7 +165,7 @@ class BlockTable:
         return changed
 
     def crop(self, slots: int) -> None:
-        """Keeps the first slots, at most as many as there are, and releases other blocks."""
+        """Keeps the first slots, at most the current number, and releases other blocks."""
         self.slots = slots
         kept = -(-slots // BLOCK_SLOTS)
         released = self.blocks[kept:]
@@ -172,7 +173,7 @@ class BlockTable:
         self._pool.release(released)
 
     def fork(self) -> BlockTable:
-        """Returns another table that begins with the same slots."""
+        """Returns another table that shares the same slots."""
         other = BlockTable(self._pool)
         held = self.blocks[: -(-self.slots // BLOCK_SLOTS)]
         self._pool.share(held)
@@ -181,7 +182,7 @@ class BlockTable:
         return other
 
     def _own(self, index: int) -> bool:
-        """Replaces a block that others use by a copy; returns whether it was one."""
+        """Replaces a shared block by a copy; returns whether it was shared."""
         shared = self.blocks[index]
         if not self._pool.is_shared(shared):
             return False
@@ -214,7 +215,7 @@ def build_rows(
         tables: one for each sequence, with room for its tokens.
         counts: number of new tokens of each sequence.
         tokens: (sum of counts,) int64, sequence by sequence.
-        kept: (kept,) int64, ascending indices of the tokens whose logits are wanted.
+        kept: (kept,) int64, ascending indices of the tokens whose logits are returned.
         positions: (sum of counts,) int64; None to use the slots.
         block_tables: (sequences, most blocks) int32 of the same tables; None to compute it.
     """
@@ -244,7 +245,7 @@ def build_rows(
 
 
 def _like(tokens: Any, array: np.ndarray[Any, Any]) -> Any:
-    """Returns an array, as a tensor if the tokens are one."""
+    """Returns an array, as a tensor if the tokens are a tensor."""
     if isinstance(tokens, np.ndarray):
         return array
     import torch
@@ -291,17 +292,17 @@ def _exhausted(held: int, reason: str) -> ContextError:
     )
 
 
-# Heads, and channels of their keys and values: multiples of 16, so that nothing is left unwritten.
+# Heads, and channels of their keys and values: multiples of 16, so that every element is written.
 _HEADS, _KEY, _VALUE = 2, 32, 16
 
 
 @functools.cache
 def block_layout(cache: CacheKind, sparse_attention: SparseAttention | None = None) -> str:
-    """Returns a digest of how blocks hold keys and values, and the bounds of keys.
+    """Returns a digest of the memory layout of keys, values and key bounds in a block.
 
     Args:
-        cache: what they are stored as.
-        sparse_attention: what chooses among blocks by their bounds; None for blocks without.
+        cache: storage type of keys and values.
+        sparse_attention: selection of blocks by their key bounds; None for blocks without bounds.
     """
     keys, values = _HEADS * _KEY, _HEADS * _VALUE
     token = Columns(0, 0, keys + values)
@@ -327,7 +328,7 @@ def block_layout(cache: CacheKind, sparse_attention: SparseAttention | None = No
         logits=token,
         vocabulary=BLOCK_SLOTS,
     )
-    # Whole numbers that bfloat16 has, and no two slots or channels alike.
+    # Whole numbers that bfloat16 represents; all slots and channels differ.
     import torch
 
     from npu_ops.kernel_programs.weights import pack

@@ -1,7 +1,7 @@
-"""StepCache: the KV cache of one request, as transformers sees it, and the inputs of its steps.
+"""StepCache: the KV cache of one request, with transformers' cache interface, and step inputs.
 
-A program reads whatever it gets: a token id beyond the vocabulary would yield zeros and no error,
-so all inputs are checked here.
+A program does not validate its inputs: a token id outside the vocabulary would yield zeros without
+an error, so all inputs are checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class _Base:
-    """Stands where transformers' Cache stands once that is imported, see join_transformers."""
+    """Placeholder for transformers' Cache until that is imported, see join_transformers."""
 
     def __init__(self, layers: list[Any]) -> None:
         self.layers = layers
@@ -37,20 +37,20 @@ class StepCache(_Base):
     """The cache of one generation: a batch of sequences with the same number of tokens.
 
     Attributes:
-        made_by: the pipeline of the model that made it, with the adapters that were in use.
+        made_by: the pipeline of the model that created it, including the active adapters.
     """
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.made_by: Any = None
-        self._batch = 0  # rows that it holds
-        self._rows: torch.Tensor | None = None  # which of them the next step continues
+        self._batch = 0  # number of its rows
+        self._rows: torch.Tensor | None = None  # rows that the next step continues
 
-    # What each pipeline does in its own way
+    # Implemented by each pipeline's class
 
     @abstractmethod
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
+        """Returns the number of tokens in the cache, including padding."""
 
     @abstractmethod
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
@@ -58,7 +58,7 @@ class StepCache(_Base):
 
         Args:
             values: from npu_llm.kv_cache.cache.
-            device: where to return the logits.
+            device: device of the returned logits.
 
         Returns:
             logits (batch, kept, vocabulary) float32.
@@ -82,24 +82,24 @@ class StepCache(_Base):
     @property
     @abstractmethod
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten without the others."""
+        """Whether the last tokens can be removed while keeping the others."""
 
     @abstractmethod
     def _keep(self, length: int) -> None:
-        """Keeps the first tokens, fewer than there are, and forgets the others."""
+        """Keeps the first tokens, fewer than the current number."""
 
     @property
     def is_linear(self) -> list[bool]:
-        """Of each layer, whether its length says nothing of the tokens that it holds: of none."""
+        """Whether each layer's length is independent of the number of tokens: False for all."""
         return [False]
 
     @property
     def hidden_tokens(self) -> int:
-        """How many places forgotten tokens still take; a new cache has none."""
+        """Number of slots that removed tokens still occupy; 0 in a new cache."""
         return 0
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for this many tokens at once, if growing step by step would cost time."""
+        """Reserves room for this many tokens, if growing step by step would be slow."""
 
     @property
     def is_broken(self) -> bool:
@@ -107,34 +107,34 @@ class StepCache(_Base):
         return False
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns what the cache holds, for `restore`; empty if it cannot be copied."""
+        """Returns the content for `restore`; empty if it cannot be copied."""
         return {}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` of a cache of the same model returned, if it was not empty."""
+        """Loads the non-empty result of `tensors` from a cache of the same model."""
         raise NotImplementedError
 
-    # What transformers asks
+    # Interface of transformers
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         """Always -1: the cache grows."""
         return -1
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int) -> tuple[int, int]:
-        """Returns length and offset of the keys that a step of query_length tokens reads."""
+        """Returns the length and offset of the keys for a step of query_length tokens."""
         return self.get_seq_length() + int(query_length), 0
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the cache holds anything."""
+        """Whether the cache is not empty."""
         return self.get_seq_length() > 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last tokens.
+        """Removes the last tokens.
 
         Args:
-            tokens_to_remove: as in transformers: if negative, how many to forget; if positive, how
-                many to keep; 0 changes nothing. See `reset` to forget all.
+            tokens_to_remove: as in transformers: if negative, the number of tokens to remove; if
+                positive, the number to keep; 0 has no effect. See `reset` to remove all.
 
         Raises:
             OptionError: [not-croppable] if is_croppable is False.
@@ -145,23 +145,23 @@ class StepCache(_Base):
             return
         if not self.is_croppable:
             raise OptionError(
-                f"`{type(self).__name__}.crop` must be called on a cache that can be cut "
-                f"(is_croppable), got one that cannot, with {kept} of {length} tokens to keep. "
-                "Start from a new cache: omit past_key_values.",
+                f"`{type(self).__name__}.crop` must be called on a croppable cache (is_croppable), "
+                f"got one that is not, with {kept} of {length} tokens to keep. Start from a new "
+                "cache: omit past_key_values.",
                 code="not-croppable",
             )
         self._keep(kept)
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         self._batch = 0
         self._rows = None
 
     def next_rows(self, batch: int) -> torch.Tensor:
-        """Returns which of the cache's rows each row of the next step continues.
+        """Returns the cache row that each row of the next step continues.
 
         Args:
-            batch: how many rows the next step has.
+            batch: number of rows in the next step.
 
         Returns:
             beam_idx: (batch,) int32 on cpu.
@@ -176,7 +176,7 @@ class StepCache(_Base):
         """Makes row i of the next step continue row beam_idx[i], as beam search needs.
 
         Raises:
-            OptionError: [cache-rows] for a row that the cache does not have.
+            OptionError: [cache-rows] for an invalid row index.
         """
         chosen = beam_idx.to("cpu", torch.int32).contiguous()
         held = self._held_rows
@@ -193,7 +193,7 @@ class StepCache(_Base):
         self.reorder_cache(torch.arange(self._held_rows).repeat_interleave(repeats))
 
     def update(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises: only the step's program writes keys and values."""
+        """Raises: only a step's program writes keys and values."""
         raise OptionError(
             f"`{type(self).__name__}.update` must not be called; only the compiled program writes "
             "keys and values. Start from a new cache: omit past_key_values.",
@@ -201,10 +201,10 @@ class StepCache(_Base):
         )
 
     def _check_sound(self) -> None:
-        """Raises OptionError [cache-broken] after a step that was interrupted."""
+        """Raises OptionError [cache-broken] after an interrupted step."""
         if self.is_broken:
             raise OptionError(
-                f"`{type(self).__name__}` must not be used after a step was interrupted, since its "
+                f"`{type(self).__name__}` must not be used after an interrupted step, since its "
                 "contents are unknown, got another step. Start from a new cache, or reset() this "
                 "one.",
                 code="cache-broken",
@@ -212,19 +212,19 @@ class StepCache(_Base):
 
     @property
     def _held_rows(self) -> int:
-        """How many rows the next step can continue, in the order that was last asked for."""
+        """Number of rows that the next step can continue, in the requested order."""
         return self._batch if self._rows is None else self._rows.shape[0]
 
     def _wrong_rows(self, received: str) -> OptionError:
         return OptionError(
-            f"{type(self).__name__}: a step must continue rows that the cache holds, got "
-            f"{received}. Keep the batch size, or call reorder_cache with the row of each.",
+            f"`{type(self).__name__}` must contain the rows that a step continues, got "
+            f"{received}. Keep the batch size, or call reorder_cache with each row's source.",
             code="cache-rows",
         )
 
 
 def join_transformers() -> None:
-    """Makes StepCache a subclass of transformers' Cache, which takes a second to import."""
+    """Makes StepCache a subclass of transformers' Cache; the import takes a second."""
     from transformers.cache_utils import Cache
 
     StepCache.__bases__ = (Cache,)
@@ -233,13 +233,13 @@ def join_transformers() -> None:
 def run_step(
     cache: StepCache, values: Mapping[str, torch.Tensor], *, past: int, device: str
 ) -> torch.Tensor:
-    """Runs a step of a generation, and emits its span.
+    """Runs a step of a generation, and emits its trace span.
 
     Args:
-        cache: holds the tokens so far; the step adds its own.
+        cache: the past tokens; the step appends its own.
         values: from npu_llm.kv_cache.cache.
-        past: how many tokens there are so far.
-        device: where to return the logits.
+        past: number of past tokens.
+        device: device of the returned logits.
 
     Returns:
         logits (batch, kept, vocabulary) float32.
@@ -250,8 +250,8 @@ def run_step(
         return cache.step(values, device)
 
 
-# How a program learns which slots count: from an input with each slot's position, or only from
-# zeros in its mask; None if it takes every slot for the token of the same number.
+# How a program identifies valid slots: by an input with each slot's position, or only by zeros in
+# its mask; None if slot i must be token i.
 Relocation = Literal["positions", "mask"] | None
 
 _HIDDEN = -1
@@ -262,22 +262,22 @@ class Slots:
 
     Attributes:
         held: slots in use, including hidden ones.
-        length: tokens that count.
+        length: number of valid tokens.
     """
 
     def __init__(self) -> None:
         self.held = 0
         self.length = 0
-        # Set once something was hidden: until then slot and position are the same number.
+        # Set once a token was hidden: until then slot and position are equal.
         self._positions: torch.Tensor | None = None
 
     @property
     def hidden(self) -> int:
-        """How many slots in use are hidden."""
+        """Number of slots in use that are hidden."""
         return self.held - self.length
 
     def append(self, tokens: int) -> None:
-        """Records that a step has filled the next slots with the next tokens."""
+        """Records that a step has filled the next slots with new tokens."""
         if self._positions is not None:
             new = torch.arange(self.length, self.length + tokens)
             self._positions = torch.cat([self._positions, new])
@@ -285,7 +285,7 @@ class Slots:
         self.length += tokens
 
     def crop(self, length: int) -> None:
-        """Hides all tokens but the first `length`, which must not exceed their number."""
+        """Hides all tokens except the first `length`, which must not exceed their number."""
         if length == self.length:
             return
         if self._positions is None:
@@ -294,10 +294,10 @@ class Slots:
         self.length = length
 
     def key_positions(self, tokens: int) -> torch.Tensor:
-        """Returns each slot's position once a step of `tokens` tokens has added its own.
+        """Returns each slot's position after a step has appended `tokens` tokens.
 
-        A hidden slot gets the last position of all, which no query of the step reaches and for
-        which the result of `mask` is 0.
+        A hidden slot gets the last position, which no query of the step reaches and for which the
+        result of `mask` is 0.
 
         Returns:
             (held + tokens,) int64 on cpu.
@@ -309,11 +309,11 @@ class Slots:
         return torch.cat([known, torch.arange(self.length, self.length + tokens)])
 
     def mask(self, mask: torch.Tensor, relocation: Relocation) -> torch.Tensor:
-        """Returns a step's mask for the slots, given its mask for the tokens.
+        """Converts a step's mask for the tokens to a mask for the slots.
 
         Args:
             mask: (batch, length + tokens) int64, by position.
-            relocation: how the program learns which slots count.
+            relocation: how the program identifies valid slots.
 
         Returns:
             (batch, held + tokens) int64: by position, followed by zeros, for "positions"; by slot
@@ -342,23 +342,23 @@ def step_inputs(
     past: int,
     vocabulary: int,
 ) -> dict[str, torch.Tensor]:
-    """Returns the inputs that describe a step's tokens, each contiguous int64, on its device.
+    """Returns the inputs that describe a step's tokens, contiguous int64 on their device.
 
-    The cache adds inputs that say where the tokens lie in it.
+    The cache adds inputs that locate the tokens in it.
 
     Args:
         input_ids: (batch, tokens).
         attention_mask: (batch, past + tokens), 0 for padding; None for no padding.
-        position_ids: (batch, tokens) or (1, tokens); None to count what is not padding.
-        logits_to_keep: how many tokens, counted from the end, to return logits for, 0 for all; or
+        position_ids: (batch, tokens) or (1, tokens); None to count tokens that are not padding.
+        logits_to_keep: number of tokens, counted from the end, to return logits for, 0 for all; or
             indices.
-        past: how many tokens the cache holds.
-        vocabulary: token ids are below this.
+        past: number of tokens in the cache.
+        vocabulary: vocabulary size; token ids are below it.
 
     Raises:
-        OptionError: [step-shape] for a tensor of another shape, [step-dtype] for anything but a
-            tensor, or for token ids that are not integers, [token-range] for a token id that the
-            model does not have, [kept-range] for an index that is not that of a token.
+        OptionError: [step-shape] for a tensor of another shape, [step-dtype] for a value that is
+            not a tensor, or token ids that are not integers, [token-range] for a token id outside
+            the vocabulary, [kept-range] for an index beyond the tokens.
     """
     _check_ids(input_ids)
     batch, tokens = input_ids.shape
@@ -379,15 +379,15 @@ def step_inputs(
 
 
 def check_prompt(input_ids: Any, attention_mask: Any, *, past: int) -> None:
-    """Checks what a generation starts from, before transformers uses it.
+    """Validates the inputs of a generation before transformers uses them.
 
     Args:
-        input_ids: (batch, tokens); None to start from nothing.
-        attention_mask: (batch, tokens), or (batch, past + tokens) for a cache that is continued.
-        past: how many tokens the cache holds.
+        input_ids: (batch, tokens); None for an empty prompt.
+        attention_mask: (batch, tokens), or (batch, past + tokens) to continue a cache.
+        past: number of tokens in the cache.
 
     Raises:
-        OptionError: [step-shape] or [step-dtype], as step_inputs does.
+        OptionError: [step-shape] or [step-dtype], see step_inputs.
     """
     if input_ids is None:
         return
@@ -407,8 +407,8 @@ def _check_ids(input_ids: Any) -> None:
         )
     if input_ids.dtype not in _INTEGERS:
         raise OptionError(
-            f"`input_ids` must be integers, the ids of tokens, got {input_ids.dtype}. Pass "
-            "what the tokenizer returned, or int64.",
+            f"`input_ids` must be integer token ids, got {input_ids.dtype}. Pass the tokenizer's "
+            "result, or int64.",
             code="step-dtype",
         )
 
@@ -416,8 +416,8 @@ def _check_ids(input_ids: Any) -> None:
 def _check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise OptionError(
-            f"`{name}` must be a tensor, got {type(value).__name__}. Pass "
-            'the result of tokenizer(..., return_tensors="pt"), or make a tensor of it.',
+            f"`{name}` must be a tensor, got {type(value).__name__}. Pass the result of "
+            'tokenizer(..., return_tensors="pt"), or convert it to a tensor.',
             code="step-dtype",
         )
 
@@ -426,14 +426,14 @@ def _check_shape(name: str, tensor: Any, shapes: list[tuple[int, int]]) -> None:
     _check_tensor(name, tensor)
     if tuple(tensor.shape) not in shapes:
         raise OptionError(
-            f"`{name}` must have shape {shapes[0]}, for the cache's tokens and the new ones, got "
+            f"`{name}` must have shape {shapes[0]}, for cached and new tokens, got "
             f"{tuple(tensor.shape)}. Omit it, or extend it with each step.",
             code="step-shape",
         )
 
 
 def _kept(logits_to_keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
-    """Returns the indices of the tokens whose logits are wanted: (kept,) int64 on cpu."""
+    """Returns the indices of the tokens whose logits are returned: (kept,) int64 on cpu."""
     if not isinstance(logits_to_keep, torch.Tensor):
         first = max(tokens - logits_to_keep, 0) if logits_to_keep else 0
         return torch.arange(first, tokens)

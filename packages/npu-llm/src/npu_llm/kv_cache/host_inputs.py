@@ -1,9 +1,9 @@
 """Inputs of static programs that the host computes: masks and rotary angles.
 
-An NPU computes in float16, which has no odd numbers above 2,048: positions that it compares or
-multiplies are wrong in a long context. By its compiler's estimate, the mask and the sines of a
-prompt of 256 also take as long as two layers of SmolLM2-135M (NPU 4000, OpenVINO 2026.4.1).
-So the host runs all that depends on positions and masks alone, in float32.
+An NPU computes in float16, which cannot represent odd numbers above 2,048: positions that it
+compares or multiplies are wrong in long contexts. By its compiler's estimate, the mask and the
+sines of a 256-token prompt also take as long as two layers of SmolLM2-135M (NPU 4000, OpenVINO
+2026.4.1). So the host computes everything that depends only on positions and masks, in float32.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from npu_llm.kv_cache.static_layout import HOST_INPUTS
 __all__ = ["HostInputs", "split_host_inputs"]
 
 _CPU = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}
-# Larger constants are compared by their names instead of their values.
+# Larger constants are compared by name, not by value.
 _SMALL_CONSTANT = 4096
 
 
 class HostInputs:
-    """Computes inputs of one program; threads may share it."""
+    """Computes the host inputs of one program; thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Loads a model that split_host_inputs returned.
+        """Loads a model from split_host_inputs.
 
         Args:
-            path: of its .xml file.
+            path: its .xml file.
         """
         self._compiled = openvino_core().compile_model(path, "CPU", _CPU)
         self._names = [port.get_any_name() for port in self._compiled.inputs]
         self._lock = threading.Lock()
 
     def __call__(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Returns the inputs by name, given the positions and masks of a step."""
+        """Returns the inputs by name, for the positions and masks of a step."""
         given = {name: values[name].numpy() for name in self._names}
         with self._lock:
             results = self._compiled(given)
@@ -50,14 +50,14 @@ class HostInputs:
 
 
 def split_host_inputs(model: ov.Model, dtype: ov.Type) -> ov.Model | None:
-    """Moves what depends on positions and masks alone from a program to a model of its own.
+    """Moves computations that depend only on positions and masks to a separate model.
 
     Args:
-        model: a program of fixed sizes; inputs "host.0", ... take the place of what moves.
-        dtype: of these inputs; integers keep theirs.
+        model: a program of fixed sizes; inputs "host.0", ... replace the moved computations.
+        dtype: float dtype of these inputs; integers keep theirs.
 
     Returns:
-        The other model, whose outputs have the names of these inputs; None if there are none.
+        The separate model, with outputs named after these inputs; None if nothing was moved.
     """
     _fix_sizes(model)
     found = _Found(model)
@@ -90,7 +90,7 @@ def split_host_inputs(model: ov.Model, dtype: ov.Type) -> ov.Model | None:
 
 
 def _fix_sizes(model: ov.Model) -> None:
-    """Replaces requests for a tensor's fixed size by constants, so that they depend on nothing."""
+    """Replaces requests for a tensor's fixed size by constants, which have no dependencies."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "ShapeOf" and node.input_value(0).get_partial_shape().is_static:
             shape = np.array(node.input_value(0).get_shape(), node.get_element_type().to_dtype())
@@ -99,7 +99,7 @@ def _fix_sizes(model: ov.Model) -> None:
 
 
 class _Found:
-    """The nodes of a program by what they depend on."""
+    """The nodes of a program, classified by their dependencies."""
 
     def __init__(self, model: ov.Model) -> None:
         self.moved: list[ov.Node] = []
@@ -128,7 +128,7 @@ class _Found:
         return node.get_instance_id() not in self._host
 
     def value(self, node: ov.Node) -> int:
-        """Returns the same number for nodes that compute the same, such as those of each layer."""
+        """Returns equal numbers for nodes that compute the same value, such as in each layer."""
         number = node.get_instance_id()
         if number not in self._values:
             self._values[number] = self._numbers.setdefault(self._key(node), len(self._numbers))
@@ -146,7 +146,7 @@ class _Found:
 
 
 def _cut(output: ov.Output, name: str, dtype: ov.Type) -> tuple[ov.Node, ov.Node, ov.Output]:
-    """Returns a result of the host's part, the program's input for it, and what that stands for."""
+    """Returns a result of the host's part, its program input, and the node that it replaces."""
     element = output.get_element_type()
     passed = dtype if element.is_real() or element == ov.Type.boolean else element
     sent = output if passed == element else ops.convert(output, passed).output(0)
@@ -162,7 +162,7 @@ def _cut(output: ov.Output, name: str, dtype: ov.Type) -> tuple[ov.Node, ov.Node
 
 
 def _above(nodes: list[ov.Node]) -> list[ov.Node]:
-    """Returns nodes, and all that they depend on."""
+    """Returns nodes and all their dependencies."""
     found, waiting = {}, list(nodes)
     while waiting:
         node = waiting.pop()

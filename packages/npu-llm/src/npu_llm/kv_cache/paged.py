@@ -1,7 +1,7 @@
 """The paged KV cache of the kernel pipeline: a batch of sequences on block tables.
 
 Columns are a batch's tokens including padding; slots are a sequence's tokens without it. A padding
-token has no slot, and takes part in nothing.
+token has no slot and no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PagedCache"]
 
 
 class PagedCache(StepCache):
-    """The cache of one generation, in blocks of the pool that its program has."""
+    """The cache of one generation, in blocks of its program's pool."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class PagedCache(StepCache):
         positions: int | None,
         counts_distances: bool = False,
     ) -> None:
-        """Makes an empty cache.
+        """Creates an empty cache.
 
         Args:
-            pool: the blocks, and the program that runs steps on them.
-            vocabulary: number of a token's logits.
-            positions: positions are below this; None for no bound.
-            counts_distances: whether attention depends on the number of tokens between two. The
-                model then counts padding too, which has no slot here.
+            pool: the block pool, which also runs steps.
+            vocabulary: number of logits per token.
+            positions: upper bound of positions; None for no bound.
+            counts_distances: whether attention depends on the number of tokens between two. Such a
+                model also counts padding, which has no slot here.
         """
         super().__init__()
         self._columns = 0  # tokens of each sequence, including padding
@@ -45,25 +45,25 @@ class PagedCache(StepCache):
         self._vocabulary = vocabulary
         self._positions = positions
         self._tables: list[BlockTable] = []
-        # (sequences, columns) bool: which hold a token; None while all do.
+        # (sequences, columns) bool: whether each holds a token; None if all do.
         self._real: torch.Tensor | None = None
-        self._block_tables: torch.Tensor | None = None  # as Rows has them; None if they changed
+        self._block_tables: torch.Tensor | None = None  # as in Rows; None if they changed
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
+        """Returns the number of tokens in the cache, including padding."""
         return self._columns
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
         """Runs a step; see StepCache.step.
 
-        A step that fails or is interrupted leaves the cache as it was. Logits of padding are 0.
+        A step that fails or is interrupted leaves the cache unchanged. Logits of padding are 0.
 
         Raises:
-            ContextError: [cache-blocks] if there is no room for the tokens.
+            ContextError: [cache-blocks] if the tokens do not fit.
             OptionError: [cache-rows] for a batch that does not match the cache's rows,
-                [padding-inside] for padding behind a token where distances count, [changed-mask] if
-                the mask changes for tokens that the cache holds, [position-range] for a position
-                that the model does not have.
+                [padding-inside] for padding after a token if distances count, [changed-mask] if the
+                mask changes for cached tokens, [position-range] for a position above the model's
+                limit.
         """
         on_host = {name: tensor.cpu() for name, tensor in values.items()}
         batch, tokens = on_host["input_ids"].shape
@@ -87,7 +87,7 @@ class PagedCache(StepCache):
     def append(self, tokens: Sequence[int], *, num_logits: int = 1) -> torch.Tensor:
         """Runs a step on new tokens of a single sequence; see StepCache.append.
 
-        A step that fails or is interrupted leaves the cache as it was.
+        A step that fails or is interrupted leaves the cache unchanged.
         """
         self._arrange([0])
         self._batch = 1
@@ -113,11 +113,11 @@ class PagedCache(StepCache):
 
     @property
     def is_croppable(self) -> bool:
-        """True: what comes after the tokens that are kept is overwritten."""
+        """True: slots after the kept tokens are overwritten."""
         return True
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         super().reset()
         for table in self._tables:
             table.crop(0)
@@ -129,7 +129,7 @@ class PagedCache(StepCache):
 
         Returns:
             blocks (blocks, block_bytes) uint8, each once; tables (rows, most blocks) int32, indices
-            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool where there is
+            of these; slots (rows,) and columns (1,) int64; real (rows, columns) bool if there is
             padding.
         """
         if self._columns == 0:
@@ -150,12 +150,12 @@ class PagedCache(StepCache):
         return found
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` returned, in place of what is held.
+        """Replaces the content by the result of `tensors`.
 
         Raises:
             KeyError: if a tensor is missing.
             RuntimeError: if one has another shape.
-            ContextError: [cache-blocks]; the batch is empty then.
+            ContextError: [cache-blocks]; then the cache is empty.
         """
         self.reset()
         blocks, slots = tensors["blocks"], tensors["slots"].tolist()
@@ -183,7 +183,7 @@ class PagedCache(StepCache):
         self._columns, self._real, self._block_tables = length, real, None
 
     def _take_back(self) -> None:
-        """Undoes what a failed step has prepared; an empty cache takes a batch of any size."""
+        """Undoes a failed step's preparation; an empty cache accepts any batch size."""
         for table in self._tables:
             table.crop(table.slots)
         self._block_tables = None
@@ -191,7 +191,7 @@ class PagedCache(StepCache):
             self.reset()
 
     def _arrange(self, chosen: Sequence[int]) -> None:
-        """Makes row i continue what row chosen[i] holds; an empty batch gets as many rows."""
+        """Makes row i continue row chosen[i]; an empty batch gets as many rows."""
         if not self._tables:
             self._tables = [BlockTable(self._pool) for _ in chosen]
             return
@@ -214,7 +214,7 @@ class PagedCache(StepCache):
         return -(-self._tables[row].slots // BLOCK_SLOTS)
 
     def _real_columns(self, mask: torch.Tensor) -> torch.Tensor | None:
-        """Returns which columns hold a token once the step has run; None if all do."""
+        """Returns which columns hold a token after the step; None if all do."""
         if self._real is None and bool(mask.all()):
             return None
         real = mask != 0
@@ -223,16 +223,15 @@ class PagedCache(StepCache):
         if not torch.equal(held, before):
             wrong = int((held != before).any(0).nonzero()[0])
             raise OptionError(
-                "`attention_mask` must say of the tokens that the cache holds what it said when "
-                f"they were read, got another value for token {wrong}. Start from a new cache to "
-                "hide tokens.",
+                "`attention_mask` must not change for tokens in the cache, got another value for "
+                f"token {wrong}. Start from a new cache to hide tokens.",
                 code="changed-mask",
             )
         if self._counts_distances and bool((real[:, 1:] < real[:, :-1]).any()):
             raise OptionError(
-                "`attention_mask` must have padding only before a row's tokens, for a model whose "
-                "attention has a window or slopes, got padding behind a token. Pad on the left, or "
-                'pass pipeline="dynamic".',
+                "`attention_mask` must have padding only before a row's tokens, for a model "
+                "whose attention has a window or slopes, got padding after a token. Pad on the "
+                'left, or pass pipeline="dynamic".',
                 code="padding-inside",
             )
         return real
@@ -264,7 +263,7 @@ class PagedCache(StepCache):
         if len(flat_positions):
             self._check_positions(*(int(bound) for bound in torch.aminmax(flat_positions)))
         wanted = places[:, kept].reshape(-1)  # (batch * kept,) rows, -1 for padding
-        # Ascending, each once; one token of each sequence is so already.
+        # Ascending and unique; with one token per sequence it already is.
         is_plain = new is None and len(kept) == 1
         order = wanted if is_plain else torch.unique(wanted[wanted >= 0])
         rows = build_rows(
@@ -273,7 +272,7 @@ class PagedCache(StepCache):
         )  # fmt: skip
         if len(flat_ids):
             logits: torch.Tensor = run_rows(self._pool.store, rows)
-        else:  # padding alone
+        else:  # only padding
             logits = torch.zeros(0, self._vocabulary)
         if not (is_plain or torch.equal(order, wanted)):
             is_real = wanted >= 0
@@ -285,7 +284,7 @@ class PagedCache(StepCache):
     def _check_positions(self, low: int, high: int) -> None:
         if self._positions is not None and (low < 0 or high >= self._positions):
             raise OptionError(
-                f"`position_ids` must be between 0 and {self._positions - 1}, the last position, "
-                f"got {low if low < 0 else high}. Omit them to count the tokens.",
+                f"`position_ids` must be between 0 and {self._positions - 1} for this model, got "
+                f"{low if low < 0 else high}. Omit them to count the tokens.",
                 code="position-range",
             )

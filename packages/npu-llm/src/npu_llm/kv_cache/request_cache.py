@@ -1,9 +1,9 @@
-"""The KV caches of the dynamic pipeline: one request of the program, with or without states.
+"""KV caches of the dynamic pipeline: one inference request, with or without recurrent states.
 
-Keys and values stay inside the program; the cache counts them, and hides forgotten ones. A model
-with states takes one token and returns the states after it. They cannot be cut back, so the states
-before each turn and before the last tokens are kept, which costs no copy: a step makes new ones.
-Cutting the cache goes back to the nearest of them, and reads the tokens after it again.
+Keys and values stay inside the program; the cache counts them, and hides removed ones. A model with
+states takes one token and returns the next states. States cannot be rolled back, so those before
+each turn and before the last tokens are retained, which needs no copy because a step creates new
+ones. Cropping the cache returns to the nearest states, and reads the tokens after them again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SessionCache(StepCache):
     """The cache of one generation, inside the program.
 
     Attributes:
-        session: the program's session that holds keys and values; see npu_runtime.Program.session.
+        session: the program's session with the keys and values; see npu_runtime.Program.session.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SessionCache(StepCache):
         self._is_broken = False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
+        """Returns the number of tokens in the cache, including padding."""
         return self._slots.length
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
@@ -50,7 +50,7 @@ class SessionCache(StepCache):
 
         Raises:
             OptionError: [cache-rows] for a batch that does not match the cache's rows,
-                [cache-broken] after a step that was interrupted.
+                [cache-broken] after an interrupted step.
         """
         self._check_sound()
         batch, tokens = values["input_ids"].shape
@@ -76,20 +76,20 @@ class SessionCache(StepCache):
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten without the others.
+        """Whether the last tokens can be removed while keeping the others.
 
-        They cannot if the model numbers its tokens by place in a way that no input changes, or
-        after a step that was interrupted.
+        False after an interrupted step, or if the model numbers its tokens by slot without an input
+        for it.
         """
         return self._relocation is not None and not self._is_broken
 
     @property
     def hidden_tokens(self) -> int:
-        """How many places forgotten tokens still take; a new cache has none."""
+        """Number of slots that removed tokens still occupy; 0 in a new cache."""
         return self._slots.hidden
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         self.session.reset()
         super().reset()
         self._slots = Slots()
@@ -99,19 +99,20 @@ class SessionCache(StepCache):
         self._slots.crop(length)
 
 
-# How many earlier states are kept: before steps of several tokens, before those of one, and bytes.
+# Limits of retained states: before steps of several tokens, before single-token steps, and in
+# bytes.
 _TURNS, _TOKENS, _BYTES = 8, 16, 256 << 20
 _READ = "read"
 
 
 class StateHistory:
-    """The states of a batch after its last token, some earlier ones, and the tokens themselves."""
+    """A batch's states after its last token, some earlier ones, and the tokens themselves."""
 
     def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
-        """Begins before the first token.
+        """Starts before the first token.
 
         Args:
-            sizes: of each state, without the batch.
+            sizes: sizes of each state, without the batch.
         """
         self._sizes = {name: tuple(one) for name, one in sizes.items()}
         self._states: list[torch.Tensor] = []  # empty before the first token
@@ -121,12 +122,12 @@ class StateHistory:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the states, in the order of every list of them."""
+        """Names of the states, in the order of all lists of them."""
         return tuple(self._sizes)
 
     @property
     def read(self) -> torch.Tensor:
-        """What was read: (3, batch, tokens), ids, positions and whether a token counts."""
+        """The tokens read: (3, batch, tokens), ids, positions and whether a token is valid."""
         return torch.cat(self._read, 2)
 
     @property
@@ -139,11 +140,11 @@ class StateHistory:
         return self._states or self._zeros(batch)
 
     def advance(self, described: torch.Tensor, states: Sequence[torch.Tensor]) -> None:
-        """Records a step, and keeps the states before it.
+        """Records a step, and retains the previous states.
 
         Args:
             described: (3, batch, tokens), see `read`.
-            states: those after it.
+            states: the new states.
         """
         if self._states:
             size = sum(one.nbytes for one in self._states)
@@ -156,13 +157,13 @@ class StateHistory:
         self._read.append(described)
 
     def nearest(self, length: int) -> tuple[int, list[torch.Tensor]]:
-        """Returns the latest known states after at most so many tokens, and after how many."""
+        """Returns the latest retained states after at most `length` tokens, and their length."""
         known = {**self._tokens, **self._turns}
         start = max((one for one in known if one <= length), default=0)
         return start, known[start] if start else self._zeros(self._read[0].shape[1])
 
     def cut(self, length: int, states: Sequence[torch.Tensor]) -> None:
-        """Forgets all tokens but the first, after which the states were the given ones."""
+        """Removes all tokens except the first ones, after which the states were the given ones."""
         self._read = [self.read[:, :, :length]]
         self._states = list(states)
         for known in (self._turns, self._tokens):
@@ -170,23 +171,23 @@ class StateHistory:
                 del known[one]
 
     def choose(self, rows: torch.Tensor) -> None:
-        """Keeps the given rows, (batch,) int64, in their order; forgets earlier states."""
+        """Keeps the given rows, (batch,) int64, in their order; drops earlier states."""
         self._states = [one[rows] for one in self._states]
         self._read = [one[:, rows] for one in self._read]
         self._forget_earlier()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         self._states, self._read = [], []
         self._forget_earlier()
 
     def tensors(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Returns states and tokens of the given rows, (batch,) int64; not if it is empty."""
+        """Returns states and tokens of the given rows, (batch,) int64; empty without tokens."""
         held = zip(self._sizes, self._states, strict=True)
         return {name: one[rows] for name, one in held} | {_READ: self.read[:, rows]}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes what `tensors` returned; raises KeyError if something is missing."""
+        """Loads the result of `tensors`; raises KeyError if something is missing."""
         self.reset()
         self._states = [tensors[name] for name in self._sizes]
         self._read = [tensors[_READ]]
@@ -200,14 +201,14 @@ class StateHistory:
 
 
 def describe(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns (3, batch, tokens) int64 on cpu of a step's tokens, see StateHistory.read."""
+    """Returns (3, batch, tokens) int64 on cpu for a step's tokens, see StateHistory.read."""
     ids, mask = values["input_ids"], values["attention_mask"]
     parts = (ids, values["position_ids"], mask[:, -ids.shape[1] :])
     return torch.stack([one.cpu() for one in parts])
 
 
 class StateCache(SessionCache):
-    """The cache of one generation: states in the host's memory, keys and values in the program.
+    """The cache of one generation: states in host memory, keys and values in the program.
 
     Attributes:
         session: see SessionCache.
@@ -229,7 +230,7 @@ class StateCache(SessionCache):
         """Runs a step, token by token; see StepCache.step.
 
         Raises:
-            OptionError: as SessionCache.step does.
+            OptionError: see SessionCache.step.
         """
         self._check_sound()
         ids, mask = values["input_ids"], values["attention_mask"]
@@ -256,14 +257,14 @@ class StateCache(SessionCache):
         kept: Sequence[int],
         states: list[torch.Tensor],
     ) -> tuple[dict[int, torch.Tensor], list[torch.Tensor]]:
-        """Reads tokens; returns logits (batch, 1, vocabulary) of those that are kept, and states.
+        """Runs tokens; returns logits (batch, 1, vocabulary) of the kept ones, and states.
 
         Args:
             described: (3, batch, tokens), see StateHistory.read.
             mask: (batch, past + tokens).
-            rows: which of the program's rows each row continues.
-            kept: indices of tokens.
-            states: those before the tokens.
+            rows: program row that each row continues.
+            kept: indices of the tokens whose logits are returned.
+            states: states before the tokens.
         """
         logits = {}
         past = self._slots.length
@@ -290,7 +291,7 @@ class StateCache(SessionCache):
         return logits, states
 
     def _called(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Runs the program, row by row if it takes a single one."""
+        """Runs the program, row by row if it accepts only one."""
         first = self.session.program.inputs[self._names.index("input_ids")]
         batch = len(inputs["input_ids"])
         if first.shape[0] != 1 or batch == 1:
@@ -304,27 +305,27 @@ class StateCache(SessionCache):
 
     @property
     def _by_row(self) -> tuple[str, ...]:
-        """The inputs that have a row for each sequence."""
+        """The names of the inputs with one row per sequence."""
         return ("input_ids", "position_ids", TOKEN_MASK, *self._history.names)
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the last tokens can be forgotten: always, but after an interrupted step."""
+        """Whether the last tokens can be removed: False only after an interrupted step."""
         return not self._is_broken
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         super().reset()
         self._history.reset()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns states and tokens; empty if the program holds keys and values."""
+        """Returns states and tokens; empty if the program has keys and values."""
         if self._has_keys or self._history.is_empty:
             return {}
         return self._history.tensors(self.next_rows(self._held_rows).long())
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` of a cache of the same model returned, if it was not empty."""
+        """Loads the non-empty result of `tensors` from a cache of the same model."""
         self.reset()
         self._history.restore(tensors)
         _, self._batch, length = self._history.read.shape
@@ -347,7 +348,7 @@ class StateCache(SessionCache):
 
     @property
     def _can_hide(self) -> bool:
-        """Whether the program can do without the last keys and values that it holds."""
+        """Whether the program can hide its last keys and values."""
         return not self._has_keys or self._relocation is not None
 
 

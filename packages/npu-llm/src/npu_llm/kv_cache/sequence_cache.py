@@ -1,4 +1,4 @@
-"""SequenceCache: the KV cache of one sequence in blocks of a kernel program; needs no torch."""
+"""SequenceCache: the KV cache of one sequence in a kernel program's blocks; does not need torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["SequenceCache"]
 
 
 class SequenceCache:
-    """What npu_llm.engine.kv_store.SequentialStore needs of a npu_llm.kv_cache.cache.StepCache.
+    """The part of npu_llm.kv_cache.cache.StepCache used by engine.kv_store.SequentialStore.
 
     Attributes:
-        made_by: the model that made it.
+        made_by: the model that created it.
     """
 
     is_croppable = True
@@ -29,17 +29,17 @@ class SequenceCache:
         self._table = BlockTable(pool)
 
     def get_seq_length(self) -> int:
-        """Returns how many tokens the cache holds."""
+        """Returns the number of tokens in the cache."""
         return self._table.slots
 
     def append(self, tokens: Sequence[int], *, num_logits: int = 1) -> np.ndarray[Any, Any]:
-        """Runs a step on new tokens; a step that fails leaves the cache as it was.
+        """Runs a step on new tokens; a failed step leaves the cache unchanged.
 
         Returns:
             logits (num_logits, vocabulary) float32 of the last tokens.
 
         Raises:
-            ContextError: [cache-blocks] if there is no room for the tokens.
+            ContextError: [cache-blocks] if the tokens do not fit.
         """
         count = len(tokens)
         try:
@@ -62,5 +62,5 @@ class SequenceCache:
         self._table.crop(length)
 
     def tensors(self) -> dict[str, Any]:
-        """Returns nothing: a restored session reads its tokens again."""
+        """Returns an empty result: a restored session reads its tokens again."""
         return {}

@@ -1,8 +1,8 @@
-"""The KV caches of the static pipeline: memory of the host, and the steps that read and fill it.
+"""KV caches of the static pipeline, in host memory, and the steps that use them.
 
-Programs have fixed sizes. A step of many tokens runs in chunks, the last one padded. Slots that are
-still empty are masked. What a program adds is written into its slots, so the past is never moved. A
-cache starts small and grows by doubling, since the cost of attention depends on its capacity.
+Programs have fixed sizes. A step of many tokens runs in chunks, the last one padded. Empty slots
+are masked. A program's output is written into its slots, so the past is never moved. A cache starts
+small and doubles its capacity as it grows, because the cost of attention depends on it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
 
 
 class StepPrograms(Protocol):
-    """The programs of a model by their sizes."""
+    """The programs of a model by size."""
 
     @property
     def layout(self) -> StaticLayout:
-        """Their ports."""
+        """The programs' ports."""
 
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program for these sizes."""
 
     def weights(self, sizes: StepSizes) -> StepWeights:
-        """Returns what it reads besides tokens, masks and caches."""
+        """Returns the inputs besides tokens, masks and caches."""
 
 
 class _Row:
@@ -61,8 +61,8 @@ class _Row:
         self.layout = layout
         self.dtype = dtype
         self.given = given
-        # Empty slots are masked, but must still be numbers: 0 times NaN is NaN. Pinned, because an
-        # NPU's plugin copies what lies in other memory of the host at each step.
+        # Empty slots are masked, but must be finite: 0 times NaN is NaN. Pinned, because an NPU
+        # plugin copies other host memory at each step.
         self.memory = [
             torch.zeros(group.shape(capacity), dtype=dtype, pin_memory=True)
             for group in layout.groups
@@ -74,7 +74,7 @@ class _Row:
         } | dict(given)
 
     def write(self, added: Sequence[torch.Tensor], first: int, count: int) -> None:
-        """Writes what a step adds into the slots from `first` on."""
+        """Writes a step's output into the slots from `first` on."""
         for group, memory, new in zip(self.layout.groups, self.memory, added, strict=True):
             group.slots(memory, first, first + count).copy_(new[:, :, :count])
 
@@ -87,7 +87,7 @@ class _Row:
 
 
 class StaticCache(StepCache):
-    """The cache of one generation, in the host's memory."""
+    """The cache of one generation, in host memory."""
 
     def __init__(
         self,
@@ -97,38 +97,38 @@ class StaticCache(StepCache):
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
-        """Makes an empty cache.
+        """Creates an empty cache.
 
         Args:
-            programs: the model's.
-            sizes: the sizes in which they come.
-            relocation: how they learn which slots count.
-            given: what else the programs read, for each row or once for all.
+            programs: the model's programs.
+            sizes: their sizes.
+            relocation: how they identify valid slots.
+            given: other inputs of the programs, per row or once for all.
         """
         super().__init__()
         self._programs = programs
         self._sizes = sizes
         self._relocation: Relocation = relocation
         self._memory: list[_Row] = []
-        # What each row's programs read besides tokens and cache; empty for models that do not.
+        # Each row's inputs besides tokens and cache; empty if the model has none.
         self._given = given
         self._length = 0
         self._reserved = 0
         self.capacity = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns how many tokens the cache holds, including padding."""
+        """Returns the number of tokens in the cache, including padding."""
         return self._length
 
     @property
     def is_croppable(self) -> bool:
-        """True: slots of forgotten tokens are overwritten."""
+        """True: slots of removed tokens are overwritten."""
         return True
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
         """Runs a step, in chunks and row by row; see StepCache.step.
 
-        A step that is interrupted leaves the cache as it was.
+        An interrupted step leaves the cache unchanged.
 
         Raises:
             OptionError: [cache-rows] for a batch that does not match the cache's rows.
@@ -142,13 +142,13 @@ class StaticCache(StepCache):
         return torch.cat(logits).to(device) if batch > 1 else logits[0].to(device)
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         super().reset()
         self._memory = []
         self._length = self.capacity = 0
 
     def reserve(self, tokens: int) -> None:
-        """Makes the next step give the cache room for this many tokens at once.
+        """Reserves room for this many tokens, which the next step allocates.
 
         Raises:
             ContextError: [context-overflow] if the model has no cache of that size.
@@ -156,7 +156,7 @@ class StaticCache(StepCache):
         self._reserved = self._sizes.capacity(tokens)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns what the cache holds, by group: (batch, caches, heads, tokens, size)."""
+        """Returns the content by group: (batch, caches, heads, tokens, size)."""
         groups = self._programs.layout.groups
         rows = [self._memory[index] for index in self.next_rows(self._held_rows).tolist()]
         return {
@@ -167,7 +167,7 @@ class StaticCache(StepCache):
         }
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` of a cache of the same model returned.
+        """Loads the result of `tensors` from a cache of the same model.
 
         Raises:
             KeyError: if a group is missing.
@@ -182,7 +182,7 @@ class StaticCache(StepCache):
         self._length = length
 
     def _held(self, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int]:
-        """Returns how many rows and tokens there are in what `tensors` returned."""
+        """Returns the number of rows and tokens in a result of `tensors`."""
         first = tensors["group.0"]
         return first.shape[0], first.shape[3]
 
@@ -190,7 +190,7 @@ class StaticCache(StepCache):
         self._length = length
 
     def _prepare(self, batch: int, length: int) -> None:
-        """Prepares a row of memory for each row of the step, with room for this many tokens."""
+        """Prepares memory for each row of the step, with room for this many tokens."""
         chosen = self.next_rows(batch).tolist()
         capacity = max(self._sizes.capacity(length), self._reserved, self.capacity)
         known = self._memory
@@ -207,7 +207,7 @@ class StaticCache(StepCache):
         self.capacity = capacity
 
     def _given_to(self, index: int) -> Mapping[str, torch.Tensor]:
-        """Returns what a row's programs read besides tokens and cache."""
+        """Returns a row's inputs besides tokens and cache."""
         if not self._given:
             return {}
         return self._given[0 if len(self._given) == 1 else index]
@@ -242,7 +242,7 @@ class StaticCache(StepCache):
         return torch.cat(pieces, 1)[:, place]
 
     def _note(self, row: int, results: Sequence[torch.Tensor], count: int) -> None:
-        """Takes what a chunk of `count` tokens returned besides logits and caches: nothing here."""
+        """Handles a chunk's outputs besides logits and caches: none here."""
 
     def _inputs(
         self,
@@ -253,7 +253,7 @@ class StaticCache(StepCache):
         wanted: torch.Tensor,
         values: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
-        """Returns a chunk's inputs but the caches: `count` tokens from `at` on, then padding."""
+        """Returns a chunk's inputs except the caches: `count` tokens from `at` on, then padding."""
         past, padding = self._length + at, sizes.tokens - count
         ids = values["input_ids"][index, at : at + count]
         positions = values["position_ids"][index, at : at + count]
@@ -281,14 +281,14 @@ def slot_mask(
     *,
     hidden: float = 0,
 ) -> torch.Tensor:
-    """Returns a chunk's mask for slots and padding, given that for its tokens.
+    """Converts a chunk's mask for its tokens to one for slots and padding.
 
     Args:
         mask: (..., past + tokens).
-        past: how many tokens there are before the chunk.
-        sizes: of the program that reads it.
-        relocation: how the program learns which slots count.
-        hidden: what stands in a mask for what does not count.
+        past: number of tokens before the chunk.
+        sizes: sizes of the program.
+        relocation: how the program identifies valid slots.
+        hidden: mask value for invalid slots.
 
     Returns:
         (..., capacity + tokens of the program).
@@ -304,15 +304,15 @@ def slot_mask(
 
 def slot_positions(past: int, sizes: StepSizes) -> torch.Tensor:
     """Returns the position of each slot, and of each token of a chunk: (capacity + tokens,)."""
-    nowhere = sizes.capacity + sizes.tokens - 1  # where the mask is 0 and no query reaches
+    nowhere = sizes.capacity + sizes.tokens - 1  # masked by 0, and reached by no query
     empty = torch.full((sizes.capacity - past,), nowhere)
     return torch.cat([torch.arange(past), empty, torch.arange(past, past + sizes.tokens)])
 
 
 class StaticStateCache(StaticCache):
-    """The cache of one generation, in the host's memory: slots, if the model has keys, and states.
+    """The cache of one generation in host memory: slots, if the model has keys, and states.
 
-    A step that is interrupted leaves it as it was.
+    An interrupted step leaves it unchanged.
     """
 
     def __init__(
@@ -323,10 +323,10 @@ class StaticStateCache(StaticCache):
         relocation: Relocation,
         given: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
-        """Makes an empty cache; see StaticCache."""
+        """Creates an empty cache; see StaticCache."""
         super().__init__(programs, sizes, relocation=relocation, given=given)
         self._history = StateHistory(programs.layout.states)
-        # Of each row of the step that runs: the states after the chunks so far.
+        # Per row of the running step: the states after the chunks so far.
         self._running: list[Sequence[torch.Tensor]] = []
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
@@ -336,19 +336,19 @@ class StaticStateCache(StaticCache):
         return logits
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         super().reset()
         self._history.reset()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns what the cache holds: keys and values by group, states and tokens."""
+        """Returns the content: keys and values by group, states and tokens."""
         if self._history.is_empty:
             return {}
         rows = self.next_rows(self._held_rows).long()
         return {**super().tensors(), **self._history.tensors(rows)}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Loads what `tensors` of a cache of the same model returned, if it was not empty.
+        """Loads the non-empty result of `tensors` from a cache of the same model.
 
         Raises:
             KeyError: if a group or a state is missing.
@@ -374,7 +374,7 @@ class StaticStateCache(StaticCache):
         self._running = [[one[row : row + 1] for one in states] for row in range(len(states[0]))]
 
     def _states_after(self) -> list[torch.Tensor]:
-        if len(self._running) == 1:  # spares a copy
+        if len(self._running) == 1:  # avoids a copy
             return list(self._running[0])
         return [torch.cat(rows) for rows in zip(*self._running, strict=True)]
 
@@ -393,7 +393,7 @@ class StaticStateCache(StaticCache):
         try:
             for index, row in enumerate(self._memory if start < length else ()):
                 self._run(row, index, again)
-        except BaseException:  # what was written into slots is what they held
+        except BaseException:  # slots contain what was written into them
             self._length = held
             raise
         history.cut(length, self._states_after())
@@ -416,7 +416,7 @@ class StaticStateCache(StaticCache):
         counts = torch.nn.functional.pad(counts, (0, sizes.tokens - count))
         inputs = super()._inputs(sizes, index, at, count, wanted, values)
         if sizes.capacity:
-            # A row for each token, which hides those behind it.
+            # A row for each token, which hides later tokens.
             seen = values["attention_mask"][index, : past + count]
             seen = torch.nn.functional.pad(seen, (0, sizes.tokens - count))
             rows = seen.expand(sizes.tokens, -1).tril(past)

@@ -1,6 +1,6 @@
-"""The sizes of the static pipeline: how caches lie in memory, and which programs there are.
+"""Memory layout of the static pipeline's caches, and sizes of its programs.
 
-Caches of the same shape share one tensor, so one copy writes what a step adds to all of them.
+Caches of the same shape share one tensor, so one copy writes a step's output to all of them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 # Inputs that transformers' models do not have: each slot's position, and, for a model with states,
-# which rows' tokens count.
+# which rows have valid tokens.
 KEY_POSITIONS, TOKEN_MASK = "key_positions", "token_mask"
-# What depends on these alone is computed by the host, see npu_llm.kv_cache.host_inputs.
+# Computations that depend only on these run on the host, see npu_llm.kv_cache.host_inputs.
 HOST_INPUTS = ("attention_mask", "position_ids", "logits_to_keep", KEY_POSITIONS, TOKEN_MASK)
 
-# Slots of the largest cache if the model sets no limit.
+# Slots of the largest cache for a model without a limit.
 LONGEST = 4096
-# New tokens of the longest program that has loops over them: an NPU's compiler writes them out.
+# Maximum tokens of a program with token loops: an NPU's compiler unrolls them.
 LOOPED = 16
 
 
@@ -46,7 +46,7 @@ class StepSizes:
     Attributes:
         tokens: new tokens, including padding.
         capacity: slots for past tokens.
-        kept: tokens whose logits it returns.
+        kept: number of tokens with returned logits.
     """
 
     tokens: int
@@ -62,9 +62,9 @@ class CacheGroup:
     """Caches of one shape.
 
     Attributes:
-        ports: names of the program's inputs for them, in order.
-        heads: heads of each cache.
-        size: numbers per head and token.
+        ports: names of their program inputs, in order.
+        heads: heads per cache.
+        size: elements per head and token.
         is_transposed: whether a cache is (heads, size, capacity) instead of (heads, capacity,
             size).
     """
@@ -88,11 +88,11 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class EmbeddingTable:
-    """A table whose rows the host looks up for a program's tokens.
+    """A table of embeddings that the host looks up for a program's tokens.
 
     Attributes:
         rows: name of its tensor among the program's weights.
-        size: numbers of a row.
+        size: elements per row.
     """
 
     rows: str
@@ -107,20 +107,19 @@ class StaticLayout:
         inputs: names of the inputs besides the caches.
         groups: the caches, grouped by shape.
         dtype: name of the caches' torch dtype.
-        given: shapes of inputs that are neither tokens nor caches, such as what a decoder reads of
-            its encoder.
-        forms: shapes of inputs of another form than a language model's of tokens. "tokens" stands
-            for the number of new ones, "whole" for that of slots and new ones.
-        states: what the model keeps beside keys and values, which are the last inputs: sizes of a
-            row by name, float32.
-        most_tokens: new tokens of the longest program; None for no bound.
+        given: shapes of inputs that are neither tokens nor caches, such as a decoder's encoder
+            outputs.
+        forms: shapes of token inputs that differ from a language model's. "tokens" is the number of
+            new ones, "whole" that of slots and new ones.
+        states: recurrent states, which are the last inputs: sizes of a row by name, float32.
+        most_tokens: new tokens of the longest program; None for no limit.
         tables: embeddings by the inputs that take the tokens' rows.
         is_specialized: whether each program is rewritten for its sizes, see
             npu_llm.models.specialize.
         starts_empty: whether a prompt's first tokens run in a program without slots.
 
-    The program's outputs are the logits, then what the step adds to each group: (caches, heads,
-    tokens, size) float32, then the states after it.
+    The program's outputs are the logits, then a step's addition to each group: (caches, heads,
+    tokens, size) float32, then the new states.
     """
 
     inputs: tuple[str, ...]
@@ -136,8 +135,8 @@ class StaticLayout:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """What the caches are stored as."""
-        import torch  # late: what asks for sizes needs none
+        """The storage dtype of the caches."""
+        import torch  # imported late: callers that need only sizes do not load torch
 
         found = getattr(torch, self.dtype)
         assert isinstance(found, torch.dtype)
@@ -167,17 +166,17 @@ class StaticLayout:
 
     @property
     def bytes_per_token(self) -> int:
-        """How many bytes a token takes in the caches of all layers."""
+        """Bytes of one token in the caches of all layers."""
         counts = (len(group.ports) * group.heads * group.size for group in self.groups)
         return self.torch_dtype.itemsize * sum(counts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the attributes by name, for JSON; `given` is not among them."""
+        """Returns the attributes for JSON, except `given`."""
         return {name: value for name, value in asdict(self).items() if name != "given"}
 
     @staticmethod
     def from_dict(known: Mapping[str, Any]) -> StaticLayout:
-        """Returns the layout that as_dict described."""
+        """Returns the layout for a result of as_dict."""
         groups = (
             CacheGroup(tuple(group["ports"]), group["heads"], group["size"], group["is_transposed"])
             for group in known["groups"]
@@ -198,10 +197,10 @@ class StaticLayout:
 
 
 class StaticSizes:
-    """The sizes in which the programs of a model come.
+    """The sizes of a model's programs.
 
     Attributes:
-        chunks: new tokens of a program, ascending; the first is 1.
+        chunks: new tokens per program, ascending; the first is 1.
         capacities: slots of a cache, ascending; 0 alone for programs without slots.
     """
 
@@ -217,11 +216,11 @@ class StaticSizes:
         """Doubles the capacity from the smallest up to the limit.
 
         Args:
-            limit: tokens of the context; None for programs without slots, which set no limit.
-            chunks: new tokens of a program.
+            limit: the context in tokens; None for programs without slots, which have no limit.
+            chunks: new tokens per program.
             smallest: the first capacity.
-            positions: how many positions there are for tokens and padding; None for no bound.
-            most_tokens: of the chunks, those up to this size are left; None for all.
+            positions: number of positions for tokens and padding; None for no limit.
+            most_tokens: maximum chunk size; None for no limit.
         """
         self.chunks = tuple(one for one in chunks if most_tokens is None or one <= most_tokens)
         self._positions = positions
@@ -233,15 +232,15 @@ class StaticSizes:
         capacity = smallest
         while capacity < limit:
             doubled.append(capacity)
-            capacity = 2 * capacity + capacity % 2  # an odd one stays one below an even one
+            capacity = 2 * capacity + capacity % 2  # an odd one stays just below an even one
         self.capacities = (*doubled, limit)
 
     def programs(self, context: int, layout: StaticLayout) -> Iterator[StepSizes]:
-        """Yields the sizes of the programs that generating up to a context runs.
+        """Yields the sizes of the programs that a generation up to a context runs.
 
         Args:
             context: tokens of prompt and answer.
-            layout: the ports of the programs.
+            layout: ports of the programs.
         """
         bound = self.capacity(min(context, self.capacities[-1]))
         for capacity in (one for one in self.capacities if one <= bound):
@@ -252,11 +251,11 @@ class StaticSizes:
                 yield StepSizes(tokens, capacity, kept)
 
     def chunk(self, tokens: int, past: int = 0) -> int:
-        """Returns the size of the program to run next.
+        """Returns the chunk size of the next program.
 
         Args:
-            tokens: how many are left.
-            past: how many were read; padding must have positions as well.
+            tokens: number of tokens left.
+            past: number of tokens read; padding needs positions as well.
         """
         bound = self._positions
         fitting = [one for one in self.chunks if bound is None or past + one <= bound]
@@ -264,16 +263,16 @@ class StaticSizes:
         return next((chunk for chunk in fitting if chunk >= tokens), fitting[-1])
 
     def capacity(self, tokens: int) -> int:
-        """Returns the slots of the smallest cache that holds this many tokens.
+        """Returns the smallest cache capacity that fits this many tokens.
 
         Raises:
-            ContextError: [context-overflow] if none does.
+            ContextError: [context-overflow] if none fits.
         """
         for capacity in self.capacities:
             if capacity >= tokens or not self._has_slots:
                 return capacity
         raise ContextError(
-            f"static cache must hold at most {self.capacities[-1]:,} tokens, got {tokens:,}. "
+            f"static cache must contain at most {self.capacities[-1]:,} tokens, got {tokens:,}. "
             "Shorten the prompt, or load the model with a larger max_context.",
             code="context-overflow",
         )

@@ -1,4 +1,4 @@
-"""The weights that static programs take at their inputs: one copy for the programs of all sizes."""
+"""Weights as inputs of static programs: one copy shared by the programs of all sizes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from npu_llm.kv_cache.static_layout import EmbeddingTable, StaticLayout
 
 __all__ = ["HOST_MODEL", "StepWeights", "load_step_weights"]
 
-HOST_MODEL = "host.xml"  # beside a program, what the host runs of it
+HOST_MODEL = "host.xml"  # next to a program, its host part
 
-# Where tensors begin in their memory: an NPU's plugin imports whole pages.
+# Alignment of tensors in memory: an NPU plugin imports whole pages.
 _ALIGNMENT = 4096
 
 
 @dataclass(frozen=True)
 class StepWeights:
-    """What programs read besides tokens, masks and caches; nothing by default.
+    """Inputs of programs besides tokens, masks and caches; empty by default.
 
     Attributes:
         ports: tensors by the programs' inputs. They are pinned, so that a device imports them once
-            and reads them where they lie.
+            and reads them in place.
         tables: embeddings by the programs' inputs for their rows.
-        tensors: the tables' rows, and their scales.
-        dtype: of the rows at the inputs.
-        host: computes further inputs of one program from its positions and masks; None for none.
+        tensors: the tables' rows and scales.
+        dtype: dtype of the rows at the inputs.
+        host: computes further inputs of one program from its positions and masks; None if there are
+            none.
     """
 
     ports: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -40,11 +41,11 @@ class StepWeights:
     host: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None
 
     def of_program(self, folder: Path) -> StepWeights:
-        """Returns the same, and what the host computes for the program in a folder."""
+        """Returns a copy with the host part of the program in a folder."""
         path = folder / HOST_MODEL
         if not path.is_file():
             return self
-        from npu_llm.kv_cache.host_inputs import HostInputs  # late: it imports OpenVINO
+        from npu_llm.kv_cache.host_inputs import HostInputs  # imported late: loads OpenVINO
 
         return replace(self, host=HostInputs(path))
 
@@ -52,8 +53,8 @@ class StepWeights:
         """Returns inputs of a program.
 
         Args:
-            values: its other inputs but the caches, or of them the tokens, (1, tokens) int64, if
-                it has tables and the host computes nothing.
+            values: its other inputs except the caches; if it has tables and no host part, only the
+                tokens, (1, tokens) int64.
         """
         found = dict(self.ports) | (self.host(values) if self.host is not None else {})
         for port, table in self.tables.items():
@@ -70,8 +71,8 @@ def load_step_weights(path: Path, layout: StaticLayout) -> StepWeights:
     """Reads the weights of a model's static programs.
 
     Args:
-        path: of the file; if there is none, the programs have their weights as constants.
-        layout: of the programs.
+        path: the weights file; if it is missing, the programs have their weights as constants.
+        layout: layout of the programs.
     """
     if not path.is_file():
         return StepWeights()
