@@ -1,4 +1,4 @@
-"""First starts without transformers write the entries that first starts with a trace write."""
+"""Cache entries built without transformers equal those built with a trace."""
 
 import json
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Steps that are written from a config: equal to traced ones, and to what transformers computes."""
+"""Predefined steps equal traced ones, and give transformers' results."""
 
 import json
 

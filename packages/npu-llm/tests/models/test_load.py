@@ -1,4 +1,4 @@
-"""What a loaded kernel program may take: blocks for as much as memory has room for."""
+"""Limits of a loaded kernel program: as many blocks as fit into memory."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_blocks_are_bounded_by_memory(load, monkeypatch):
     model = load()
     assert model._pipeline.pool.most == 21
     expected = model.generate(IDS, **SHORT)
-    with pytest.raises(ContextError, match="all that there is memory for") as caught:
+    with pytest.raises(ContextError, match="the maximum that fits into memory") as caught:
         model(IDS.repeat(22, 1))
     assert caught.value.code == "cache-blocks"
     assert model._pipeline.pool.used == 0

@@ -67,7 +67,7 @@ def test_steps_that_are_all_farther_off_than_by_rounding_are_wrong(reference, no
     shares = torch.full((ROWS,), 0.2)
     finding = judged(reference, noise(shares))
     assert finding.step == "all steps together"
-    assert "is off by 20.0% of its norm, where rounding explains 10.4%" in str(finding)
+    assert "is off by 20.0% of its norm, while rounding explains 10.4%" in str(finding)
 
 
 def test_float_activations_are_held_against_their_own_token(reference, noise):

@@ -1,1 +1,1 @@
-"""Builds models, keeps them in the compile cache or exports them, and loads them."""
+"""Builds models, stores them in the compile cache or exports them, and loads them."""

@@ -1,4 +1,4 @@
-"""From a model's files to a program: from the compile cache, or by building its entry."""
+"""Prepares a model's program from its files: loads a cache entry, or builds one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
     """Prepares a model to run.
 
     Args:
-        name_or_path: what the user passed; see npu_llm.checkpoint.source.find_source.
-        options: how to start it.
+        name_or_path: the user's argument; see npu_llm.checkpoint.source.find_source.
+        options: load options.
 
     Raises:
         MemoryNeedError: [memory-need] if it does not fit into memory.
-        CacheError: [disk-need] if the cache has no room for it.
+        CacheError: [disk-need] if it does not fit into the cache.
         OptionError: [max-context], [static-kv-cache], see LoadOptions.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
@@ -69,7 +69,7 @@ def prepare(name_or_path: str | Path, options: LoadOptions) -> LoadedModel[Pipel
             with progress.stage("save"):
                 created.close()
         entry = cache.find(keys[pipeline])
-        assert entry is not None, "an entry that was just written is there"
+        assert entry is not None, "the new entry is readable"
         options.check_context(source.name, entry.model_context)
     options.check_kernels(entry.why_not_kernels)
     options.check_pipeline(entry.pipeline)
@@ -100,18 +100,19 @@ def fill_entry(
     Args:
         folder: an empty folder.
         source: the model's files.
-        options: how the model is to run.
-        progress: where to report.
-        facts: the files' facts, which are kept in the entry.
-        compression: how weights of few bits are made; None for the defaults.
-        dynamic: the same model's entry for the dynamic pipeline, to refer to if it is no kernel
-            program; None to write what that has.
-        device: OpenVINO's name of the device that it is for; by default the one in use.
+        options: load options.
+        progress: receives the stages.
+        facts: the files' facts, which are stored in the entry.
+        compression: quantization options; None for the defaults.
+        dynamic: entry of the same model for the dynamic pipeline, to refer to if the model is not a
+            kernel program; None to write its program here.
+        device: OpenVINO's name of the target device; by default the one in use.
 
     Raises:
-        CaptureError: if the model cannot be captured.
+        CaptureError: if the model cannot be traced.
         OptionError: [quantize-text], see npu_llm.capture.compression.
-        MemoryNeedError: [memory-need] if it is no kernel program, and does not fit otherwise.
+        MemoryNeedError: [memory-need] if it is not a kernel program and does not fit into memory
+            otherwise.
     """
     pipeline = options.pipeline_here
     precision = options.precision_for(facts, pipeline)
@@ -124,20 +125,20 @@ def fill_entry(
     traced: TracedModel | None = None
     is_plain = not options.adapted_modules and compression.text is None
     if source.gguf_file is not None and pipeline == "kernels" and is_plain:
-        from npu_llm.models.known_model import find_known  # not needed for a start from the cache
+        from npu_llm.models.known_model import find_known  # not needed to load from the cache
 
         with progress.stage("weights"):
             known = find_known(source)
     if known is None:
         with progress.stage("imports"):
-            from npu_llm.models.traced_model import load_traced  # needs transformers
+            from npu_llm.models.traced_model import load_traced  # imports transformers
         traced = load_traced(source, options, progress, has_long_ropes=long_ropes)
     from npu_llm.models.kernel_step import save_kernel_step, why_not
 
     model = known or traced
-    assert model is not None, "it is one of both"
+    assert model is not None, "it is one of the two"
     files = model.save_files(folder)
-    # If the files set no limit, the model's class may.
+    # If the files set no limit, the model's class may set one.
     context = (facts.longest_context if long_ropes else facts.context_length) or (
         model.context_length
     )
@@ -172,12 +173,12 @@ def fill_entry(
                 return
             precision = options.precision_for(facts, "dynamic")
             about["precision"] = precision.name
-            check_memory(  # again: OpenVINO's programs need more
+            check_memory(  # again: OpenVINO's programs need more memory
                 source.name, facts, precision,
                 max_context=options.max_context, kv_cache=options.kept_as, is_built=False,
             )  # fmt: skip
     if traced is not None and about.get("pipeline") != "kernels":
-        from npu_llm.models.lower_step import save_step  # needs OpenVINO's Python package
+        from npu_llm.models.lower_step import save_step  # imports OpenVINO
 
         about |= save_step(
             traced.model,
@@ -198,18 +199,18 @@ def fill_entry(
     del model, known
     if traced is not None:
         del traced
-        gc.collect()  # a model of transformers has circles of references
+        gc.collect()  # a transformers model has reference cycles
     return_memory()
 
 
 def _rounding_folder(
     source: ModelSource, pipeline: PipelineName, compression: Compression
 ) -> Path | None:
-    """Returns where weights rounded by a text are kept until all are; None for a text unread."""
+    """Returns a temporary folder for weights rounded with a text; None without a text."""
     assert compression.text is not None
     try:
         text = hashlib.sha256(compression.text.read_bytes()).hexdigest()
-    except OSError:  # reported by who reads it
+    except OSError:  # the caller reports it
         return None
     versions = {name: metadata.version(name) for name in ("npu-compiler", "openvino", "torch")}
     parts = {

@@ -1,4 +1,4 @@
-"""The compile cache: its entries by their keys, and what a key is computed from; without torch."""
+"""The compile cache: entries by key, and the computation of keys; does not import torch."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
-_SAME_AS = "same_as"  # the key of the entry that has what one stands for
+_SAME_AS = "same_as"  # key of the entry that this one refers to
 
 
 def find_entry(
     source: ModelSource, precisions: Iterable[Precision], pipeline: PipelineName
 ) -> Entry | None:
-    """Returns the entry that a model has in the compile cache of the settings; None for none.
+    """Returns a model's entry in the compile cache of the settings; None if there is none.
 
     Args:
         source: the model's files.
-        precisions: those that it may be in; the first with an entry counts.
-        pipeline: that it is for.
+        precisions: accepted precisions; the first one with an entry is used.
+        pipeline: the entry's pipeline.
     """
     cache, here = CompileCache(read_settings().cache_dir), surroundings()
     keys = (entry_key(source, precision, pipeline, here) for precision in precisions)
@@ -57,7 +57,7 @@ def find_entry(
 
 
 def surroundings() -> dict[str, Any]:
-    """Returns what a compiled form depends on besides the program: device, driver, versions."""
+    """Returns the dependencies of a compiled form besides the program: device, driver, versions."""
     device = device_info()
     packages = (
         "npu-llm", "npu-compiler", "npu-ops", "npu-runtime", "openvino", "torch", "transformers",
@@ -95,7 +95,7 @@ def entry_key(
 def dependencies(
     source: ModelSource, precision: Precision, here: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns everything that an entry depends on."""
+    """Returns all inputs of an entry's key."""
     return {
         "path": str(source.path.resolve()),
         "files": source.identity(),
@@ -106,7 +106,7 @@ def dependencies(
 
 
 class CompileCache:
-    """All entries in one folder."""
+    """A folder of cache entries."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -119,8 +119,8 @@ class CompileCache:
     def find(self, key: str) -> Entry | None:
         """Returns the entry for a key; None if there is none, or if it is damaged.
 
-        A damaged entry is removed, and a warning is logged. One that refers to another entry, as
-        models do that are no kernel programs, is that other one with the reason; see `refer`.
+        A damaged entry is removed with a logged warning. An entry for a model that is not a kernel
+        program refers to another entry; the result is that entry with the reason, see `refer`.
         """
         entry = self._read(key)
         if entry is None or _SAME_AS not in entry.about:
@@ -139,19 +139,17 @@ class CompileCache:
         try:
             entry = read_entry(folder)
         except ValueError as problem:
-            _logger.warning(
-                "compile cache entry %s is damaged (%s): rebuilding it", folder, problem
-            )
+            _logger.warning("damaged compile cache entry %s (%s): rebuilding it", folder, problem)
             shutil.rmtree(folder, ignore_errors=True)
             return None
         _touch(folder)
         return entry
 
     def compiled_form(self, key: str) -> CompiledForm:
-        """Returns the place for a compiled form whose program is kept elsewhere.
+        """Returns the folder for a compiled form whose program is stored elsewhere.
 
         Raises:
-            CacheError: as `create` does.
+            CacheError: the errors of `create`.
         """
         folder = self._root / key
         try:
@@ -163,13 +161,13 @@ class CompileCache:
 
     @contextmanager
     def create(self, key: str) -> Iterator[Path]:
-        """Yields a folder to fill, which becomes the key's entry if the body ends without an error.
+        """Yields a folder to fill, which becomes the key's entry if the body succeeds.
 
-        The body writes `about.json`, which becomes `Entry.about`.
+        The body writes `about.json`, the later `Entry.about`.
 
         Raises:
-            CacheError: [cache-full] if there is no room, [cache-unwritable] if the folder cannot
-                be made or filled for another reason.
+            CacheError: [cache-full] if the disk is full, [cache-unwritable] if the folder cannot be
+                created or filled for another reason.
         """
         _remove_abandoned(self._root, ".+")
         with draft(self._root / key) as folder:
@@ -178,10 +176,10 @@ class CompileCache:
 
 @contextmanager
 def draft(target: Path) -> Iterator[Path]:
-    """Yields a folder to fill, which becomes `target` if the body ends without an error.
+    """Yields a folder to fill, which becomes `target` if the body succeeds.
 
-    The body writes `about.json`, which becomes `Entry.about`. If `target` is a complete entry by
-    then, another process was faster, and the draft is dropped.
+    The body writes `about.json`, the later `Entry.about`. If another process has completed `target`
+    in the meantime, the draft is dropped.
 
     Raises:
         CacheError: [cache-full] or [cache-unwritable].
@@ -205,12 +203,13 @@ def draft(target: Path) -> Iterator[Path]:
 
 
 def refer(folder: Path, other: Entry, *, why_not_kernels: str) -> None:
-    """Makes a draft stand for another entry of the same cache.
+    """Makes a draft refer to another entry of the same cache.
 
     Args:
-        folder: the draft; what is in it is removed.
+        folder: the draft; its content is removed.
         other: the entry that has the program.
-        why_not_kernels: why a kernel program was wanted and is none; `Entry.why_not_kernels`.
+        why_not_kernels: reason that a requested kernel program was not possible;
+            `Entry.why_not_kernels`.
     """
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -223,7 +222,7 @@ def _commit(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError:
-        # Another process was faster. Its entry is used if it is complete, otherwise ours.
+        # Another process was faster. Its entry is used if complete, otherwise ours.
         try:
             read_entry(target)
         except ValueError:
@@ -232,7 +231,7 @@ def _commit(folder: Path, target: Path) -> None:
 
 
 def _remove_abandoned(root: Path, name: str) -> None:
-    """Removes drafts whose target's name matches a pattern and whose writer is dead."""
+    """Removes drafts with a target name that matches a pattern, if their writer has died."""
     pattern = re.compile(rf"\.{name}\.(\d+)\.[0-9a-f]{{8}}")
     for folder in root.glob(".*"):
         match = pattern.fullmatch(folder.name)
@@ -241,23 +240,23 @@ def _remove_abandoned(root: Path, name: str) -> None:
 
 
 def make_key(name: str, parts: Mapping[str, Any]) -> str:
-    """Returns the key of an entry: a readable name, and a digest of what it depends on."""
+    """Returns the key of an entry: a readable name, and a digest of its dependencies."""
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
     readable = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
     return f"{readable[:60]}-{digest.hexdigest()[:16]}"
 
 
 def _touch(folder: Path) -> None:
-    """Has the folder's time be that of its last use, which `npu-llm cache` shows."""
-    with contextlib.suppress(OSError):  # another user's cache may be read
+    """Sets the folder's time to its last use, which `npu-llm cache` shows."""
+    with contextlib.suppress(OSError):  # another user's cache may be read-only
         os.utime(folder)
 
 
 def _unwritable(root: Path, failure: OSError) -> CacheError:
     if failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
-            f"`{root}` must have room for the model, got: {failure.strerror}. Nothing of it was "
-            "kept. Make room, or name another folder with NPU_LLM_CACHE_DIR or --cache-dir.",
+            f"`{root}` must have room for the model, got: {failure.strerror}. Its files were "
+            "removed. Free space, or name another folder with NPU_LLM_CACHE_DIR or --cache-dir.",
             code="cache-full",
         )
     return CacheError(

@@ -1,7 +1,7 @@
-"""A cache entry: a folder with a model that is ready to load, in the compile cache or exported.
+"""A compile-cache entry: a folder with a ready-to-load model, in the compile cache or exported.
 
-An entry is written under a temporary name and renamed when it is complete, so a killed writer
-leaves nothing that a reader would use (npu_llm.models.compile_cache).
+An entry is written under a temporary name and renamed once complete, so a killed writer never
+leaves a partial entry (npu_llm.models.compile_cache).
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 MANIFEST = "entry.json"
-ORIGINS = "origins.json"  # which modules and lines the program's calls come from
-REFERENCE = "reference.safetensors"  # what torch computes for a few tokens
+ORIGINS = "origins.json"  # the calls' source modules and lines
+REFERENCE = "reference.safetensors"  # torch's results for a few tokens
 KERNEL_PROGRAM = "step.json"
-# The weights as the kernels read them, or as static programs take them at their inputs.
+# The packed weights for the kernels, or the weights that static programs take as inputs.
 STEP_WEIGHTS = "step.safetensors"
 _BLOBS = "blob"
-# Programs of fixed sizes, which npu_llm.models.static_programs checks.
+# Programs of fixed sizes, checked by npu_llm.models.static_programs.
 VARIANTS = "variants"
 _BLOB_MANIFEST = "blob.json"
 _FORMAT = 1
-# Hashing gigabytes at each start would cost more than the start. A large file whose size and
-# modification time are as recorded counts as unchanged, as it does for git.
+# Hashing gigabytes at each load would take longer than the load. A large file is unchanged if its
+# size and modification time are, as in git.
 _ALWAYS_HASHED_BYTES = 4 << 20
 _CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class CompiledForm:
-    """What the device's compiler made of a program; checked before each use.
+    """The output of the device's compiler for a program; validated before each use.
 
     Attributes:
-        folder: holds the folder of the files, and a record of them beside it.
-        spare: where programs go that `folder` lacks and cannot take.
+        folder: contains the folder of the files, and a record of them.
+        spare: fallback for programs if `folder` is read-only.
     """
 
     folder: Path
@@ -78,11 +78,11 @@ class CompiledForm:
 
     @property
     def blobs(self) -> Path:
-        """The folder where the device's software keeps its files."""
+        """The folder of the device compiler's files."""
         return self.folder / _BLOBS
 
     def is_sound(self) -> bool:
-        """Whether there are files, exactly as `record` saw them."""
+        """Whether there are files, exactly as `record` recorded them."""
         try:
             records = json.loads((self.folder / _BLOB_MANIFEST).read_text())
             names = {str(file.relative_to(self.blobs)) for file in _files(self.blobs)}
@@ -96,7 +96,7 @@ class CompiledForm:
             shutil.rmtree(self.blobs, ignore_errors=True)
 
     def record(self) -> None:
-        """Records the files, once a load has written them."""
+        """Records the files after a load has written them."""
         if self.blobs.is_dir():
             write_text(self.folder / _BLOB_MANIFEST, json.dumps(_records(self.blobs)))
 
@@ -106,12 +106,13 @@ class Entry:
     """A complete entry.
 
     Attributes:
-        folder: where it is.
-        about: what its writer recorded.
-        max_context: how many tokens prompt and answer may have, if a user set a limit.
-        kv_cache: what keys and values are stored as, if a user asked for it.
-        sparse_attention: which keys a token of a long sequence attends to, if a user asked for it.
-        trusts_code: whether code that came with the model, such as a tokenizer's, may run.
+        folder: the entry's folder.
+        about: the record of its writer.
+        max_context: the user's limit on prompt and answer tokens; None for the model's limit.
+        kv_cache: the requested storage type of keys and values; None for the default.
+        sparse_attention: the requested selection of keys for tokens of a long sequence; None for
+            all.
+        trusts_code: whether to run code from the model, such as a tokenizer's.
     """
 
     folder: Path
@@ -133,19 +134,19 @@ class Entry:
 
     @property
     def relocation(self) -> Relocation:
-        """How the program learns which slots of its cache count."""
+        """How the program identifies the valid slots of its cache."""
         found = self.about.get("relocation")
         return found if found in ("positions", "mask") else None
 
     @property
     def states(self) -> Mapping[str, Sequence[int]]:
-        """Names and sizes of what the model keeps beside keys and values; a row of each."""
+        """Names and sizes per row of the recurrent states."""
         found: Mapping[str, Sequence[int]] = self.about.get("states") or {}
         return found
 
     @property
     def adapted(self) -> Mapping[str, Sequence[int]]:
-        """Inputs and outputs of the layers that adapters may change, by their modules' paths."""
+        """Inputs and outputs of the layers that adapters may change, by module path."""
         found: Mapping[str, Sequence[int]] = self.about.get("adapted") or {}
         return found
 
@@ -154,37 +155,38 @@ class Entry:
         """Its programs compiled ahead of time for NPUs.
 
         Raises:
-            TypeError: if the records are not as they were written.
+            TypeError: if the records are invalid.
         """
         return read_blob_records(self.about.get("blobs", ()))
 
     @property
     def static_layout(self) -> StaticLayout | None:
-        """How the static pipeline's cache lies in memory; None for the dynamic pipeline."""
+        """The memory layout of the static pipeline's cache; None for the dynamic pipeline."""
         known = self.about.get("static")
         return None if known is None else StaticLayout.from_dict(known)
 
     @property
     def static_sizes(self) -> StaticSizes:
-        """The sizes in which the programs of the static pipeline come."""
+        """The sizes of the static pipeline's programs."""
         layout = self.static_layout
-        assert layout is not None, "an entry of the static pipeline has its layout"
+        assert layout is not None, "static entries have a layout"
         limit = (self.context_length or LONGEST) if layout.groups else None
         if layout.starts_empty:
-            # With the one token of a step, a multiple of what an NPU computes at once.
+            # Together with a step's one token, a multiple of the sizes that an NPU computes at
+            # once.
             return StaticSizes(limit, chunks=(1, 16, 128, 256), smallest=271)
         return StaticSizes(limit, most_tokens=layout.most_tokens)
 
     @property
     def weights_digest(self) -> str:
-        """The digest of the program's weights, as recorded when the entry was written."""
+        """The digest of the program's weights when the entry was written."""
         files = json.loads((self.folder / MANIFEST).read_text())["files"]
         name = STEP_WEIGHTS if STEP_WEIGHTS in files else self.model_path.with_suffix(".bin").name
         return str(files[name]["sha256"])
 
     @property
     def pipeline(self) -> Literal["dynamic", "static", "kernels"]:
-        """Which pipeline it is for."""
+        """The entry's pipeline."""
         recorded = self.about.get("pipeline")
         if recorded == "kernels":
             return "kernels"
@@ -193,7 +195,7 @@ class Entry:
 
     @property
     def vocabulary(self) -> int | None:
-        """Token ids are below this; None in entries of former versions."""
+        """The vocabulary size; None in entries of earlier versions."""
         return self.about.get("vocabulary")
 
     @property
@@ -203,9 +205,9 @@ class Entry:
 
     @property
     def how_weights_run(self) -> str | None:
-        """What became of the weights; see ModelFacts.how_weights_run."""
+        """Description of how quantized weights run; see ModelFacts.how_weights_run."""
         facts = self.facts
-        # The device decides what floats are computed in, and nothing about other weights.
+        # The device determines the dtype of float arithmetic only.
         computed_in = "" if facts.quantization is not None else cache_dtype_name(self.precision)
         said = facts.how_weights_run(self.precision, self.pipeline, computed_in)
         repacked: Mapping[str, tuple[str, float]] = self.about.get("repacked") or {}
@@ -217,42 +219,42 @@ class Entry:
 
     @property
     def facts(self) -> ModelFacts:
-        """What the headers of the model's files said when it was written."""
+        """The facts from the headers of the model's files when the entry was written."""
         return ModelFacts(**self.about["facts"])
 
     @property
     def why_not_kernels(self) -> str | None:
-        """Why it is not a kernel program although one was wanted; None otherwise."""
+        """The reason that a requested kernel program was not possible; None otherwise."""
         reason = self.about.get("why_not_kernels")
         return None if reason is None else str(reason)
 
     @property
     def model_path(self) -> Path:
-        """The program's IR."""
+        """The path of the program's IR."""
         return self.folder / "step.xml"
 
     @property
     def weights_path(self) -> Path:
-        """The weights that are not in the program itself; absent if all are."""
+        """The path of weights outside the program; the file is absent if there are none."""
         return self.folder / STEP_WEIGHTS
 
     @property
     def reference_path(self) -> Path:
-        """The file with what torch computes for a few tokens, which older entries lack."""
+        """The path of torch's results for a few tokens, which older entries lack."""
         return self.folder / REFERENCE
 
     @property
     def origins(self) -> dict[str, tuple[str, str]]:
-        """Module and Python line of the program's calls, by the calls' names."""
+        """Module and Python line of the program's calls, by call name."""
         try:
             known = json.loads((self.folder / ORIGINS).read_text())
-        except FileNotFoundError:  # an entry that is older than such files
+        except FileNotFoundError:  # an entry from before such files
             return {}
         return {name: (module, line) for name, (module, line) in known.items()}
 
     @property
     def compiled(self) -> CompiledForm:
-        """The compiled form beside the program; one for each way to store and choose keys."""
+        """The compiled form next to the program; one for each storage and selection of keys."""
         folder, chosen = self.folder, self.sparse_attention
         if self.kv_cache is not None:
             folder /= f"kv-{self.kv_cache}"
@@ -262,26 +264,26 @@ class Entry:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the model came with a tokenizer."""
+        """Whether the model has a tokenizer."""
         return bool(self.about["has_tokenizer"])
 
     @property
     def model_context(self) -> int | None:
-        """How many tokens the model was made for; None if it sets no limit."""
+        """The model's context in tokens; None if it sets no limit."""
         length = self.about["context_length"]
         return None if length is None else int(length)
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None if nothing sets a limit."""
+        """Maximum number of tokens of prompt and answer; None without a limit."""
         return self.model_context if self.max_context is None else self.max_context
 
 
 def read_entry(folder: Path) -> Entry:
-    """Reads an entry and compares its files with what its writer recorded.
+    """Reads an entry and compares its files with the manifest.
 
     Raises:
-        ValueError: if it is not complete; the message says what differs.
+        ValueError: if it is incomplete; the message contains the difference.
     """
     try:
         content = json.loads((folder / MANIFEST).read_text())
@@ -297,7 +299,7 @@ def read_entry(folder: Path) -> Entry:
 
 
 def write_manifest(folder: Path) -> None:
-    """Completes a draft: records its files, and what its writer left in about.json."""
+    """Completes a draft: records its files, and the writer's data in about.json."""
     about_file = folder / "about.json"
     about = json.loads(about_file.read_text())
     about_file.unlink()
@@ -325,7 +327,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns how a folder differs from its records; None if it does not."""
+    """Returns the first difference between a folder and its records; None if there is none."""
     for name, record in records.items():
         file = folder / name
         if not file.is_file():
@@ -338,7 +340,8 @@ def _first_difference(folder: Path, records: Mapping[str, Mapping[str, Any]]) ->
         if suspect and _digest(file) != record["sha256"]:
             return f"{name} has different contents"
         if touched:
-            # A copy: with its time restored it is not read again, and the compiled form is valid.
+            # A copied file: with its time restored it is not read again, and the compiled form is
+            # valid.
             with contextlib.suppress(OSError):
                 os.utime(file, ns=(stat.st_atime_ns, record["mtime_ns"]))
     return None
@@ -352,30 +355,30 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-# What the manifest of an exported folder must contain.
+# Required keys of an exported folder's manifest.
 _ABOUT = {"name", "precision", "context_length", "has_tokenizer", "facts", "made_with"}
 
 
 def free_folder(output: str | os.PathLike[str]) -> Path:
-    """Returns where to export to, as an absolute path; an empty folder there is removed.
+    """Returns the output folder as an absolute path; an empty folder there is removed.
 
     Raises:
-        OptionError: [output-exists] for a folder or file with contents.
+        OptionError: [output-exists] for a file, or a folder that is not empty.
     """
     target = Path(output).expanduser().absolute()
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
     elif target.exists():
         raise OptionError(
-            f"`{target}` must be empty or not exist, to be exported to, got a folder or file with "
-            "contents. Remove it, or name another.",
+            f"`{target}` must be empty or not exist, got a file, or a folder that is not empty. "
+            "Remove it, or choose another path.",
             code="output-exists",
         )
     return target
 
 
 def is_exported(path: Path) -> bool:
-    """Whether a path is a folder that `export` wrote."""
+    """Whether a path is a folder written by `export`."""
     return (path / MANIFEST).is_file()
 
 
@@ -383,7 +386,7 @@ def open_exported(folder: Path) -> Entry:
     """Reads an exported folder and checks that it is complete.
 
     Raises:
-        ModelError: [exported-damaged] if it is not as `export` wrote it, [cache-entry] for an entry
+        ModelError: [exported-damaged] if it differs from its manifest, [cache-entry] for an entry
             of the compile cache.
     """
     try:
@@ -391,8 +394,8 @@ def open_exported(folder: Path) -> Entry:
         missing = sorted(_ABOUT - set(entry.about))
         if "made_with" in missing and "source" in entry.about:
             raise ModelError(
-                f"`{folder}` must be a checkpoint or an export of npu_llm.export, got an entry of "
-                f"the compile cache. Pass {entry.about['source']}, its source.",
+                f"`{folder}` must be a model's own files or a folder from npu_llm.export, got an "
+                f"entry of the compile cache. Pass {entry.about['source']}, its source.",
                 code="cache-entry",
             )
         if missing:
@@ -400,8 +403,8 @@ def open_exported(folder: Path) -> Entry:
         _ = entry.blobs  # raises for other records
     except (ValueError, TypeError) as problem:
         raise ModelError(
-            f"`{folder}` must be as npu_llm.export wrote it, got: {problem}. Copy it again, or "
-            "export the model again.",
+            f"`{folder}` must be unchanged since npu_llm.export wrote it, got: {problem}. Copy it "
+            "again, or export the model again.",
             code="exported-damaged",
         ) from problem
     return entry

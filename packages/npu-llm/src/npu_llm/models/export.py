@@ -1,8 +1,8 @@
-"""Models in a user's own folders: written whole by `export`, started without building.
+"""Exported models: folders that `export` writes and that load without building.
 
-Such a folder is an entry (npu_llm.models.entry) under a name that the user chose, with the
-compiled form for the machine that wrote it. Nothing in it changes later: if its compiled form
-cannot be used, another one is kept in the compile cache.
+An exported folder is an entry (npu_llm.models.entry) at a path that the user chose, with a compiled
+form for the exporting machine. It never changes: if its compiled form cannot be used, another one
+is stored in the compile cache.
 """
 
 from __future__ import annotations
@@ -62,51 +62,51 @@ def export(
     skip_refused: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Path:
-    """Writes a model that starts without transformers' model code, and here without compiling.
+    """Writes a model that loads without transformers' model code, and here without compiling.
 
-    The folder holds the program with its weights in the given precision, its compiled form for this
-    device, tokenizer, config, generation config, and a manifest of all these. It appears whole or
-    not at all.
+    The folder contains the program with its weights in the given precision, its compiled form for
+    this device, tokenizer, config, generation config, and a manifest of all these. It is written
+    atomically.
 
     Args:
         name_or_path: a checkpoint folder, a GGUF file, or a name on the hub.
-        output: the folder to write, which must be empty or not exist.
+        output: the folder to write; must be empty or not exist.
         dtype: as in NPUModelForCausalLM.from_pretrained; with targets, as on an NPU, "int8" by
             default.
-        group_size: how many weights of a row share a scale, 32, 64 or 128; for int4. None for 64,
-            or, in the static pipeline, for the whole row without zero points.
+        group_size: number of weights of a row that share a scale, 32, 64 or 128; for int4. None for
+            64, or, in the static pipeline, for the whole row without zero points.
         symmetric: whether to omit zero points; for int8 and int4.
-        data: a text file by which int4 weights are rounded (GPTQ); None for the nearest values.
-        pipeline: "kernels", "dynamic" or "static"; by default what suits this device and the model.
-        max_context: tokens that a sequence may have, for a model whose rotary embeddings have
-            other factors for long texts (LongRoPE): the folder has one set of them. None for the
+        data: a calibration text file for rounding int4 weights (GPTQ); None to round to nearest.
+        pipeline: "kernels", "dynamic" or "static"; by default chosen by device and model.
+        max_context: maximum sequence length, for a model whose rotary embeddings have separate
+            factors for long texts (LongRoPE): the folder contains one set of them. None for the
             short ones.
-        verify: "off" to skip comparing the program with torch. What torch computes for a few tokens
-            is in the folder anyway, for machines that compile it again.
-        gguf_file: which GGUF file in a folder.
-        trust_remote_code: whether model code inside the checkpoint may run.
-        ignore_unexpected: whether to drop tensors that the model has no place for.
-        targets: NPUs by name or number, as ("lunar-lake", "5010"), for which the programs of the
-            static pipeline are compiled ahead of time. The vendor's compiler must be installed:
+        verify: "off" to skip comparing the program with torch. The folder contains torch's results
+            for a few tokens in any case, for machines that compile it again.
+        gguf_file: file name of the GGUF file in a folder.
+        trust_remote_code: whether to run model code from the checkpoint.
+        ignore_unexpected: whether to ignore tensors that the model does not use.
+        targets: NPUs by name or number, such as ("lunar-lake", "5010"), for which the programs of
+            the static pipeline are compiled ahead of time. The vendor's compiler must be installed:
             npu-compiler target install.
-        blob_context: tokens of prompt and answer up to which there are blobs; programs for more are
+        blob_context: maximum number of prompt and answer tokens with blobs; programs for more are
             compiled on the device.
-        skip_refused: go without the blob of a program that a target's compiler refuses.
-        on_progress: called with a stage and how much of it is done, 0.0 to 1.0; with targets the
-            stages are npu_llm.progress.TARGET_STAGES.
+        skip_refused: whether to omit the blob of a program that a target's compiler rejects.
+        on_progress: called with a stage and its share done, 0.0 to 1.0; with targets the stages are
+            npu_llm.progress.TARGET_STAGES.
 
     Returns:
         The folder.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-pipeline], [unknown-verify], [group-size],
-            [quantize-text], [output-exists] for a folder that is not empty, [max-context] for more
-            than the model was made for, [unknown-target], [blob-context], or [target-pipeline] for
-            targets with another pipeline than the static one.
-        TargetError: [target-absent], [target-wine], [target-compiler] without a compiler that runs.
-        ExportError: [target-refused] if a target's compiler refuses a program.
+            [quantize-text], [output-exists] for a folder that is not empty, [max-context] for a
+            value above the model's limit, [unknown-target], [blob-context], or [target-pipeline]
+            for targets with another pipeline than the static one.
+        TargetError: [target-absent], [target-wine], [target-compiler] without a working compiler.
+        ExportError: [target-refused] if a target's compiler rejects a program.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
-        ModelError, CaptureError, CacheError, MemoryNeedError: as from_pretrained does.
+        ModelError, CaptureError, CacheError, MemoryNeedError: the errors of from_pretrained.
     """
     compiled_for = _checked_targets(targets, pipeline, blob_context)
     options = LoadOptions(
@@ -130,7 +130,7 @@ def export(
         options.check_context(source.name, facts.longest_context)
         kernels = options.pipeline_here == "kernels"
         precision = options.precision_for(facts, options.pipeline_here)
-        # Rounding by a text needs all weights in memory at once.
+        # Calibration by a text needs all weights in memory at once.
         while_built = facts if text is None else replace(facts, is_mapped=False)
         check_memory(
             source.name, while_built, precision,
@@ -160,10 +160,10 @@ def export(
 def _checked_targets(
     names: Sequence[str], pipeline: str | None, context: int
 ) -> tuple[Target, ...]:
-    """Returns the targets, once it is known that there is a compiler for them."""
+    """Returns the targets after checking that their compiler is available."""
     if not names:
         return ()
-    # Late: a start needs none of it, nor OpenVINO's Python package.
+    # Imported late: loading needs neither this nor OpenVINO's Python package.
     from npu_compiler.exported.ahead import find_targets
     from npu_compiler.target_compiler.sources import find_source as find_compiler
 
@@ -179,7 +179,7 @@ def _checked_targets(
             f"`blob_context` must be at least 1, got {context}. Omit it for {BLOB_CONTEXT:,}.",
             code="blob-context",
         )
-    find_compiler().version()  # raises now instead of after minutes
+    find_compiler().version()  # raises now instead of minutes later
     return found
 
 
@@ -190,13 +190,13 @@ def _write_blobs(
     skip_refused: bool,
     progress: Progress,
 ) -> tuple[AheadBlob, ...]:
-    """Compiles the static programs of an entry that is being written, for each target."""
+    """Compiles the static programs of an entry in progress, for each target."""
     from npu_compiler.exported.ahead import write_blobs
     from npu_compiler.target_compiler.compile import TargetJob
 
     layout = entry.static_layout
-    assert layout is not None, "an entry of the static pipeline has its layout"
-    # What a start writes again, with the same text, where it keeps its programs.
+    assert layout is not None, "static entries have a layout"
+    # A load writes this file again, with the same text, into its folder of programs.
     with tempfile.TemporaryDirectory(dir=entry.folder) as place:
         jobs = []
         for sizes in entry.static_sizes.programs(context, layout):
@@ -222,8 +222,8 @@ def prepare_exported(folder: Path, options: LoadOptions) -> LoadedModel[Pipeline
 
     Args:
         folder: what `export` wrote.
-        options: how to start it; the cache is for another compiled form, if the folder's own cannot
-            be used.
+        options: load options; the cache stores another compiled form if the folder's cannot be
+            used.
 
     Raises:
         ModelError: [exported-damaged], see open_exported.
@@ -247,7 +247,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> LoadedModel[Pipeline
         entry = options.applied_to(entry)
         reason = _why_not_its_form(entry)
     form = entry.compiled
-    # What is found out here about an exported program is kept outside its folder.
+    # Data that are computed here about an exported program are stored outside its folder.
     is_new = options.verified == "always" or not is_compared(form)
     is_elsewhere = reason is not None or (entry.pipeline == "kernels" and is_new)
     takes_no_more = entry.static_layout is not None and not os.access(form.folder, os.W_OK)
@@ -262,7 +262,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> LoadedModel[Pipeline
 
 
 def _blobs_here(entry: Entry) -> AheadBlobs | None:
-    """Returns the blobs for the NPU in use; None where there are none, or the device is another."""
+    """Returns the blobs for the NPU in use; None if there are none, or on another device."""
     # A blob records no layers.
     if not entry.blobs or layer_recording.is_wanted():
         return None
@@ -271,14 +271,14 @@ def _blobs_here(entry: Entry) -> AheadBlobs | None:
 
 
 def _made_with(entry: Entry) -> dict[str, Any]:
-    """Returns what the compiled form of an entry depends on, as it is here."""
+    """Returns the dependencies of an entry's compiled form on this machine."""
     return {**surroundings(), "options": compile_options(entry.precision, entry.kv_cache)}
 
 
 def _why_not_its_form(entry: Entry) -> str | None:
     """Returns why an exported folder's compiled form cannot be used here; None if it can."""
     if entry.pipeline == "kernels":
-        return None  # there is nothing to compile
+        return None  # nothing to compile
     then, now = entry.about.get("made_with", {}), _made_with(entry)
     names = {"device": "device and driver", "options": "options of the device"}
     for key, name in names.items():
@@ -290,7 +290,7 @@ def _why_not_its_form(entry: Entry) -> str | None:
     form = entry.compiled
     if entry.static_layout is None:
         is_damaged = not form.is_sound()
-    else:  # programs of other sizes follow when they are needed
+    else:  # programs of other sizes follow on demand
         is_damaged = any(map(are_damaged, form.folder.glob(f"{VARIANTS}/*/blob")))
     return "its compiled form is damaged or missing" if is_damaged else None
 

@@ -1,4 +1,4 @@
-"""Loads the kernel program of an entry; needs no torch."""
+"""Loads the kernel program of an entry; does not need torch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from npu_ops.kernel_programs.sparse_attention import why_not_sparse
 
 __all__ = ["is_compared", "load_kernels", "verdict_folder"]
 
-# A comparison with torch uses some, and they come 16 at a time.
+# A comparison with torch uses some; they come in groups of 16.
 _FEWEST_BLOCKS = 16
 
 
 def load_kernels(entry: Entry) -> tuple[KernelProgram, BlockPool]:
-    """Returns an entry's kernel program, and the pool of the blocks on which it runs.
+    """Returns an entry's kernel program and its block pool.
 
     Raises:
-        ModelError: [exported-damaged] if the files do not fit together.
-        OptionError: [sparse-attention] for a model that it would break.
+        ModelError: [exported-damaged] if the files are inconsistent.
+        OptionError: [sparse-attention] for a model that does not support it.
     """
     try:
         program = KernelProgram.from_dict(json.loads((entry.folder / KERNEL_PROGRAM).read_text()))
@@ -38,24 +38,24 @@ def load_kernels(entry: Entry) -> tuple[KernelProgram, BlockPool]:
         execution = Execution(
             program, weights, cache=cache, name=entry.name, sparse_attention=entry.sparse_attention
         )
-    except OptionError:  # the user's, not the files'
+    except OptionError:  # the user's mistake, not the files'
         raise
     except (DamagedFileError, OperatorInputError, OSError, KeyError, TypeError, ValueError) as why:
         raise ModelError(
-            f"`{entry.folder}` must hold a kernel program and its weights, as they were written, "
-            f"got: {why}. Export the model again, or remove the folder.",
+            f"`{entry.folder}` must contain a kernel program and its weights, unchanged, got: "
+            f"{why}. Export the model again, or remove the folder.",
             code="exported-damaged",
         ) from why
     return program, BlockPool(execution, most=_most_blocks(entry, execution.block_bytes))
 
 
 def is_compared(form: CompiledForm) -> bool:
-    """Whether a program was compared with torch as this processor runs it."""
+    """Whether a program was compared with torch for this processor's kernels."""
     return read_kept(verdict_folder(form)) is not None
 
 
 def verdict_folder(form: CompiledForm) -> Path:
-    """Returns where the verdict on a kernel program is, as this processor runs it."""
+    """Returns the folder of a kernel program's verdict for this processor."""
     return form.folder / f"kernels-{kernel_sets()[0]}"
 
 
@@ -63,7 +63,7 @@ def _check_sparse(entry: Entry, program: KernelProgram) -> None:
     broken = None if entry.sparse_attention is None else why_not_sparse(program)
     if broken is not None:
         raise OptionError(
-            f"`sparse_attention` must be omitted for a model that it would break, got "
+            "`sparse_attention` must be omitted for a model that does not support it, got "
             f"{entry.sparse_attention} for {entry.name}, which {broken}. Omit it for dense "
             "attention.",
             code="sparse-attention",
@@ -71,7 +71,7 @@ def _check_sparse(entry: Entry, program: KernelProgram) -> None:
 
 
 def _most_blocks(entry: Entry, block_bytes: int) -> int:
-    """Returns how many blocks memory has room for, at least those of the tokens promised."""
+    """Returns the number of blocks that fit into memory, at least those of the promised tokens."""
     spare = spare_bytes((entry.folder / STEP_WEIGHTS).stat().st_size)
     promised = min(SHORT_CONTEXT, entry.context_length or SHORT_CONTEXT)
     tokens = promised if entry.max_context is None else entry.max_context

@@ -1,4 +1,4 @@
-"""Saves a captured step as a kernel program with its packed weights, and reads those back."""
+"""Saves a traced step as a kernel program with packed weights, and reads the weights back."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ __all__ = [
 ]
 
 _Weight = TypeVar("_Weight")
-# Positions of a model that sets no limit.
+# Positions of a model without a limit.
 POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A model's step as a kernel program that is not packed yet.
+    """A model's step as a kernel program before packing.
 
     Attributes:
-        lowered: the program, and the parameters that its weights are made of.
+        lowered: the program, and the parameters behind its weights.
         weights: the values of the parameters.
-        compute: runs the model in torch, with the weights that a file of packed ones holds.
+        compute: runs the model in torch with the weights of a packed file.
         rounded: see pack_weights.
         limits: conditions on sizes that a trace assumed, as text.
     """
@@ -85,15 +85,15 @@ def save_kernel_step(
     """Saves a model's step as a kernel program.
 
     Args:
-        step: the step.
-        folder: where to write the program, its weights, and what torch computes for a few tokens.
-        precision: how to store the weights.
-        progress: where to report.
-        compression: how weights of few bits are made.
+        step: the program and its weights.
+        folder: output folder for the program, its weights, and torch's results for a few tokens.
+        precision: storage type of the weights.
+        progress: receives the stages.
+        compression: quantization options.
 
     Returns:
-        What is known about the step: its pipeline, how many layers it has, and which types of
-        blocks were repacked as which, with what loss.
+        Facts about the step: its pipeline, its number of layers, and the block types that were
+        repacked, with target and loss.
     """
     lowered = step.lowered
     (folder / KERNEL_PROGRAM).write_text(json.dumps(lowered.program.as_dict()))
@@ -122,16 +122,16 @@ def save_kernel_step(
 
 
 def rounding_in(precision: Precision) -> Rounding:
-    """Returns what kernels do to values."""
+    """Returns the kernels' rounding of values."""
     return Rounding(getattr(torch, kernels_cache(precision)), precision.activation_group)
 
 
 def refusal_of(captured: CapturedStep, context: int | None) -> str | None:
-    """Returns why a captured step is not a kernel program; None if it is.
+    """Returns the reason that a traced step is not a kernel program; None if it is one.
 
     Args:
-        captured: the step, which writes nothing in place.
-        context: how many tokens the model was made for; None if nothing sets a limit.
+        captured: the step, without in-place writes.
+        context: the model's context in tokens; None if it sets no limit.
     """
     try:
         lower_step(captured, context)
@@ -141,7 +141,7 @@ def refusal_of(captured: CapturedStep, context: int | None) -> str | None:
 
 
 def why_not(refusal: LoweringError) -> str:
-    """Returns a refusal as part of a sentence: the call, its line of Python, and the reason."""
+    """Returns a reason as part of a sentence: the call, its Python line, and the reason."""
     call = str(refusal).partition(" must ")[0]
     return f"{call} {refusal.reason}" if refusal.reason else str(refusal).rstrip(".")
 
@@ -150,17 +150,16 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
     """Returns the program of a step.
 
     Args:
-        captured: the step, which writes nothing in place.
-        context: how many tokens the model was made for; None if nothing sets a limit.
+        captured: the step, without in-place writes.
+        context: the model's context in tokens; None if it sets no limit.
 
     Raises:
-        npu_compiler.errors.LoweringError: [not-row-wise] if it is no kernel program.
+        npu_compiler.errors.LoweringError: [not-row-wise] if it is not a kernel program.
     """
     if captured.states:
-        reason = "its model keeps states beside keys and values, which no kernel carries on"
+        reason = "its model has states besides keys and values, which no kernel supports"
         raise LoweringError(
-            f"the step must be row-wise, got one that is not: {reason}. Run it in the dynamic "
-            "pipeline.",
+            f"the step must be row-wise, got another: {reason}. Run it in the dynamic pipeline.",
             code="not-row-wise",
             reason=reason,
         )
@@ -179,13 +178,13 @@ def lower_step(captured: CapturedStep, context: int | None) -> Lowered:
 def _counted(
     items: Iterable[tuple[str, _Weight]], total: int, advance: Advance
 ) -> Iterator[tuple[str, _Weight]]:
-    """Yields the items, and reports which of them was made."""
+    """Yields the items, and reports the current one."""
     for number, (name, weight) in enumerate(items, 1):
         advance(number / total, f"weight {number:,} of {total:,}, {name}")
         yield name, weight
 
 
-# Smaller weights stay as they are, as in npu_compiler.quantize.
+# Smaller weights are not quantized, as in npu_compiler.quantize.
 _FEWEST_ELEMENTS = 4096
 _LARGEST_HALF = torch.finfo(torch.float16).max
 _INTEGERS = ("int8", "int4")
@@ -200,21 +199,20 @@ def pack_weights(
     rounded: Mapping[int, QuantizedWeight] | None = None,
     losses: dict[str, float] | None = None,
 ) -> Iterator[tuple[str, PackedLinear | torch.Tensor]]:
-    """Yields a program's weights, each made when it is asked for.
+    """Yields a program's packed weights, each created on demand.
 
-    In the file's own precision a weight keeps its blocks, or its floats, as they are.
-    In int8 and int4, a weight that a file holds as integers which the kernels can have keeps them
-    and their scales (npu_llm.checkpoint.quantized, npu_llm.gguf.weights); others are rounded to the
-    nearest values.
+    In the file's precision a weight keeps its blocks or floats. In int8 and int4, a weight that a
+    file stores as integers supported by the kernels keeps these and their scales
+    (npu_llm.checkpoint.quantized, npu_llm.gguf.weights); other weights are rounded to nearest.
 
     Args:
-        lowered: the program, and the parameters that its weights are made of.
+        lowered: the program, and the parameters behind its weights.
         weights: the values of the parameters.
-        precision: how to store them.
-        compression: how weights of few bits are made.
-        rounded: integers that were made already, by the addresses of the parameters: they are
-            packed as they are, with scales of int4 in float16.
-        losses: gets the largest loss of each type of blocks that is repacked.
+        precision: storage type of the weights.
+        compression: quantization options.
+        rounded: existing integers by parameter address, which are packed unchanged, with scales of
+            int4 in float16.
+        losses: receives the largest loss of each repacked block type.
     """
     if losses is None:
         losses = {}
@@ -225,7 +223,7 @@ def pack_weights(
 
 @dataclass(frozen=True)
 class _Form:
-    """How integers are stored: of how many bits, and how many of a row share a scale."""
+    """An integer storage format: bits, and weights of a row per scale."""
 
     bits: int
     group: int | None = None
@@ -250,7 +248,7 @@ class _Packer:
         self._products = _products(lowered.program)
 
     def weight(self, name: str, recipe: Recipe) -> PackedLinear | torch.Tensor:
-        """Returns one weight."""
+        """Returns one packed weight."""
         if recipe.kind == "table":
             return self._lowered.tables[name]
         if recipe.kind == "vector":
@@ -285,11 +283,11 @@ class _Packer:
         columns: int,
         kept: Mapping[str, QuantizedWeight],
     ) -> _Form | None:
-        """Returns in which integers to store a weight; None for floats."""
+        """Returns the integer format of a weight; None for floats."""
         if kept:
             return _form_of(next(iter(kept.values())))
         if name not in self._products:
-            return None  # rows of it are read, never all
+            return None  # its rows are looked up individually
         if self._wanted == "int4" and not recipe.keeps_precision:
             group = fitting_group(columns, self._compression.group_size)
             if group is not None:
@@ -297,7 +295,7 @@ class _Packer:
         return _Form(8)
 
     def _kept(self, recipe: Recipe) -> dict[str, QuantizedWeight]:
-        """Returns the integers of the sources that are not rounded again, by the sources' names."""
+        """Returns the integers that are not rounded again, by source name."""
         kept = self._in_files(recipe)
         if kept or self._wanted != "int4":
             return kept
@@ -309,14 +307,14 @@ class _Packer:
         if not self._made:
             held = {source: self._integers(source, recipe) for source in recipe.sources}
             made = {source: found for source, found in held.items() if found is not None}
-        # All outputs of a weight are in one form, and where some have few bits, all have.
+        # All outputs of a weight share a format; if some have few bits, all do.
         form = min(map(_form_of, made.values()), key=lambda one: one.bits, default=None)
         return {source: one for source, one in made.items() if _form_of(one) == form}
 
     def _in_files(self, recipe: Recipe) -> dict[str, QuantizedWeight]:
-        """Returns the integers that files hold for the sources, if all of these are in one form.
+        """Returns the sources' integers from the files if all are in one format.
 
-        In int4 they have 4 bits.
+        int4 integers have 4 bits.
         """
         found: dict[str, QuantizedWeight] = {}
         for source in recipe.sources:
@@ -399,7 +397,7 @@ def _zeros(part: QuantizedWeight, middle: int) -> torch.Tensor:
 
 
 def _products(program: KernelProgram) -> set[str]:
-    """Returns the weights that rows are multiplied by; others are only looked up."""
+    """Returns the weights used in products; others are only looked up."""
     found: set[str] = set()
     for one in program.instructions:
         for name in ("weight", "gate_up", "down"):
@@ -415,12 +413,12 @@ _SLAB_INPUTS = 64
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a matrix of a parameter is: rows of a packed weight.
+    """The location of a parameter's matrix: rows of a packed weight.
 
     Attributes:
         weight: the packed weight.
-        rows: which of its outputs are those of the parameter, in the parameter's order; None for
-            all, in their own order.
+        rows: its outputs that belong to the parameter, in the parameter's order; None for all in
+            their own order.
         is_transposed: whether the parameter is (inputs, outputs).
     """
 
@@ -429,7 +427,7 @@ class _Place:
     is_transposed: bool
 
     def read(self, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the matrix, or some rows of it, as the parameter has it."""
+        """Returns the matrix, or some rows, in the parameter's layout."""
         chosen = self.rows
         if rows is not None:
             chosen = rows if chosen is None else chosen[rows]
@@ -438,16 +436,16 @@ class _Place:
 
 
 class PackedParameters:
-    """The parameters that a file of packed weights holds as integers, by their addresses."""
+    """The parameters that a packed file stores as integers, by address."""
 
     def __init__(self, lowered: Lowered, path: Path) -> None:
         """Maps the file.
 
         Args:
-            lowered: the program that the weights are for, and the parameters they were made of.
+            lowered: the program of the weights, and the parameters behind them.
             path: the file.
         """
-        # By address, then by index for stacked experts; index None for a matrix.
+        # By address, then by index for stacked experts; None for a matrix.
         self._places: dict[int, dict[int | None, _Place]] = {}
         self._latest: tuple[int, torch.Tensor] | None = None
         weights = read_weights(path)
@@ -470,7 +468,7 @@ class PackedParameters:
             self._places.setdefault(source.data_ptr(), {})[recipe.index] = place
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Returns the values that a parameter is stored as; None if it is not stored as integers.
+        """Returns a parameter's stored values; None if it is not stored as integers.
 
         Args:
             tensor: a parameter: a matrix, or those of experts (experts, rows, columns).
@@ -480,14 +478,14 @@ class PackedParameters:
             return None
         if None in places:
             return places[None].read()
-        # Experts are asked for one by one, with all of them named each time.
+        # Experts are requested one by one, each time with all of them named.
         if self._latest is None or self._latest[0] != tensor.data_ptr():
             stacked = torch.stack([places[index].read() for index in range(len(tensor))])
             self._latest = tensor.data_ptr(), stacked
         return self._latest[1]
 
     def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
-        """Returns some rows of what `read` returns (*indices.shape, columns); None for none."""
+        """Returns some rows of the result of `read` (*indices.shape, columns), or None."""
         place = self._places.get(tensor.data_ptr(), {}).get(None)
         if place is None or place.is_transposed:
             return None
@@ -495,14 +493,14 @@ class PackedParameters:
 
 
 def unpack_rows(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns some rows of the matrix that packed integers stand for.
+    """Returns some rows of the matrix that packed integers represent.
 
-    It looks at the rows' blocks alone, and moves four elements at a time: npu_ops'
-    kernel_programs.weights.unpack takes four times as long (SmolLM2 in int4, 2026-11-23).
+    It reads the rows' blocks only, and moves four elements at a time:
+    npu_ops.kernel_programs.weights.unpack takes four times as long (SmolLM2 in int4, 2026-11-23).
 
     Args:
-        weight: of integers or blocks.
-        rows: (count,) int64, which of its outputs; None for all.
+        weight: a packed weight of integers or blocks.
+        rows: (count,) int64, indices of its outputs; None for all.
 
     Returns:
         (count, inputs) float32.
@@ -514,7 +512,7 @@ def unpack_rows(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch
     lanes = at * BLOCK_OUTPUTS + rows % BLOCK_OUTPUTS
     all_blocks, slabs = -(-weight.outputs // BLOCK_OUTPUTS), -(-weight.inputs // _SLAB_INPUTS)
     vectors = 16 if weight.kind == "int8" else 8
-    # Whole blocks in their order need no second choice.
+    # Whole blocks in order need no second selection.
     are_whole = torch.equal(lanes, torch.arange(len(blocks) * BLOCK_OUTPUTS))
 
     def by_row(tensor: torch.Tensor) -> torch.Tensor:
@@ -523,7 +521,7 @@ def unpack_rows(weight: PackedLinear, rows: torch.Tensor | None = None) -> torch
         rows_of = chosen.transpose(1, 2).reshape(len(blocks) * BLOCK_OUTPUTS, tensor.shape[1])
         return rows_of if are_whole else rows_of[lanes]
 
-    # Four neighbouring inputs of an output are one element here.
+    # Four adjacent inputs of an output are one element here.
     fours = by_row(weight.data.view(torch.int32).view(all_blocks, slabs * vectors, BLOCK_OUTPUTS))
     if weight.kind == "int4":
         halves = fours.view(len(rows), slabs, 1, vectors)

@@ -1,4 +1,4 @@
-"""KnownModel: a decoder in a GGUF file whose step is written, without transformers or a trace."""
+"""KnownModel: a GGUF decoder with a predefined step, without transformers or tracing."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from npu_llm.verification.reference import TorchReference, make_reference
 
 __all__ = ["KnownModel", "find_known"]
 
-# Attributes of configs that change no step, or that rotary frequencies have been made of.
+# Config attributes that do not change a step, or are already part of the rotary frequencies.
 _WITHOUT_EFFECT = {
     "bos_token_id", "eos_token_id", "max_position_embeddings",
     "original_max_position_embeddings", "pad_token_id", "partial_rotary_factor",
     "rope_parameters", "use_sliding_window",
 }  # fmt: skip
-# How many matrices are read ahead, each on a thread.
+# Number of matrices that are read ahead, each on a thread.
 _AHEAD = 2
-# Elements of a head that are in memory as float32 at a time, and that many of each read ahead.
+# Elements of a head that are in memory as float32 at a time; as many again are read ahead.
 _PART = 1 << 21
 
 
 def find_known(source: ModelSource) -> KnownModel | None:
-    """Returns the model of a GGUF file whose step the table has; None for others.
+    """Returns the model of a GGUF file if its step is predefined; None otherwise.
 
-    A file that makes no sense counts as another one: loading it with transformers says why.
+    An invalid file counts as unknown: loading it with transformers reports the reason.
 
     Args:
         source: the file.
@@ -71,7 +71,7 @@ def find_known(source: ModelSource) -> KnownModel | None:
 
 
 class _Noted(Mapping[str, Any]):
-    """A mapping that notes what of it is read."""
+    """A mapping that records the keys read from it."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
@@ -94,7 +94,7 @@ class _Noted(Mapping[str, Any]):
 def _files(
     decoder: Decoder, config: Mapping[str, Any], pairs: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Returns what transformers would save besides weights; None for a tokenizer not known here."""
+    """Returns transformers' files besides weights; None for an unknown tokenizer."""
     tokens = {name: value for name, value in config.items() if name.endswith("_token_id")}
     found: dict[str, str] = {}
     if has_vocabulary(pairs):
@@ -126,23 +126,23 @@ def _files(
 
 
 class KnownModel:
-    """A known decoder, and its step.
+    """A known decoder and its step.
 
     Attributes:
-        architecture: the name of transformers' class.
-        vocabulary: token ids are below this.
-        context_length: how many tokens it was made for; None if it sets no limit.
+        architecture: name of transformers' class.
+        vocabulary: vocabulary size; token ids are below it.
+        context_length: the model's context in tokens; None if it sets no limit.
     """
 
     def __init__(
         self, decoder: Decoder, stored: Mapping[str, Weight], files: Mapping[str, str]
     ) -> None:
-        """Takes what a file says.
+        """Stores the content of a file.
 
         Args:
             decoder: the model's description.
-            stored: its parameters by transformers' names for them.
-            files: texts of the files that transformers would save, by their names.
+            stored: its parameters by transformers' names.
+            files: texts of the files that transformers would save, by name.
         """
         self.architecture = decoder.architecture
         self.vocabulary = decoder.vocabulary
@@ -154,7 +154,7 @@ class KnownModel:
         self._files = files
 
     def save_files(self, folder: Path) -> dict[str, bool]:
-        """Writes config, generation config and tokenizer; returns what the latter's files do."""
+        """Writes config, generation config and tokenizer; returns the tokenizer's features."""
         for name, content in self._files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(content, "utf-8")
@@ -167,19 +167,20 @@ class KnownModel:
         """Writes the step as a kernel program.
 
         Args:
-            context: how many tokens the model was made for; None if nothing sets a limit.
-            precision: how its weights are to be stored.
-            compression: how weights of few bits are made; without a text.
+            context: the model's context in tokens; None if it sets no limit.
+            precision: storage type of its weights.
+            compression: quantization options, without a calibration text.
 
         Raises:
-            LoweringError: [not-row-wise] if it is no kernel program.
+            LoweringError: [not-row-wise] if it is not a kernel program.
         """
         weights = StreamedWeights()
         sources = {name: weights.placeholder(one) for name, one in self._stored.items()}
         lowered = write_step(self._decoder, sources, positions=context or POSITIONS)
 
         def compute(packed: Path, advance: Advance) -> TorchReference:
-            # Weights as the file has them are not read back, so that wrong packing is found.
+            # Weights from the file are not read back from the packed form, so wrong packing is
+            # detected.
             is_own = precision.weights == "file"
             held = None if is_own else PackedParameters(lowered, packed)
             rounding = rounding_in(precision)
@@ -200,7 +201,7 @@ class KnownModel:
 
 
 class _Values:
-    """The values that parameters have in a program; matrices are read ahead on other threads."""
+    """A program's parameter values; matrices are read ahead on other threads."""
 
     def __init__(
         self,
@@ -211,7 +212,7 @@ class _Values:
         self._stored = stored
         self._sources = sources
         self._packed = packed
-        # Of the embedding, rows are read, and the head in parts.
+        # Embedding rows are looked up, and the head is read in parts.
         _, *rest = (name for name, one in stored.items() if len(one.shape) > 1)
         self._order = [name for name in rest if name != "lm_head.weight"]
         self._ahead: dict[str, Future[torch.Tensor]] = {}
@@ -248,7 +249,7 @@ class _Values:
         return stored.take(indices.numpy()).values().float()
 
     def parts(self, name: str) -> Iterator[torch.Tensor]:
-        """Yields a matrix in float32, some rows at a time, which are read ahead as well."""
+        """Yields a matrix in float32 in groups of rows, which are also read ahead."""
         count, columns = self._stored[name].shape
         indices = torch.arange(count).tensor_split(-(-count * columns // _PART))
         ahead = [self._threads.submit(self.rows, name, one) for one in indices[:_AHEAD]]

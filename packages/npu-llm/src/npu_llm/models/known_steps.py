@@ -1,7 +1,7 @@
-"""Steps of decoders that are known: written from the config, without the model's code or a trace.
+"""Predefined steps of known decoders, built from the config without model code or tracing.
 
-The lines are those that a trace of transformers' class gives, so that the fused programs are equal;
-tests hold each family to that. A family that is not here is traced.
+The instructions equal those of a trace of transformers' class, so that the fused programs are
+equal; tests check this for each family. Other families are traced.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ class Rope:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """What tells one decoder of Llama's kind from another.
+    """The differences between decoders of the Llama kind.
 
     Attributes:
-        architecture: the name of transformers' class.
-        width: of the stream between layers.
-        heads: query heads of a layer.
-        kv_heads: key and value heads of a layer.
+        architecture: name of transformers' class.
+        width: width of the residual stream.
+        heads: query heads per layer.
+        kv_heads: key and value heads per layer.
         head_dim: width of a head.
         inner: width of the feed-forward layer.
-        vocabulary: token ids are below this.
-        eps: of the norms.
-        activation: of the gate.
+        vocabulary: vocabulary size; token ids are below it.
+        eps: epsilon of the norms.
+        activation: activation of the gate.
         is_tied: whether the embedding is also the head.
-        windows: of each layer, how many tokens a token sees; None for all.
-        ropes: of each layer; None for no rotation.
-        scale: of the attention's scores.
-        added: what is added to the weight of a norm.
-        biases: which projections have one, of "qkv", "output" and "mlp".
-        norms: a layer normalizes before attention and feed-forward, after them, or both.
-        head_norms: queries and keys are normalized by head, or as a whole; None for not at all.
-        is_joined: whether one weight holds queries, keys and values, and one gate and up.
-        embedding_factor: multiplies the embedding.
-        residual_factor: multiplies what a layer adds to the stream.
-        logits_factor: multiplies the logits.
+        windows: attention window of each layer in tokens; None for all.
+        ropes: rotary frequencies of each layer; None for no rotation.
+        scale: scale of the attention scores.
+        added: offset added to a norm's weights.
+        biases: projections with a bias, from "qkv", "output" and "mlp".
+        norms: whether a layer normalizes before attention and feed-forward, after them, or both.
+        head_norms: normalization of queries and keys: per head, as a whole, or None.
+        is_joined: whether queries, keys and values share one weight, and gate and up share one.
+        embedding_factor: factor of the embedding.
+        residual_factor: factor of a layer's addition to the stream.
+        logits_factor: factor of the logits.
         score_cap: c tanh(score / c); None for none.
         logits_cap: c tanh(logit / c); None for none.
     """
@@ -100,12 +100,13 @@ class Decoder:
 def known_decoder(
     config: Mapping[str, Any], ropes: Mapping[str, Rope] | None = None
 ) -> Decoder | None:
-    """Returns the decoder that a config describes; None if it is none that is known.
+    """Returns the decoder that a config describes; None if it is unknown.
 
     Args:
-        config: what config.json says; of what has a default, the activation may be left out.
-        ropes: frequencies by kind of layer, "" for all kinds, where they are known already; by
-            default those of the config's rope_parameters.
+        config: the content of config.json; attributes with defaults may be missing, except for the
+            activation.
+        ropes: known frequencies by kind of layer, "" for all kinds; by default those of the
+            config's rope_parameters.
     """
     kind = str(config.get("model_type"))
     architecture, family = _FAMILIES.get(kind, ("", None))
@@ -192,8 +193,7 @@ def _granite(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _Family = Callable[[Mapping[str, Any]], dict[str, Any] | None]
-# By model_type: the class, and what it has beside what all have; None for a config that is not
-# known.
+# By model_type: the class and its additions to the common attributes; None for an unknown config.
 _FAMILIES: dict[str, tuple[str, _Family]] = {
     "llama": ("LlamaForCausalLM", _llama),
     "mistral": ("MistralForCausalLM", lambda config: {"biases": frozenset()}),
@@ -219,7 +219,7 @@ def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
 def _ropes(
     config: Mapping[str, Any], head_dim: int, layers: int, given: Mapping[str, Rope]
 ) -> Iterator[Rope | None]:
-    """Yields each layer's frequencies, up to the first whose kind is not known."""
+    """Yields each layer's frequencies, up to the first unknown kind."""
     parameters = config.get("rope_parameters") or {}
     kinds = config.get("layer_types") or [""] * layers
     turning = config.get("no_rope_layers") or [1] * layers
@@ -235,7 +235,7 @@ def _ropes(
 
 
 def _rope(said: Mapping[str, Any], head_dim: int) -> Rope | None:
-    """Returns the frequencies that a config's parameters give; None for a kind not known here."""
+    """Returns the frequencies for a config's parameters; None for an unknown kind."""
     size = int(head_dim * float(said.get("partial_rotary_factor", 1.0)))
     exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     inverse = 1.0 / (float(said.get("rope_theta", 10000.0)) ** exponents)
@@ -250,7 +250,7 @@ def _rope(said: Mapping[str, Any], head_dim: int) -> Rope | None:
 
 
 def _llama_3(inverse: torch.Tensor, said: Mapping[str, Any]) -> torch.Tensor:
-    """Stretches long waves by a factor, keeps short ones, and blends between (Llama 3.1)."""
+    """Scales long wavelengths by a factor, keeps short ones, and blends between (Llama 3.1)."""
     low, high = float(said["low_freq_factor"]), float(said["high_freq_factor"])
     waves = said["original_max_position_embeddings"] / (2 * math.pi / inverse)
     share = ((waves - low) / (high - low)).clamp(0, 1)
@@ -260,7 +260,7 @@ def _llama_3(inverse: torch.Tensor, said: Mapping[str, Any]) -> torch.Tensor:
 
 
 def parameter_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a decoder's parameters, by transformers' names for them."""
+    """Returns the shapes of a decoder's parameters by transformers' names."""
     width, inner = decoder.width, decoder.inner
     queries, keys = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (decoder.vocabulary, width)}
@@ -301,12 +301,12 @@ def parameter_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
 
 
 def write_step(decoder: Decoder, sources: Mapping[str, torch.Tensor], *, positions: int) -> Lowered:
-    """Writes a decoder's step as a kernel program.
+    """Builds a decoder's step as a kernel program.
 
     Args:
         decoder: the model.
-        sources: its parameters, by transformers' names for them.
-        positions: how long a sequence may become.
+        sources: its parameters by transformers' names.
+        positions: maximum sequence length.
 
     Raises:
         LoweringError: [not-row-wise], see npu_compiler.kernel_programs.lower_to_kernels.
@@ -358,7 +358,7 @@ class _Writer:
     def _layer(self, number: int, stream: Part) -> Part:
         model, name = self._decoder, f"model.layers.{number}"
         before, after = model.norms != "after", model.norms != "before"
-        # The names by which the norms around the feed-forward layer go.
+        # The names of the norms around the feed-forward layer.
         first = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
         rows = self._norm(stream, f"{name}.input_layernorm") if before else stream
         rows = self._attention(number, f"{name}.self_attn", rows)
@@ -462,7 +462,7 @@ class _Writer:
         )  # fmt: skip
 
     def _rotation(self, rope: Rope) -> tuple[str, str, str]:
-        """Returns the names of a rotation's tables, which layers share."""
+        """Returns the names of a rotation's tables; layers share them."""
         if id(rope) not in self._rotations:
             pairs, size = len(rope.inverse), self._decoder.head_dim
             angles = torch.arange(self._positions).float()[:, None] * rope.inverse
@@ -479,7 +479,7 @@ class _Writer:
         return self._rotations[id(rope)]
 
     def _table(self, table: torch.Tensor) -> str:
-        """Returns the name of a table; equal tables have one."""
+        """Returns the name of a table; equal tables share one."""
         same = (name for name, known in self._tables.items() if torch.equal(known, table))
         name = next(same, f"table.{len(self._tables)}")
         self._tables[name] = table

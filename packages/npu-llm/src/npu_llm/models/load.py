@@ -1,9 +1,8 @@
-"""Loads the programs of an entry as a pipeline, which runs a model's steps.
+"""Loads an entry's programs as a pipeline that runs a model's steps.
 
-Kernels: a list of our own kernels for the rows of any number of sequences, on the host's cores.
-Dynamic: one program for all sizes, which holds the cache itself. Static: programs of fixed sizes,
-for devices that need those, on a cache in the host's memory. Programs are compared with torch
-before they are used.
+Kernels: our own CPU kernels, which process rows of any number of sequences. Dynamic: one program
+for all sizes, which contains the cache. Static: programs of fixed sizes, for devices that need
+these, with a cache in host memory. Programs are compared with torch before they are used.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ Programs = TypeVar("Programs", covariant=True)
 
 @dataclass(frozen=True)
 class LoadedModel(Generic[Programs]):
-    """A model that is ready to run.
+    """A loaded model.
 
     Attributes:
         entry: its folder.
-        programs: its programs, loaded on the device; of a language model a Pipeline.
-        report: how the start went.
+        programs: its programs, loaded on the device; a Pipeline for a language model.
+        report: load times and checks.
     """
 
     entry: Entry
@@ -81,15 +80,15 @@ class LoadedModel(Generic[Programs]):
 
 
 class Pipeline(Protocol):
-    """How a model's steps run."""
+    """An execution mode of a model's steps."""
 
     @property
     def name(self) -> PipelineName:
-        """Which of them this is."""
+        """The name of the mode."""
 
     @property
     def verdict(self) -> Verdict:
-        """The outcome of comparing its programs with torch."""
+        """The result of comparing its programs with torch."""
 
     def new_cache(self) -> StepCache:
         """Returns an empty cache."""
@@ -100,11 +99,11 @@ class DynamicPipeline:
     """Steps of any size in one program.
 
     Attributes:
-        program: the program, which holds the cache of each of its sessions.
-        relocation: how it learns which slots count.
-        verdict: the outcome of comparing it with torch.
-        states: names and sizes of what the model keeps beside keys and values.
-        constants: inputs that are the same in each step: the adapters in use.
+        program: the program, with the cache of each of its sessions.
+        relocation: how it identifies the valid slots.
+        verdict: result of comparing it with torch.
+        states: names and sizes of the recurrent states.
+        constants: inputs with the same value in each step: the active adapters.
     """
 
     program: Program
@@ -115,8 +114,8 @@ class DynamicPipeline:
     name: PipelineName = "dynamic"
 
     def new_cache(self) -> SessionCache:
-        """Returns an empty cache, in a session of its own."""
-        # Late, here and below: a model needs one kind of cache.
+        """Returns an empty cache in a new session."""
+        # Imported late, also below: a model needs one kind of cache.
         from npu_llm.kv_cache.request_cache import dynamic_cache
 
         return dynamic_cache(self.program, self.relocation, self.states, self.constants)
@@ -127,11 +126,11 @@ class StaticPipeline:
     """Steps in programs of fixed sizes.
 
     Attributes:
-        programs: the programs, made as they are needed.
-        sizes: the sizes in which they come.
-        relocation: how they learn which slots count.
-        for_rank: returns those for adapters of a rank.
-        given: what they read besides tokens and cache, for each row or once for all: adapters.
+        programs: the programs, created on demand.
+        sizes: their sizes.
+        relocation: how they identify the valid slots.
+        for_rank: returns the programs for adapters of a rank.
+        given: inputs besides tokens and cache, per row or once for all: adapters.
     """
 
     programs: StaticPrograms
@@ -148,7 +147,7 @@ class StaticPipeline:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst outcome of comparing the programs so far with torch."""
+        """The worst result of comparing the programs so far with torch."""
         return self.programs.verdict
 
     def new_cache(self) -> StaticCache:
@@ -160,14 +159,14 @@ class StaticPipeline:
 
 @dataclass(frozen=True)
 class KernelPipeline:
-    """Steps of any sequences' tokens, by our own kernels.
+    """Steps of tokens from any sequences, by our own kernels.
 
     Attributes:
-        pool: the blocks of all its caches, and what runs the program on them.
-        vocabulary: how many logits a token has.
-        positions: positions are below this; None for no bound.
-        counts_distances: whether attention depends on how many tokens lie between two.
-        verdict: the outcome of comparing it with torch.
+        pool: the blocks of all its caches; runs the program on them.
+        vocabulary: number of logits per token.
+        positions: upper bound of positions; None for no bound.
+        counts_distances: whether attention depends on the number of tokens between two.
+        verdict: result of comparing it with torch.
     """
 
     pool: BlockPool
@@ -178,7 +177,7 @@ class KernelPipeline:
     name: PipelineName = "kernels"
 
     def new_cache(self) -> PagedCache:
-        """Returns an empty cache on blocks of the pool."""
+        """Returns an empty cache in the pool's blocks."""
         from npu_llm.kv_cache.paged import PagedCache
 
         return PagedCache(
@@ -196,20 +195,20 @@ def load_entry(
     verify: Verify = "first",
     blobs: AheadBlobs | None = None,
 ) -> LoadedModel[Pipeline]:
-    """Loads an entry's programs, and compiles them if the compiled form is missing or unsuitable.
+    """Loads an entry's programs, and compiles them if the compiled form is missing or unusable.
 
-    In a static pipeline only the program for one token is loaded; the others follow when they are
-    needed. Each is compared with torch as `verify` says, see npu_llm.verification.verifier.
+    In a static pipeline only the program for one token is loaded; the others follow on demand. Each
+    is compared with torch according to `verify`, see npu_llm.verification.verifier.
 
     Args:
         entry: the program.
-        form: the place of its compiled form; of a kernel program, that of the verdicts.
+        form: location of its compiled form; for a kernel program, of its verdicts.
         verify: when programs are compared with torch.
-        blobs: of programs that were compiled ahead of time; None for none.
+        blobs: programs that were compiled ahead of time; None for none.
 
     Raises:
-        ModelError: [exported-damaged] if a kernel program's files do not fit together.
-        OptionError: [sparse-attention] for a model that it would break.
+        ModelError: [exported-damaged] if a kernel program's files are inconsistent.
+        OptionError: [sparse-attention] for a model that does not support it.
         WrongResultError: [wrong-result] if a program's results differ from torch's.
     """
     if entry.pipeline == "kernels":
@@ -221,7 +220,7 @@ def load_entry(
         loaded = _load_dynamic(entry, form, verify)
     else:
         loaded = _load_static(entry, entry.static_layout, form, verify, blobs)
-    program = loaded.program  # a static one is loaded here, and raises if it cannot run
+    program = loaded.program  # loads a static program here, and raises if it cannot run
     report = LoadReport(
         program.loaded_from_cache, program.compile_time_s, program.device, loaded.verdict,
         weights=entry.how_weights_run,
@@ -268,7 +267,7 @@ def _load_dynamic(entry: Entry, form: CompiledForm, verify: Verify) -> DynamicPi
             program = npu_runtime.load_program(
                 folder / entry.model_path.name,
                 name=entry.name,
-                # The compiled form without the weights, which stay mapped from the IR's own file.
+                # The compiled form excludes the weights, which stay mapped from the IR's own file.
                 options={**options, **amendments, "CACHE_MODE": "OPTIMIZE_SIZE"},
                 cache_dir=form.blobs,
             )
@@ -283,7 +282,7 @@ def _load_dynamic(entry: Entry, form: CompiledForm, verify: Verify) -> DynamicPi
 
 
 def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedModel[Pipeline]:
-    """Loads a kernel program; `form` has the verdicts, one for each set of kernels."""
+    """Loads a kernel program; `form` has the verdicts, one per set of kernels."""
     started = time.perf_counter()
     program, pool = load_kernels(entry)
     folder = verdict_folder(form)
@@ -299,7 +298,7 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
     if verify == "always" or (verify == "first" and known is None):
         pipeline = replace(pipeline, verdict=_compared(entry, pipeline))
         keep_verdict(folder, pipeline.verdict)
-    return_memory()  # of the comparison, and of finding the device
+    return_memory()  # of the comparison and the device detection
     device = npu_runtime.device_info().device
     report = LoadReport(
         known is not None, time_s, device, pipeline.verdict, weights=entry.how_weights_run
@@ -308,7 +307,7 @@ def _load_kernels(entry: Entry, form: CompiledForm, verify: Verify) -> LoadedMod
 
 
 def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
-    # Heavy, and not needed for a start from the cache.
+    # A slow import, not needed to load from the cache.
     from npu_llm.models.step_check import check_dynamic
     from npu_llm.verification.reference import read_reference
 
@@ -322,14 +321,14 @@ def _compared(entry: Entry, pipeline: KernelPipeline) -> Verdict:
 
 
 def _counts_distances(program: KernelProgram) -> bool:
-    """Whether attention depends on how many tokens lie between two, not only on their order."""
+    """Whether attention depends on token distances, not only on order."""
     attends = [one for one in program.instructions if isinstance(one, Attend)]
     return any(one.window is not None or one.slopes is not None for one in attends)
 
 
-# Most of what such a program rounds are its activations of 8 bits, whatever else it computes in.
+# Most rounding in such a program is that of 8-bit activations, whatever its dtype.
 _MOST_BESIDE_INTEGERS = 2.0
-# Keys and values of 8 bits round as much again as what stands beside them.
+# 8-bit keys and values add as much rounding error again.
 _LEAST_WITH_CACHE = 2.0
 
 
@@ -354,7 +353,7 @@ def _verify_step(entry: Entry, load: Load, folder: Path, when: Verify) -> tuple[
 def _verify_variant(
     entry: Entry, layout: StaticLayout, when: Verify, weights: StepWeights
 ) -> VerifyVariant:
-    """Returns what loads the programs of an entry's static pipeline; see Verifier.load."""
+    """Returns the loader of an entry's static programs; see Verifier.load."""
     verifier = Verifier(entry.name, entry.reference_path, when)
 
     def verified(sizes: StepSizes, load: Load, folder: Path) -> tuple[Program, Verdict]:
@@ -379,11 +378,11 @@ def _as_here(entry: Entry, reference: TorchReference) -> TorchReference:
     """Returns the reference with the rounding of the device in use and of the entry's cache."""
     wanted = rounding_of(entry.precision)
     layout = entry.static_layout
-    # One for an NPU keeps keys and values as that computes, on other devices as well.
+    # A program for an NPU stores keys and values in the NPU's dtype, on other devices as well.
     if layout is not None and ROUNDING[layout.dtype] > ROUNDING[_name(wanted)]:
         wanted = layout.torch_dtype
     if entry.kv_cache is not None:
-        wanted = torch.bfloat16  # rounds about as much as 8 bits of a token's largest value
+        wanted = torch.bfloat16  # rounding error similar to 8 bits of a token's largest value
     factor = ROUNDING[_name(wanted)] / ROUNDING[reference.precision]
     if entry.precision.activation_group:
         factor = min(factor, _MOST_BESIDE_INTEGERS)

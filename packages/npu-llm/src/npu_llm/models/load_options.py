@@ -1,4 +1,4 @@
-"""LoadOptions: how a model is to be started, checked when they are made."""
+"""LoadOptions: validated options for loading a model."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ __all__ = ["LoadOptions", "dtype_in"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a user asks for when starting a model.
+    """Options for loading a model.
 
     Attributes:
-        dtype: the precision of weights and arithmetic.
-        max_context: how many tokens prompt and answer may have together; None for as many as the
-            model was made for.
+        dtype: precision of weights and arithmetic.
+        max_context: maximum number of tokens of prompt and answer; None for the model's limit.
         pipeline: "kernels", "dynamic" or "static"; None or "auto" to choose by device and model.
-        kv_cache: what keys and values are stored as; None or "auto" for the dtype of the
-            arithmetic.
-        sparse_attention: which keys a token of a long sequence attends to, or how many positions
-            that are; None for all.
-        verify: when programs are compared with torch, see npu_llm.verification.verifier.
+        kv_cache: storage type of keys and values; None or "auto" for the dtype of the arithmetic.
+        sparse_attention: selection of keys for tokens of a long sequence, or the number of
+            positions; None for all.
+        verify: when to compare programs with torch, see npu_llm.verification.verifier.
         device: None or "npu".
-        cache_dir: the compile cache; None for that of the settings.
-        gguf_file: which GGUF file in a folder.
-        trust_remote_code: whether model code inside the checkpoint may run.
-        ignore_unexpected: whether to drop tensors that the model has no place for.
-        revision: which revision, for a name on the hub.
-        token: access token, for a name on the hub.
-        on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+        cache_dir: the compile cache; None for the cache of the settings.
+        gguf_file: file name of the GGUF file in a folder.
+        trust_remote_code: whether to run model code from the checkpoint.
+        ignore_unexpected: whether to ignore tensors that the model does not use.
+        revision: revision of the model on the hub.
+        token: access token for the hub.
+        on_progress: called with a stage and its share done, 0.0 to 1.0.
         adapted_modules: paths of the layers that adapters may change, in OpenVINO's programs.
         is_for_npus: whether static programs are written for NPUs, on any device; see for_device.
 
     Raises:
         OptionError: [unknown-dtype], [unknown-kv-cache], [unknown-verify], [unknown-pipeline] or
             [other-device].
-        npu_ops.errors.OperatorInputError: [sparse-attention] for a number that it cannot be.
+        npu_ops.errors.OperatorInputError: [sparse-attention] for an invalid number.
     """
 
     dtype: str | torch.dtype | None = None
@@ -82,21 +80,21 @@ class LoadOptions:
     def __post_init__(self) -> None:
         parse_precision(self.dtype)
         parse_kv_cache(self.kv_cache)
-        _ = self.chosen_keys  # raises for a number that it cannot be
+        _ = self.chosen_keys  # raises for an invalid number
         parse_verify(self.verify)
         parse_pipeline(self.pipeline)
         if self.device is not None and not _is_npu(self.device):
             raise OptionError(
-                f"`device` must be npu, got {self.device!r}. Omit it, and choose what "
-                "serves as npu with the variable NPU_DEVICE.",
+                f"`device` must be npu, got {self.device!r}. Omit it, and select the device "
+                "behind npu with the variable NPU_DEVICE.",
                 code="other-device",
             )
 
     @property
     def precision(self) -> Precision:
-        """The precision of OpenVINO's programs, which compute from no blocks of files.
+        """The precision of OpenVINO's programs, which cannot compute from file blocks.
 
-        If none was asked for, or the files' own, it is the default.
+        It is the default if none, or the files' own, was requested.
         """
         asked = parse_precision(self.dtype)
         if asked is not None and asked.weights != "file":
@@ -110,11 +108,11 @@ class LoadOptions:
         return asked is None or asked.weights == "file"
 
     def precision_for(self, facts: ModelFacts | None, pipeline: PipelineName) -> Precision:
-        """Returns the precision of weights and arithmetic of a model that continues text.
+        """Returns the precision of weights and arithmetic of a language model.
 
         Args:
-            facts: the model's; None only if not needs_facts.
-            pipeline: that runs it.
+            facts: the model's facts; None only if not needs_facts.
+            pipeline: the model's pipeline.
         """
         if facts is None or not self.needs_facts:
             return self.precision
@@ -125,9 +123,9 @@ class LoadOptions:
         return PRECISIONS[facts.own_precision] if is_held else self.precision
 
     def for_device(self) -> LoadOptions:
-        """Returns the options for a model that continues text, on the device that serves as npu.
+        """Returns the options for a language model on the device behind npu.
 
-        On an NPU its programs of fixed sizes are written for NPUs, in int8 by default.
+        On an NPU, programs are static, and int8 by default.
         """
         is_npu = npu_runtime.device_info().device.startswith("NPU")
         return (
@@ -136,26 +134,26 @@ class LoadOptions:
 
     @property
     def pipeline_here(self) -> PipelineName:
-        """The pipeline to use on the device that serves as npu.
+        """The pipeline for the device behind npu.
 
         Raises:
-            OptionError: [npu-dynamic] if the device cannot run the one that was asked for.
+            OptionError: [npu-dynamic] if the device cannot run the requested one.
         """
         return choose_pipeline(self.pipeline, npu_runtime.device_info().device)
 
     @property
     def asks_for_kernels(self) -> bool:
-        """Whether the pipeline must be "kernels", not another if the model does not allow it."""
+        """Whether "kernels" was requested, without a fallback to another pipeline."""
         return parse_pipeline(self.pipeline) == "kernels"
 
     @property
     def kept_as(self) -> KvCache | None:
-        """What keys and values are stored as; None for the dtype of the arithmetic."""
+        """The storage type of keys and values; None for the dtype of the arithmetic."""
         return parse_kv_cache(self.kv_cache)
 
     @property
     def chosen_keys(self) -> SparseAttention | None:
-        """Which keys a token of a long sequence attends to; None for all."""
+        """The selection of keys for tokens of a long sequence; None for all."""
         asked = self.sparse_attention
         if asked is None or isinstance(asked, SparseAttention):
             return asked
@@ -163,12 +161,12 @@ class LoadOptions:
 
     @property
     def verified(self) -> Verify:
-        """When programs are compared with torch."""
+        """The validated `verify` option."""
         return parse_verify(self.verify)
 
     @property
     def cache_folder(self) -> Path | None:
-        """The compile cache; None for that of the settings."""
+        """The compile cache; None for the cache of the settings."""
         return None if self.cache_dir is None else Path(self.cache_dir)
 
     @property
@@ -178,7 +176,7 @@ class LoadOptions:
         return {name: value for name, value in asked.items() if value is not None}
 
     def applied_to(self, entry: Entry) -> Entry:
-        """Returns an entry with the context, cache, attention and trust that a user chose."""
+        """Returns an entry with the user's context, cache, attention and trust options."""
         return replace(
             entry,
             max_context=self.max_context,
@@ -188,15 +186,15 @@ class LoadOptions:
         )
 
     def check_exported(self, precision: Precision, pipeline: PipelineName | None) -> None:
-        """Checks that an exported folder is what was asked for.
+        """Checks that an exported folder matches the requested options.
 
         Args:
             precision: the folder's.
-            pipeline: the folder's; None for a model of one step, which needs none.
+            pipeline: the folder's; None for a one-step model, which needs none.
 
         Raises:
-            OptionError: [exported-dtype] or [exported-pipeline] if another was asked for,
-                [npu-dynamic] if the device cannot run the folder's pipeline.
+            OptionError: [exported-dtype] or [exported-pipeline] for a mismatch, [npu-dynamic] if
+                the device cannot run the folder's pipeline.
         """
         asked = parse_precision(self.dtype)
         if asked is not None and asked != precision:
@@ -216,47 +214,48 @@ class LoadOptions:
         choose_pipeline(pipeline, npu_runtime.device_info().device)
 
     def check_kernels(self, why_not: str | None) -> None:
-        """Checks that a model is a kernel program if the user asked for that.
+        """Checks that a model is a kernel program if the user requested one.
 
         Args:
-            why_not: why it is none; None if it is, or if none was wanted.
+            why_not: reason that it is not one; None if it is, or was not requested.
 
         Raises:
-            OptionError: [no-kernels] if it is none.
+            OptionError: [no-kernels] if it is not one.
         """
         if why_not is not None and self.asks_for_kernels:
             raise OptionError(
-                '`pipeline` must be "dynamic" or "static" for a model that is no kernel program; '
-                f'got "kernels". The reason is: {why_not.rstrip(".")}. Omit it to have it chosen.',
+                '`pipeline` must be "dynamic" or "static" for a model that is not a kernel '
+                f'program, got "kernels". The reason is: {why_not.rstrip(".")}. Omit it for an '
+                "automatic choice.",
                 code="no-kernels",
             )
 
     def check_context(self, name: str, bound: int | None) -> None:
-        """Checks max_context against what a model was made for.
+        """Checks max_context against a model's limit.
 
         Args:
-            name: the model's, for the message.
-            bound: how many tokens it was made for; None if it sets no limit.
+            name: the model's name, for the message.
+            bound: the model's context in tokens; None if it sets no limit.
 
         Raises:
-            OptionError: [max-context] for less than 1, or more than the model was made for.
+            OptionError: [max-context] for a value below 1, or above the model's limit.
         """
         asked = self.max_context
         if asked is None or (asked >= 1 and (bound is None or asked <= bound)):
             return
-        upper = "" if bound is None else f" and at most {bound:,}, what {name} was made for"
+        upper = "" if bound is None else f" and at most {bound:,}, the limit of {name}"
         raise OptionError(
-            f"`max_context` must be at least 1{upper}, got {asked:,}. Omit it for as many as "
-            "the model can take.",
+            f"`max_context` must be at least 1{upper}, got {asked:,}. Omit it for the model's "
+            "limit.",
             code="max-context",
         )
 
     def check_pipeline(self, pipeline: PipelineName) -> None:
-        """Checks that a pipeline can store keys and values as asked, and attend to some of them.
+        """Checks that a pipeline supports the requested storage and selection of keys and values.
 
         Raises:
-            OptionError: [static-kv-cache] for the static one, [sparse-attention] for one without
-                blocks of keys.
+            OptionError: [static-kv-cache] in the static pipeline, [sparse-attention] in a pipeline
+                without key blocks.
         """
         if self.chosen_keys is not None and pipeline != "kernels":
             raise OptionError(
@@ -268,15 +267,15 @@ class LoadOptions:
             )
         if self.kept_as is not None and pipeline == "static":
             raise OptionError(
-                "`kv_cache` must be omitted in the static pipeline, which keeps keys and values as "
-                f"they are computed, got {self.kv_cache}. Omit it, or pass "
-                'pipeline="dynamic" where the device is no NPU.',
+                "`kv_cache` must be omitted in the static pipeline, which stores keys and values "
+                f"in their computed dtype, got {self.kv_cache}. Omit it, or pass "
+                'pipeline="dynamic" if the device is not an NPU.',
                 code="static-kv-cache",
             )
 
 
 def _is_npu(device: str | torch.device) -> bool:
-    import torch  # late: few users name a device
+    import torch  # imported late: users seldom pass a device
 
     try:
         return torch.device(device).type == "npu"
@@ -285,16 +284,17 @@ def _is_npu(device: str | torch.device) -> bool:
 
 
 def dtype_in(config: Any, dtype: str | torch.dtype | None) -> str | torch.dtype | None:
-    """Returns the dtype that a CompilerConfig or an argument names.
+    """Returns the dtype from a CompilerConfig or an argument.
 
     Args:
-        config: a CompilerConfig, which programs for intel-npu-acceleration-library pass second;
-            None for none. Its `use_to` changes nothing: the whole model becomes a program.
+        config: a CompilerConfig, which programs for intel-npu-acceleration-library pass as the
+            second argument; None without. Its `use_to` has no effect, because the whole model
+            becomes a program.
         dtype: the argument of that name.
 
     Raises:
-        OptionError: [pretrained-config] for another object, one that sets what only `compile`
-            takes, or one whose dtype is not the argument's.
+        OptionError: [pretrained-config] for another object, a config with options that only
+            `compile` supports, or a dtype that differs from the argument's.
     """
     if config is None:
         return dtype
@@ -315,6 +315,6 @@ def dtype_in(config: Any, dtype: str | torch.dtype | None) -> str | torch.dtype 
 
 def _unfit_config(rule: str, received: str) -> OptionError:
     return OptionError(
-        f"from_pretrained: `config` must be {rule}, got {received}. Pass dtype=... in its place.",
+        f"from_pretrained: `config` must be {rule}, got {received}. Pass dtype=... instead.",
         code="pretrained-config",
     )

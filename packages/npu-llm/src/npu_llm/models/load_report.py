@@ -1,4 +1,4 @@
-"""LoadReport: how a start went."""
+"""LoadReport: times and checks of a model load."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["LoadReport"]
 
 @dataclass(frozen=True)
 class LoadReport:
-    """How a start went.
+    """Times and checks of a model load.
 
     Attributes:
-        from_cache: whether nothing was traced and nothing compiled.
-        compile_time_s: seconds for compiling, or for importing the compiled form.
-        device: OpenVINO's name for the device that serves as npu.
-        verification: the outcome of comparing the program, or the one for one token, with torch.
+        from_cache: whether nothing was traced or compiled.
+        compile_time_s: seconds of compiling, or of importing the compiled form.
+        device: OpenVINO's name of the device behind npu.
+        verification: result of comparing the program, or the one for one token, with torch.
         entry_from_cache: whether nothing was traced.
-        build_time_s: seconds for reading the files, tracing, lowering and saving; 0 from the cache.
-        weights: what became of weights that others quantized, in words: whether they are kept,
-            repacked with which loss, or rounded again; None for a model without.
-        compiled_because: why an exported folder's own compiled form could not be used; None if it
-            was used, or if there is none.
+        build_time_s: seconds of reading the files, tracing, lowering and saving; 0 from the cache.
+        weights: description of how quantized weights run: kept, repacked with a loss, or rounded
+            again; None for a model without quantized weights.
+        compiled_because: reason that an exported folder's compiled form was not used; None if it
+            was used, or does not exist.
     """
 
     from_cache: bool

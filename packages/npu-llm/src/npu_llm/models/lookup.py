@@ -1,4 +1,4 @@
-"""Looks a model up: its files, and its entry in the compile cache; needs no torch."""
+"""Looks up a model: its files, and its entry in the compile cache; does not need torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Located", "locate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A model that was looked up.
+    """The result of looking up a model.
 
     Attributes:
-        options: how to start it, on the device in use.
-        pipeline: that runs it.
+        options: its load options on the device in use.
+        pipeline: its pipeline.
         source: its files.
         facts: their facts.
         cache: the compile cache.
-        keys: of its entries in the cache, by their pipelines.
-        entry: the entry that it has there; None for none.
+        keys: keys of its cache entries by pipeline.
+        entry: its cache entry; None if there is none.
     """
 
     options: LoadOptions
@@ -42,9 +42,9 @@ class Located:
 
 
 def locate(name_or_path: str | Path, options: LoadOptions) -> Located:
-    """Looks a model up, and checks that it can run as it is asked for.
+    """Looks up a model, and checks that the device and files support the options.
 
-    Takes and raises what npu_llm.models.build.prepare does, except errors of building.
+    Arguments and errors are those of npu_llm.models.build.prepare, except errors of building.
     """
     options = options.for_device()
     pipeline = options.pipeline_here
@@ -84,11 +84,11 @@ def locate(name_or_path: str | Path, options: LoadOptions) -> Located:
 
 
 def _made_instead_of_kernels(cache: CompileCache, key: str) -> Entry | None:
-    """Returns the dynamic entry that was made where a kernel program was wanted, if there is one.
+    """Returns the dynamic entry that was built instead of a kernel program; None if there is none.
 
     Args:
-        cache: where to look.
-        key: of the kernel program.
+        cache: the compile cache.
+        key: key of the kernel program.
     """
     entry = cache.find(key)
     if entry is None or entry.pipeline != "dynamic":

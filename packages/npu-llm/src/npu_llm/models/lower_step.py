@@ -1,7 +1,7 @@
-"""Lowers a model's captured step to a model on disk, in the given precision.
+"""Lowers a model's traced step to a model on disk in the given precision.
 
-For the dynamic pipeline the cache becomes the model's state; for the static one it stays an input
-whose sizes each program fixes (npu_llm.capture.static_step).
+In the dynamic pipeline the cache becomes the model's state. In the static one it remains an input,
+with sizes that each program fixes (npu_llm.capture.static_step).
 """
 
 from __future__ import annotations
@@ -59,34 +59,33 @@ def save_step(
     tokenizer: Any | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Saves a model's step as IR: `path` and the weights beside it.
+    """Saves a model's step as IR: `path` and the weights next to it.
 
     Args:
         model: a decoder-only transformers model in float32, on cpu.
-        captured: its step, which writes nothing in place; changed.
-        path: the .xml file to write; files beside it say where its calls come from, and what torch
-            computes for a few tokens.
-        precision: how to store the weights.
-        pipeline: which pipeline the model is for.
-        progress: where to report.
+        captured: its step without in-place writes; modified.
+        path: the .xml file to write; files next to it contain the calls' origins and torch's
+            results for a few tokens.
+        precision: storage type of the weights.
+        pipeline: the model's pipeline.
+        progress: receives the stages.
         weights: the values of the model's parameters.
-        compression: how weights of few bits are made.
-        context: how many tokens the model was made for; None if nothing sets a limit.
-        tokenizer: the model's, for weights that are rounded by a text.
-        device: OpenVINO's name of the device that it is for; by default the one in use.
+        compression: quantization options.
+        context: the model's context in tokens; None if it sets no limit.
+        tokenizer: the model's tokenizer, for calibration by a text.
+        device: OpenVINO's name of the target device; by default the one in use.
 
     Returns:
-        What is known about the step: layers, the conditions of the trace, how its slots are told
-        apart (see npu_llm.kv_cache.cache.Relocation), and for the static pipeline the layout of
-        its cache.
+        Facts about the step: layers, the conditions of the trace, how its slots are identified (see
+        npu_llm.kv_cache.cache.Relocation), and for the static pipeline the layout of its cache.
 
     Raises:
-        CaptureError: if the model cannot be captured.
+        CaptureError: if the model cannot be traced.
         OptionError: [quantize-text], see npu_llm.capture.compression.
         npu_compiler.errors.LoweringError: if one of its calls has no converter.
     """
     with progress.stage("lower"):
-        # After calls are functional: it replaces ranges by inputs.
+        # Only after functionalization, because it replaces ranges by inputs.
         captured, relocation = remap_positions(
             captured, windowed=is_windowed(model.config), weights=weights
         )
@@ -105,8 +104,8 @@ def save_step(
                 captured = read_in_chunks(captured, windowed=windowed, weights=weights)
             _check_relocation(model, captured, relocation)
             layout = make_static(captured, _static_dtype(precision, compression, device))
-        # Forms that pass NaN on take three more calls for each attention, which reads no NaN: masks
-        # and empty slots are finite.
+        # Attention that propagates NaN takes three more calls. Here attention never reads NaN,
+        # because masks and empty slots are finite.
         nan = "propagate" if layout is None else "fast"
         lowered = lower(captured.graph_module, name=type(model).__name__, nan=nan).model
         _name_ports(lowered, captured)
@@ -162,20 +161,20 @@ def integers_by_text(
     compression: Compression,
     tokenizer: Any | None,
 ) -> dict[int, QuantizedWeight]:
-    """Rounds a model's weights to int4 by the effect on a text, as the dynamic pipeline has them.
+    """Rounds a model's weights to int4 with a calibration text, for the dynamic pipeline.
 
     Args:
         model: see save_step.
-        captured: its step; changed.
-        weights: the values of the model's parameters, which are all in memory afterwards.
-        compression: one with a text.
-        tokenizer: the model's.
+        captured: its step; modified.
+        weights: the values of the model's parameters, all loaded into memory.
+        compression: options with a calibration text.
+        tokenizer: the model's tokenizer.
 
     Returns:
-        The integers (outputs, inputs) by the address of the parameter that they stand for.
+        The integers (outputs, inputs) by parameter address.
 
     Raises:
-        CaptureError, OptionError, npu_compiler.errors.LoweringError: as save_step does.
+        CaptureError, OptionError, npu_compiler.errors.LoweringError: the errors of save_step.
     """
     captured, _ = remap_positions(captured, windowed=is_windowed(model.config), weights=weights)
     share_masks(captured.graph_module)
@@ -190,31 +189,31 @@ def integers_by_text(
 def _static_dtype(
     precision: Precision, compression: Compression, device: str | None
 ) -> torch.dtype:
-    """Returns what the static pipeline's caches are stored as."""
+    """Returns the storage type of the static pipeline's caches."""
     dtype = cache_dtype(precision, device=device)
     if compression.text is not None and dtype is torch.bfloat16:
-        return torch.float32  # rounding by a text runs the step on numpy arrays
+        return torch.float32  # calibration runs the step on numpy arrays
     return dtype
 
 
 def _check_relocation(model: Any, captured: CapturedStep, relocation: Relocation) -> None:
     if captured.layers and relocation is None:
         raise CaptureError(
-            f"`{type(model).__name__}` must take its tokens' positions as an input, for the static "
-            "pipeline, got a model that counts them itself. Run it in the dynamic pipeline.",
+            f"`{type(model).__name__}` must take positions as an input in the static pipeline, "
+            "got a model that counts tokens itself. Run it in the dynamic pipeline.",
             code="static-positions",
         )
 
 
 def is_windowed(config: Any) -> bool:
-    """Whether a layer may see only a part of what lies before it."""
+    """Whether a layer may see only some of the earlier tokens."""
     text_config = config.get_text_config()
     names = ("sliding_window", "attention_chunk_size", "local_attention")
     return any(getattr(text_config, name, None) for name in names)
 
 
 def fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> bool:
-    """Whether the weights can be stored as float16, which has three more bits than bfloat16."""
+    """Whether the weights fit into float16, which has three more mantissa bits than bfloat16."""
     if precision.weights not in ("bfloat16", "float16"):
         return False
     values = itertools.chain(weights.values(), model.parameters())
@@ -222,7 +221,7 @@ def fits_half(model: Any, weights: StreamedWeights, precision: Precision) -> boo
 
 
 def _joins_past(model: Any, layout: StaticLayout) -> bool:
-    """Whether all that reads the past is its size, and calls that join it with new tokens."""
+    """Whether the past is read only by its size and by calls that append new tokens."""
     caches = {port for group in layout.groups for port in group.ports}
     found = [one for one in model.get_parameters() if one.get_friendly_name() in caches]
     kinds = {node.get_type_name() for one in found for node in read_by(one)}
@@ -250,10 +249,10 @@ def _name_ports(model: Any, captured: CapturedStep) -> None:
 
 
 def share_masks(graph_module: fx.GraphModule) -> None:
-    """Turns each boolean mask into an additive one, once for all layers that read it.
+    """Converts each boolean mask to an additive one, shared by all layers.
 
-    Attention returns 0 for a query that may see nothing, and lowering would add calls for that to
-    each layer. Here such queries are padding, whose results nobody reads.
+    Attention returns 0 for a fully masked query, for which lowering would add calls to each layer.
+    Here such queries are padding with unused results.
     """
     graph = graph_module.graph
     additive: dict[fx.Node, fx.Node] = {}

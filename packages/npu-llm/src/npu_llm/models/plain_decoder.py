@@ -1,6 +1,6 @@
-"""A known decoder in plain torch, with which the kernels that run its step are compared.
+"""A known decoder in plain torch, as a reference for the kernels that run its step.
 
-It shares only the description with npu_llm.models.known_steps: no draft, no fusion, no packing.
+It shares only the description with npu_llm.models.known_steps: no draft, fusion or packing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Parameters", "plain_logits"]
 
 
 class Parameters(Protocol):
-    """The values of a model's parameters, by transformers' names for them."""
+    """The values of a model's parameters by transformers' names."""
 
     def read(self, name: str) -> torch.Tensor:
         """Returns a parameter in float32; valid until the next call."""
@@ -29,7 +29,7 @@ class Parameters(Protocol):
         """Returns some rows of a matrix (indices, columns) float32."""
 
     def parts(self, name: str) -> Iterator[torch.Tensor]:
-        """Yields a matrix in float32, some rows at a time; together it may take much memory."""
+        """Yields a matrix in float32 in groups of rows; the whole may not fit into memory."""
 
 
 def plain_logits(
@@ -41,15 +41,15 @@ def plain_logits(
     rounding: Rounding,
     on_progress: Advance = lambda share, doing: None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the logits of some tokens, in float32 and as a device rounds.
+    """Computes the logits of some tokens, in float32 and with a device's rounding.
 
     Args:
         decoder: the model.
-        parameters: its parameters; each is read once, in the order of their use.
+        parameters: its parameters; each is read once, in order of use.
         ids: (tokens,) int64.
-        rows: which tokens' logits are wanted.
-        rounding: what is done to products, sums, and weights or their rows in the second result.
-        on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
+        rows: indices of the tokens whose logits are returned.
+        rounding: rounding of products, sums, and weights or their rows in the second result.
+        on_progress: called with the share done, 0.0 to 1.0, and the current position.
 
     Returns:
         Both (rows, vocabulary) float32.
@@ -59,7 +59,7 @@ def plain_logits(
 
 
 class _Runs:
-    """Two runs at once: streams are (2, tokens, width), exact and rounded."""
+    """Two runs at once: exact and rounded; streams are (2, tokens, width)."""
 
     def __init__(self, decoder: Decoder, parameters: Parameters, rounding: Rounding) -> None:
         self._decoder = decoder
@@ -85,7 +85,7 @@ class _Runs:
     def _layer(self, number: int, stream: torch.Tensor) -> torch.Tensor:
         model, name = self._decoder, f"model.layers.{number}"
         before, after = model.norms != "after", model.norms != "before"
-        # The names by which the norms around the feed-forward layer go.
+        # The names of the norms around the feed-forward layer.
         first = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
         rows = self._norm(stream, f"{name}.input_layernorm") if before else stream
         rows = self._attention(number, rows)
@@ -151,7 +151,7 @@ class _Runs:
     def _times(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         how = self._rounding
         if how.activation_group:
-            # Kernels multiply integers: what rounds is the rows' scale, not the weight.
+            # Kernels multiply integers: the rounding is in the rows' scales, not in the weight.
             both = torch.stack([rows[0], how.quantize(rows[1])])
             return self._rounded(functional.linear(both, weight))
         exact = functional.linear(rows[0], weight)
@@ -170,7 +170,7 @@ class _Runs:
 
 
 def _rotated(heads: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """Rotates (2, tokens, heads, size) by the tokens' places."""
+    """Rotates (2, tokens, heads, size) by the tokens' positions."""
     pairs = len(rope.inverse)
     angles = torch.arange(heads.shape[1]).float()[:, None, None] * rope.inverse
     cosine, sine = angles.cos() * rope.factor, angles.sin() * rope.factor

@@ -1,4 +1,4 @@
-"""Pretrained: models of a task, found in the compile cache, built, exported and loaded."""
+"""Pretrained: task models that are found in the compile cache, built, exported and loaded."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["Pretrained", "TaskEntries"]
 
 
 class Pretrained(ABC):
-    """A model of a task, with programs for the npu device. Tensors stay on the host.
+    """A task model with programs for the npu device. Tensors stay on the host.
 
     Attributes:
         config: the transformers config.
-        precision: how weights are stored and arithmetic is done.
-        report: how this start went: times, and whether it came from the cache.
-        has_fixed_device: that `to` moves nothing, so that pipelines leave inputs where they are.
+        precision: storage of the weights and dtype of the arithmetic.
+        report: load times, and whether the model came from the cache.
+        has_fixed_device: whether `to` has no effect, so that pipelines do not move inputs.
     """
 
     has_fixed_device = True
@@ -63,36 +63,36 @@ class Pretrained(ABC):
         token: str | bool | None = None,
         on_progress: ProgressListener | None = None,
     ) -> Self:
-        """Loads a model, from the compile cache where this start is not the first.
+        """Loads a model, from the compile cache except on the first load.
 
         Args:
-            pretrained_model_name_or_path: a checkpoint folder of transformers, a folder that
-                `export` wrote, or a name on the hub.
-            config: a CompilerConfig whose dtype counts, as programs for
-                intel-npu-acceleration-library pass it; by default `dtype` counts.
+            pretrained_model_name_or_path: a transformers checkpoint folder, a folder that `export`
+                wrote, or a name on the hub.
+            config: a CompilerConfig, of which only dtype is used, for programs written for
+                intel-npu-acceleration-library; by default `dtype` is used.
             dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
                 the precision of an exported folder, float32 for a model with one step, and as in
                 NPUModelForCausalLM.from_pretrained for others.
-            pipeline: "dynamic" for programs that take any size, "static" for programs of fixed
-                sizes, as NPUs need them; by default what suits the device, as it is always for a
-                model with one step.
+            pipeline: "dynamic" for programs with dynamic shapes, "static" for programs of fixed
+                sizes, which NPUs need; by default, and always for a model with one step, chosen by
+                device.
             verify: "first" to compare the programs with torch once; "always" to compare at each
-                start; "off" to skip the comparison.
+                load; "off" to skip the comparison.
             device: None or "npu".
-            cache_dir: where compiled models are kept; see npu_llm.config for the default.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            ignore_unexpected: whether to drop tensors that the model has no place for.
-            revision: which revision, for a name on the hub.
-            token: access token, for a name on the hub.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+            cache_dir: directory of the compile cache; see npu_llm.config for the default.
+            trust_remote_code: whether to run model code from the checkpoint.
+            ignore_unexpected: whether to ignore tensors that the model does not use.
+            revision: revision of the model on the hub.
+            token: access token for the hub.
+            on_progress: called with a stage and its share done, 0.0 to 1.0.
 
         Raises:
-            ModelError: when there is no such model, its files are damaged, or it is one for
+            ModelError: if the model does not exist, its files are damaged, or it is a model for
                 another task: [unknown-architecture], [weights-missing], [model-task].
-            CaptureError: when the architecture cannot run here.
+            CaptureError: if the architecture is not supported.
             OptionError: for an unknown dtype, or another device, or [one-step-pipeline], or
                 [pretrained-config].
-            npu_compiler.errors.WrongResultError: when a program's results differ from torch's.
+            npu_compiler.errors.WrongResultError: if a program's results differ from torch's.
         """
         options = LoadOptions(
             dtype=dtype_in(config, dtype),
@@ -116,41 +116,41 @@ class Pretrained(ABC):
     @classmethod
     @abstractmethod
     def _made_of(cls, ready: LoadedModel[Any]) -> Self:
-        """Returns a model that is ready to run."""
+        """Wraps a loaded model in this class."""
 
     @property
     def verification(self) -> Verdict:
-        """The outcome of comparing the programs with torch."""
+        """The result of comparing the programs with torch."""
         return self.report.verification
 
     # Required by transformers
 
     @property
     def device(self) -> torch.device:
-        """torch.device("cpu"), where tokens and inputs are; the programs run on the npu device."""
+        """torch.device("cpu"), the device of inputs; the programs run on the npu device."""
         return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
-        """torch.float32, that of inputs; see `precision` for the weights'."""
+        """torch.float32, the dtype of inputs; see `precision` for the weights' dtype."""
         return torch.float32
 
     def to(self, *_: Any, **__: Any) -> Self:
-        """Returns the model: its programs stay where they are."""
+        """Returns the model unchanged: its programs do not move."""
         return self
 
 
 @dataclass(frozen=True)
 class TaskEntries:
-    """The entries of one task's models.
+    """The cache entries of one task's models.
 
     Attributes:
         auto: transformers' class for models of the task.
-        precision: of weights and arithmetic.
-        pipeline: of the programs; None for models that have one for any sizes.
+        precision: storage of the weights and dtype of the arithmetic.
+        pipeline: pipeline of the programs; None for models with one program for all sizes.
         fill: writes an entry without its compiled form into an empty folder.
         start: loads an entry's programs; returns them, whether all came from the cache, and the
-            outcome of comparing them with torch.
+            result of comparing them with torch.
     """
 
     auto: Any
@@ -163,19 +163,19 @@ class TaskEntries:
         """Finds or builds an entry, and loads its programs.
 
         Args:
-            name_or_path: what npu_llm.checkpoint.source.find_source takes, or a folder that
+            name_or_path: a value for npu_llm.checkpoint.source.find_source, or a folder that
                 `export` wrote.
-            options: how to start it.
+            options: load options.
 
         Raises:
-            OptionError: [one-step-pipeline] for a pipeline where there is no choice,
-                [unknown-dtype] for the precision of the files, from which kernels alone compute.
-            ModelError, CaptureError, CacheError: if it cannot be read, captured or kept.
+            OptionError: [one-step-pipeline] for a pipeline of a model without a choice,
+                [unknown-dtype] for the precision of the files, which only kernels support.
+            ModelError, CaptureError, CacheError: if it cannot be read, traced or stored.
             WrongResultError: [wrong-result] if its programs' results differ from torch's.
         """
         if self.pipeline is None and options.pipeline is not None:
             raise OptionError(
-                f"`pipeline` must be omitted for a model with one step, whose program suits the "
+                "`pipeline` must be omitted for a one-step model, whose program depends on the "
                 f"device, got {options.pipeline!r}. Omit it.",
                 code="one-step-pipeline",
             )
@@ -205,7 +205,7 @@ class TaskEntries:
                 with cache.create(key) as folder:
                     self.fill(folder, source, options, progress)
                 entry = cache.find(key)
-                assert entry is not None, "an entry that was just written is there"
+                assert entry is not None, "the new entry is readable"
         build_time_s = 0.0 if is_found else time.perf_counter() - began
         with progress.stage("compile"):
             began = time.perf_counter()
@@ -221,16 +221,16 @@ class TaskEntries:
         return LoadedModel(entry, loaded, report)
 
     def export(self, name_or_path: str | Path, output: str | Path, options: LoadOptions) -> Entry:
-        """Writes a folder that starts without building; returns what is in it.
+        """Writes a folder that loads without building; returns its entry.
 
         Args:
             name_or_path: a checkpoint folder or a name on the hub.
-            output: the folder to write, which must be empty or not exist.
-            options: how to build it.
+            output: the folder to write; must be empty or not exist.
+            options: load options.
 
         Raises:
             OptionError: [output-exists] for a folder that is not empty.
-            ModelError, CaptureError, CacheError: as `load` does.
+            ModelError, CaptureError, CacheError: the errors of `load`.
         """
         self._check_dtype(options)
         target = free_folder(output)
@@ -243,7 +243,7 @@ class TaskEntries:
         if options.dtype == "file":
             raise OptionError(
                 f"`dtype` must be one of {', '.join(FLOATS_AND_INTEGERS)} for a model of this "
-                'task, whose programs cannot compute from blocks of a file, got "file". Omit it.',
+                'task, whose programs do not support file blocks, got "file". Omit it.',
                 code="unknown-dtype",
             )
 
@@ -257,8 +257,8 @@ class TaskEntries:
             entry = read_entry(path.absolute())
         except ValueError as problem:
             raise ModelError(
-                f"`{path}` must be as export wrote it, got: {problem}. Copy it again, or export "
-                "the model again.",
+                f"`{path}` must be unchanged since export wrote it, got: {problem}. Copy it "
+                "again, or export the model again.",
                 code="exported-damaged",
             ) from problem
         task = entry.about.get("task")

@@ -1,7 +1,7 @@
-"""Forms of the static pipeline's programs: the one that suits each NPU generation.
+"""Forms of the static pipeline's programs: the best one for each NPU generation.
 
-They were chosen by the estimates of Intel's compiler (OpenVINO 2026.4.1, 2026-11), which
-`benchmarks/program_forms.py` prints; nothing was measured on a chip.
+Chosen by the estimates of Intel's compiler (OpenVINO 2026.4.1, 2026-11), which
+`benchmarks/program_forms.py` prints; not measured on hardware.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _TILES, _DYNAMIC = "NPU_TILES", "NPU_COMPILER_DYNAMIC_QUANTIZATION"
 
 @dataclass(frozen=True)
 class ProgramForm:
-    """How static programs are written and compiled.
+    """The form and compiler options of static programs.
 
     Attributes:
         target: number of the NPU generation, such as "4000"; "" for a device that is not an NPU.
-        scales_weights: whether the scale of integer weights is applied to them, as a compiler with
-            dynamic quantization wants it; otherwise to the product.
+        scales_weights: whether scales are applied to integer weights, for compilers with dynamic
+            quantization; otherwise to the product.
     """
 
     target: str = ""
@@ -32,11 +32,11 @@ class ProgramForm:
         """Returns the compiler's options for a program.
 
         Args:
-            tokens: of a step.
+            tokens: tokens of a step.
         """
         if not self.target:
             return {}
-        # Weights reach each tile by transfers of their own, which bound a step of one token.
+        # Weights reach each tile by separate transfers, which bound a step of one token.
         options = {_TILES: "2"} if tokens == 1 and self.target != "3720" else {}
         if self.scales_weights:
             options[_DYNAMIC] = "YES"
@@ -52,7 +52,7 @@ def form_of(target: str) -> ProgramForm:
     Raises:
         npu_compiler.errors.OptionError: [unknown-target].
     """
-    # Late: a start needs no Python package of OpenVINO.
+    # Imported late: loading needs no OpenVINO Python package.
     from npu_compiler.target_compiler.targets import find_target
 
     return _form(find_target(target).number)

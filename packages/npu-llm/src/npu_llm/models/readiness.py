@@ -1,4 +1,4 @@
-"""The static programs of a model, one for a token and one for a prompt, seen without an NPU."""
+"""A model's static programs for one token and for a prompt, checked without an NPU."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def check_static_programs(
 
     Args:
         name_or_path: an exported folder, or see npu_llm.checkpoint.source.find_source.
-        options: how to build it; the pipeline is the static one, and nothing is compared.
+        options: build options; the pipeline is the static one, and nothing is compared.
         target: the NPU, such as "lunar-lake" or "4000".
-        rules_only: whether the compiler is left out, which takes minutes the first time.
+        rules_only: whether to skip the compiler, which takes minutes on first use.
 
     Returns:
-        The checks of the program for one token, and of that for the longest piece of a prompt,
-        both with the smallest cache.
+        Checks of the program for one token, and of the one for the longest chunk of a prompt, both
+        with the smallest cache.
 
     Raises:
-        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
-        CaptureError: the model has no static programs.
-        OptionError: [exported-pipeline], [exported-dtype] an exported folder has another pipeline
-            or precision.
+        npu_compiler.errors.OptionError: [unknown-target] if there is no such NPU generation.
+        CaptureError: if the model has no static programs.
+        OptionError: [exported-pipeline], [exported-dtype] if an exported folder has another
+            pipeline or precision.
     """
     find_target(target)
     return tuple(
@@ -73,16 +73,16 @@ def check_static_programs(
 def estimate_static_programs(
     name_or_path: str | Path, options: LoadOptions, *, target: str = "lunar-lake"
 ) -> GenerationEstimate:
-    """Estimates a model's speed on an NPU by its compiler; nothing is measured.
+    """Estimates a model's speed on an NPU with its compiler; nothing is measured.
 
     Args:
         name_or_path: see npu_llm.checkpoint.source.find_source.
-        options: as of check_static_programs.
-        target: as of check_static_programs.
+        options: see check_static_programs.
+        target: see check_static_programs.
 
     Raises:
-        npu_compiler.errors.OptionError: [unknown-target] no NPU generation has this name.
-        CaptureError: the model has no static programs.
+        npu_compiler.errors.OptionError: [unknown-target] if there is no such NPU generation.
+        CaptureError: if the model has no static programs.
     """
     find_target(target)
     programs = tuple(static_programs(name_or_path, options, target=target))
@@ -95,12 +95,12 @@ def estimate_static_programs(
 
 @dataclass(frozen=True)
 class GenerationEstimate:
-    """The speed of a model by the NPU's compiler, and its bounds by published figures.
+    """The compiler's estimate of a model's speed, and bounds from published figures.
 
     Attributes:
-        decode: of the program for one token.
-        prefill: of the program for a piece of a prompt.
-        prompt_tokens: tokens of that piece.
+        decode: estimate of the program for one token.
+        prefill: estimate of the program for a chunk of a prompt.
+        prompt_tokens: tokens of that chunk.
     """
 
     decode: TimeEstimate
@@ -109,21 +109,21 @@ class GenerationEstimate:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The compiler's estimate of decoding one sequence; None without."""
+        """The compiler's estimate for decoding one sequence; None without one."""
         return None if self.decode.seconds is None else 1 / self.decode.seconds
 
     @property
     def most_tokens_per_s(self) -> float | None:
-        """Upper bound of decoding one sequence; None without published figures."""
+        """Upper bound for decoding one sequence; None without published figures."""
         return None if self.decode.bound is None else 1 / self.decode.bound.seconds
 
     @property
     def least_ttft_s(self) -> float | None:
-        """Lower bound of the time to the first token, of a prompt of `prompt_tokens`."""
+        """Lower bound of the time to first token, for a prompt of `prompt_tokens`."""
         return None if self.prefill.bound is None else self.prefill.bound.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold."""
+        """Returns a dictionary for JSON."""
         return {
             "tokens_per_s": self.tokens_per_s,
             "ttft_s": self.prefill.seconds,
@@ -155,10 +155,10 @@ class StaticProgram:
     """A program of the static pipeline.
 
     Attributes:
-        name: of the model, with the sizes.
-        tokens: that it takes in one run.
-        model: with a cache of the smallest size.
-        options: of the NPU's compiler.
+        name: name of the model, with the sizes.
+        tokens: tokens of one run.
+        model: the model with a cache of the smallest size.
+        options: options of the NPU's compiler.
     """
 
     name: str
@@ -170,18 +170,18 @@ class StaticProgram:
 def static_programs(
     name_or_path: str | Path, options: LoadOptions, *, target: str = "lunar-lake"
 ) -> Iterator[StaticProgram]:
-    """Yields a model's program for one token, and that for the longest piece of a prompt.
+    """Yields a model's program for one token, and the one for the longest chunk of a prompt.
 
-    Arguments and what is raised are those of check_static_programs.
+    Arguments and errors are those of check_static_programs.
     """
     options = dataclasses.replace(options, pipeline="static", verify="off", is_for_npus=True)
     entry = _entry(name_or_path, options)
     layout = entry.static_layout
-    assert layout is not None, "an entry of the static pipeline has its layout"
+    assert layout is not None, "static entries have a layout"
     sizes, form = entry.static_sizes, form_of(target)
     progress = Progress(options.on_progress, stages=TARGET_STAGES)
     steps = (("decode", sizes.chunks[0]), ("prefill", sizes.chunks[-1]))
-    # What a caller does with a program belongs to the stage.
+    # The caller's work on a program belongs to the stage.
     with progress.stage("blobs"), tempfile.TemporaryDirectory(prefix="npu-check-") as place:
         for number, (step, tokens) in enumerate(steps):
             is_first = tokens > 1 and layout.starts_empty
@@ -196,7 +196,7 @@ def static_programs(
             if one.capacity:
                 name += f" in {one.capacity}"
             progress.advance(number / len(steps), name)
-            # OpenVINO maps the file, which stays readable after its folder is gone.
+            # OpenVINO maps the file, which stays readable after its folder is deleted.
             yield StaticProgram(
                 name, tokens, openvino_core().read_model(path), form.options(tokens)
             )

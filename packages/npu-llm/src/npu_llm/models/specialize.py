@@ -1,6 +1,6 @@
-"""Rewrites a static program for its sizes, so that an NPU's compiler makes the most of them.
+"""Rewrites a static program for its sizes to make it faster on an NPU.
 
-The rewritings follow the estimates of Intel's compiler (OpenVINO 2026.4.1, 2026-11).
+The rewrites follow the estimates of Intel's compiler (OpenVINO 2026.4.1, 2026-11).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["read_by", "specialize"]
 # the last projection of SmolLM2-135M's layers (2026-11). A power of two is exact.
 _GUARD = 64.0
 _ROWS = 16
-# Calls that treat each number alike.
+# Elementwise calls.
 _ELEMENTWISE = frozenset(
     {
         "Add", "Subtract", "Multiply", "Divide", "Power", "Sqrt", "Convert", "Sigmoid", "Swish",
@@ -33,16 +33,16 @@ _ELEMENTWISE = frozenset(
 def specialize(
     model: ov.Model, *, sizes: StepSizes, caches: Sequence[str], form: ProgramForm
 ) -> ov.Model | None:
-    """Rewrites a program, in place; the same program in the same way, to the names of its calls.
+    """Rewrites a program in place; deterministic down to the names of its calls.
 
     Args:
-        model: with these sizes at its inputs, from npu_llm.capture.weight_inputs.
-        sizes: of a step.
+        model: a program with these input sizes, from npu_llm.capture.weight_inputs.
+        sizes: sizes of a step.
         caches: names of the inputs for past keys and values.
-        form: that is wanted.
+        form: the requested form.
 
     Returns:
-        The part of it that the host runs, see npu_llm.kv_cache.host_inputs; None for none.
+        The part that the host runs, see npu_llm.kv_cache.host_inputs; None if there is none.
     """
     known = {node.get_friendly_name() for node in model.get_ops()}
     if not sizes.capacity:
@@ -82,7 +82,7 @@ def _scale_weights(model: ov.Model) -> None:
 
 
 def _drop_past(model: ov.Model, caches: Sequence[str]) -> None:
-    """Removes inputs without slots: the compiler's process ends on tensors without elements."""
+    """Removes inputs without slots: the compiler crashes on tensors without elements."""
     names = set(caches)
     for parameter in model.get_parameters():
         if parameter.get_friendly_name() not in names:
@@ -99,7 +99,7 @@ def _drop_past(model: ov.Model, caches: Sequence[str]) -> None:
 
 
 def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
-    """Yields what reads an input, through conversions."""
+    """Yields the readers of an input, looking through conversions."""
     for target in parameter.output(0).get_target_inputs():
         node = target.get_node()
         if node.get_type_name() == "Convert":
@@ -111,7 +111,7 @@ def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
 def _split_products(model: ov.Model) -> None:
     """Multiplies activations of one token, and their scales, as 16 rows.
 
-    One row would be a convolution, whose weights and tables take time and room in the program.
+    One row would become a convolution, whose weights and tables need time and space in the program.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Multiply":
@@ -131,7 +131,7 @@ def _split_products(model: ov.Model) -> None:
 
 
 def _row_size(value: ov.Output) -> int:
-    """Returns the numbers of a tensor (1, 1, numbers); 1 for another shape."""
+    """Returns the last size of a tensor (1, 1, size); 1 for another shape."""
     shape = list(value.get_partial_shape().to_shape())
     return int(shape[2]) if len(shape) == 3 and shape[:2] == [1, 1] else 1
 
@@ -145,9 +145,9 @@ def _as_rows(node: ov.Node, size: int) -> None:
 
 
 def _select_rows_early(model: ov.Model, tokens: int) -> None:
-    """Selects the tokens whose logits are wanted before the last layer's products.
+    """Selects the tokens with returned logits before the last layer's products.
 
-    What treats each token alike, and is read for its logits alone, runs on the selected ones.
+    Row-wise calls that are read for the logits alone run on the selected tokens.
     """
     for gather in model.get_ordered_ops():
         if gather.get_type_name() != "Gather" or _number(gather.input_value(2)) != 1:
@@ -211,10 +211,11 @@ def _rank(value: ov.Output) -> int:
 
 
 def _guard_products(model: ov.Model) -> None:
-    """Keeps integers' products in float16's range before their scale is applied.
+    """Keeps integer products in float16's range before their scale is applied.
 
-    Inputs become smaller, and scales larger, by a power of two. A constant takes it where an input
-    is a product with one, such as a norm's weights or another scale, else a call of its own.
+    Inputs are divided, and scales multiplied, by a power of two. It is folded into a constant if an
+    input is a product with one, such as a norm's weights or another scale, else applied by a
+    separate call.
     """
     groups: dict[tuple[int, int], list[ov.Node]] = {}
     for node in model.get_ordered_ops():
@@ -238,7 +239,7 @@ def _guard_products(model: ov.Model) -> None:
 
 
 def _shrink(value: ov.Output, readers: set[int]) -> bool:
-    """Divides a value by the guard in a constant above it; returns whether there is one."""
+    """Divides a value by the guard in a constant above it; returns whether that was possible."""
     found = {one.get_node().get_instance_id() for one in value.get_target_inputs()}
     node = value.get_node()
     if found != readers or node.get_output_size() != 1:
@@ -263,10 +264,10 @@ def _multiply_constant(port: ov.Input, factor: float) -> None:
 
 
 def _rotate_by_product(model: ov.Model) -> None:
-    """Makes rotary embeddings of one token products with a matrix, which all layers share.
+    """Converts rotary embeddings of one token to products with a matrix shared by all layers.
 
     `x * cos + rotate_half(x) * sin` is x times `diag(cos) + P @ diag(sin)`, where P exchanges the
-    halves and negates one. A factor of the scores behind it is taken into the matrix.
+    halves and negates one. A following factor of the scores is folded into the matrix.
     """
     matrices: dict[tuple[int, int, float], ov.Node] = {}
     for node in model.get_ordered_ops():
@@ -306,7 +307,7 @@ def _rotate_by_signs(model: ov.Model) -> None:
 
 
 def _rotary(node: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output] | None:
-    """Returns x, cos and sin of a rotary embedding that ends in a node; None for another node."""
+    """Returns x, cos and sin of a rotary embedding that ends in a node; None for other nodes."""
     if node.get_type_name() != "Add":
         return None
     plain, turned = (node.input_value(index).get_node() for index in range(2))
@@ -355,7 +356,7 @@ def _number(value: ov.Output) -> float | None:
 
 
 def _factor_behind(node: ov.Node) -> tuple[float, ov.Node]:
-    """Returns the factor that is all that reads a node, and where it is applied; else 1."""
+    """Returns a factor that is the only reader of a node, and its location; else 1."""
     readers = [target.get_node() for target in node.output(0).get_target_inputs()]
     if len(readers) == 1 and readers[0].get_type_name() == "Multiply":
         factor = _number(readers[0].input_value(1))
@@ -365,7 +366,7 @@ def _factor_behind(node: ov.Node) -> tuple[float, ov.Node]:
 
 
 def _source(value: ov.Output) -> int:
-    """Returns the instance from which layers take a value, each by a call of its own."""
+    """Returns the instance of a value that layers obtain by separate calls."""
     node = value.get_node()
     while node.get_type_name() in ("Unsqueeze", "Reshape"):
         node = node.input_value(0).get_node()

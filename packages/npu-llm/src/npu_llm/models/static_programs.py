@@ -1,7 +1,7 @@
-"""Programs of one step in the sizes that are asked for, each compiled once and kept on disk.
+"""Programs of one step in requested sizes, each compiled once and stored on disk.
 
-All are the same model with other sizes at its inputs. The sizes are written into a copy of the
-model's text, and the weights' file is linked next to it, so that it is stored and mapped once.
+All are the same model with different input sizes. The sizes are written into a copy of the model's
+text, and the weights' file is linked next to it, so that it is stored and mapped once.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = [
     "write_variant",
 ]
 
-# Loads the model at a path, with its compiled form in a folder. Further options for the device's
-# compiler are those that its form wants, then those that work around a wrong result.
+# Loads the model at a path, with its compiled form in a folder. Further compiler options are those
+# of its form, then those that work around a wrong result.
 LoadVariant = Callable[[Path, Path, Mapping[str, str], Mapping[str, str]], Program]
-# Given sizes, what loads a program of these, and its folder: returns it, compared with torch.
+# Returns the loader of a program of some sizes, and its folder: loads it, compared with torch.
 VerifyVariant = Callable[[StepSizes, Load, Path], tuple[Program, Verdict]]
 
-# Each keeps its own weights in the form that the device needs: two for the current capacity, for
-# one token and for many, and two more while it grows.
+# Each keeps its own weights in the device's format: two for the current capacity, for one token and
+# for many, and two more while the cache grows.
 _KEPT = 4
-# Verdicts from good to bad; a wrong program has none of them, since it is never used.
+# Verdicts from good to bad, except for wrong programs, which are never used.
 _WORSE = ("right", "mended", "unsteady", "unchecked")
-# OpenVINO finds a compiled form by its program's path and time. What a variant is follows from its
-# folder, so it has the same time everywhere: a copy, whose time is that of the copying, is found.
+# OpenVINO looks up a compiled form by the program's path and time. A variant's folder identifies
+# its content, so it has the same time everywhere; a copied folder is still found.
 _TIME_NS = 10**18
 
 
@@ -74,17 +74,18 @@ class StaticPrograms:
         weights: StepWeights | None = None,
         form: ProgramForm | None = None,
     ) -> None:
-        """Names the model.
+        """Stores the model's parts.
 
         Args:
-            model: the .xml file with its .bin beside it, from npu_llm.models.lower_step.
-            layout: its ports, from there as well.
-            folder: where variants are kept.
+            model: the .xml file with its .bin next to it, from npu_llm.models.lower_step.
+            layout: its ports, from the same module.
+            folder: folder of the variants.
             load: loads a variant as a program.
-            verify: loads a program and compares it; None to compare nothing.
-            spare: where variants are kept that `folder` lacks; None where it can be written.
-            weights: what the programs take at their inputs; None if they are constants.
-            form: of the programs, which has options of the device's compiler.
+            verify: loads a program and compares it; None to skip comparisons.
+            spare: folder of variants if `folder` lacks them and is read-only; None if it is
+                writable.
+            weights: weights as inputs of the programs; None if they are constants.
+            form: form of the programs, with options of the device's compiler.
         """
         self._form = form or ProgramForm()
         self.layout = layout
@@ -98,11 +99,11 @@ class StaticPrograms:
         self._verdicts: dict[StepSizes, Verdict] = {}
         self._programs: OrderedDict[StepSizes, Program] = OrderedDict()
         self._lock = threading.Lock()
-        self.compiled = 0  # how many programs were not on disk
+        self.compiled = 0  # number of programs that were not on disk
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict on the programs that were loaded so far."""
+        """The worst verdict on the programs loaded so far."""
         return max(self._verdicts.values(), key=lambda verdict: _WORSE.index(verdict.status))
 
     def get(self, sizes: StepSizes) -> Program:
@@ -135,7 +136,7 @@ class StaticPrograms:
             return program
 
     def weights(self, sizes: StepSizes) -> StepWeights:
-        """Returns what the program for these sizes reads besides tokens, masks and caches."""
+        """Returns the inputs of the program for these sizes besides tokens, masks and caches."""
         return self._given[sizes]
 
     def _place(self, name: str) -> Path:
@@ -147,12 +148,12 @@ class StaticPrograms:
 def load_variant(
     name: str, options: Mapping[str, str], ahead: AheadBlobs | None = None
 ) -> LoadVariant:
-    """Returns a function that loads variants on the device in use.
+    """Returns a loader of variants on the device in use.
 
     Args:
-        name: shown in traces and errors.
+        name: name in traces and errors.
         options: options for the device's compiler.
-        ahead: variants that were compiled ahead of time, by their folders' names; None for none.
+        ahead: variants compiled ahead of time, by folder name; None for none.
     """
 
     def import_blob(blob: Path) -> Program:
@@ -162,15 +163,15 @@ def load_variant(
         model: Path, blobs: Path, wanted: Mapping[str, str], amendments: Mapping[str, str]
     ) -> Program:
         compile_here = functools.partial(compile_variant, model, blobs, {**wanted, **amendments})
-        if ahead is None or amendments:  # a blob was compiled without a workaround
+        if ahead is None or amendments:  # a blob was compiled without the workaround
             return compile_here()
         return ahead.load(model.parent.name, model, import_blob, compile_here)
 
     def compile_variant(model: Path, blobs: Path, further: Mapping[str, str]) -> Program:
         check_blobs(blobs)
-        # The compiled form without the weights, which stay mapped from the model's own file.
+        # The compiled form excludes the weights, which stay mapped from the model's own file.
         settings = {**options, **further, "CACHE_MODE": "OPTIMIZE_SIZE"}
-        with suppress(OSError):  # another user's folder may be read; then a copy compiles again
+        with suppress(OSError):  # another user's folder may be read-only; then a copy is recompiled
             os.utime(model, ns=(_TIME_NS, _TIME_NS))
         with fixed_path(model.parent) as folder:
             program = npu_runtime.load_program(
@@ -192,14 +193,14 @@ def write_variant(
     """Writes a model with fixed sizes, unless it exists.
 
     Args:
-        model: the .xml file with its .bin beside it.
-        folder: where to write.
+        model: the .xml file with its .bin next to it.
+        folder: output folder.
         shapes: the shape of each input.
-        rewrite: changes the openvino.Model, whose weights are then written again, and returns
-            what the host runs of it; see `rewriting`.
+        rewrite: modifies the openvino.Model, whose weights are then written again, and returns the
+            part that the host runs; see `rewriting`.
 
     Returns:
-        Its .xml file in `folder`, with the weights beside it.
+        Its .xml file in `folder`, with the weights next to it.
 
     Raises:
         CacheError: [cache-unwritable].
@@ -214,7 +215,7 @@ def write_variant(
         _link(model.with_suffix(".bin"), draft / "step.bin", folder)
         if rewrite is not None:
             _rewrite(draft / path.name, rewrite)
-        with suppress(OSError):  # another thread or process was faster, and its files are the same
+        with suppress(OSError):  # another thread or process was faster; its files are identical
             draft.rename(folder)
     except OSError as failure:
         raise CacheError(
@@ -230,11 +231,11 @@ def write_variant(
 def rewriting(
     layout: StaticLayout, sizes: StepSizes, form: ProgramForm
 ) -> Callable[[Any], Any] | None:
-    """Returns what rewrites a program for its sizes; None for one that stays as it is."""
+    """Returns the function that rewrites a program for its sizes; None if it stays unchanged."""
     if not layout.is_specialized:
         return None
     from npu_llm.models.specialize import (
-        specialize,  # late: a start from the cache needs no OpenVINO
+        specialize,  # imported late: loading from the cache needs no OpenVINO
     )
 
     caches = [port for group in layout.groups for port in group.ports]
@@ -258,16 +259,16 @@ def _rewrite(path: Path, rewrite: Callable[[Any], Any]) -> None:
 
 
 def _unverified(_: StepSizes, load: Load, __: Path) -> tuple[Program, Verdict]:
-    return load({}), Verdict("unchecked", "nothing was given to compare with")
+    return load({}), Verdict("unchecked", "there is no reference for the comparison")
 
 
 def _link(source: Path, target: Path, place: Path) -> None:
-    """Links a file, without copying it, in a way that survives moving both."""
+    """Links a file without copying it; the link survives moving both."""
     target.symlink_to(os.path.relpath(source, place))
 
 
-# A file descriptor that every process may have (soft limits are 1,024 and more), far above those
-# that the system hands out, lowest first.
+# A file descriptor that is valid in every process (soft limits are 1,024 and more), far above those
+# that the system assigns, lowest first.
 _NUMBER = 937
 _lock = threading.Lock()
 
@@ -276,8 +277,8 @@ _lock = threading.Lock()
 def fixed_path(folder: Path) -> Iterator[Path]:
     """Yields a path to the folder that is the same for all folders.
 
-    One body runs at a time. If the process already uses that path's file descriptor, or may not
-    have it, the folder's own path is yielded, and a moved folder is recompiled.
+    One body runs at a time. If the process already uses that path's file descriptor, or its limit
+    is lower, the folder's own path is yielded, and a moved folder is recompiled.
 
     Args:
         folder: an existing folder.

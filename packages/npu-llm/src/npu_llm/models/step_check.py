@@ -1,7 +1,7 @@
-"""Runs a step's program on tokens whose logits torch has computed, in each way that steps run.
+"""Runs a step's program on tokens with known logits from torch, in each way that steps run.
 
-These are a first piece with as many tokens as there are heads, single tokens, several tokens after
-others, tokens that were forgotten and come again, and a padded batch whose rows change places.
+These are a first chunk with as many tokens as heads, single tokens, several tokens after others,
+repeated tokens after a crop, and a padded batch whose rows are swapped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from npu_runtime import Program
 
 __all__ = ["OneProgram", "check_dynamic", "check_static"]
 
-# How far off a step's logits may be, as a multiple of what rounding does to torch's, or as this
+# Tolerance of a step's logits, as a multiple of the effect of rounding on torch's, or as this
 # share. Measured: at most 1.13 times (SmolLM2, small models of several architectures; 2026-11-22).
 _NORMS = 3.0
-# Where activations have 8 bits, rounding moves some tokens ten times as far as others, and each set
-# of kernels others. There every token may be moved by this share of the farthest, and all together
-# by _NORMS times what they are. SmolLM2 as K-quants of 4 and 5 bits, in 5 sets of kernels, for 6
-# texts: one token by up to 4.5 times its own, all by 0.2 to 1.3 times; 14 types of files against
-# the reference of a known decoder, all by 0.5 to 1.9 times; with two blocks of 16 rows of one
-# weight exchanged, all by 6 to 11 times (2026-11-28).
+# With 8-bit activations, rounding moves some tokens ten times as far as others, and different ones
+# in each set of kernels. There every token may move by this share of the farthest, and all together
+# by _NORMS times their rounding. SmolLM2 as K-quants of 4 and 5 bits, in 5 sets of kernels, for 6
+# texts: one token by up to 4.5 times its own, all by 0.2 to 1.3 times; 14 file types against the
+# reference of a known decoder, all by 0.5 to 1.9 times; with two blocks of 16 rows of one weight
+# exchanged, all by 6 to 11 times (2026-11-28).
 _OF_THE_FARTHEST = 5 / 6
 _SHARES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
 # The padded batch: tokens of its second row, and the padding before them.
@@ -39,7 +39,7 @@ _SHORT, _PADDING = 5, 2
 
 @dataclass(frozen=True)
 class _Step:
-    """Logits (rows, vocabulary) of a step, and which rows of the reference they must equal."""
+    """Logits (rows, vocabulary) of a step, and the matching rows of the reference."""
 
     name: str
     logits: torch.Tensor
@@ -52,12 +52,12 @@ def check_dynamic(
     *,
     has_positions: bool,
 ) -> Finding | None:
-    """Runs the program of a dynamic pipeline's caches; returns the first step that is wrong.
+    """Runs a dynamic pipeline's program with its caches; returns the first wrong step.
 
     Args:
-        new_cache: makes an empty cache.
-        reference: what torch computes, rounded as the program's arithmetic rounds.
-        has_positions: whether positions are an input, so that padding before a row changes nothing.
+        new_cache: creates an empty cache.
+        reference: torch's results, with the rounding of the program's arithmetic.
+        has_positions: whether positions are an input, so that padding before a row has no effect.
     """
     return _judge(_dynamic_steps(new_cache, reference, has_positions), reference)
 
@@ -71,15 +71,15 @@ def check_static(
     relocation: Relocation,
     weights: StepWeights | None = None,
 ) -> Finding | None:
-    """Runs one program of a static pipeline; returns the first step that is wrong.
+    """Runs one program of a static pipeline; returns the first wrong step.
 
     Args:
         program: the program.
         layout: its ports.
         sizes: its sizes.
-        reference: as for check_dynamic.
-        relocation: how it learns which slots count.
-        weights: what it reads besides tokens, masks and caches; None for nothing.
+        reference: see check_dynamic.
+        relocation: how it identifies the valid slots.
+        weights: inputs besides tokens, masks and caches; None for none.
     """
     only = OneProgram(program, layout, sizes, weights)
     slots = (sizes.capacity or sizes.tokens) if layout.groups else None
@@ -90,7 +90,7 @@ def check_static(
 
 
 class OneProgram:
-    """Takes the place of a model's programs where one of them is checked."""
+    """A stand-in for a model's programs while one of them is checked."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class OneProgram:
 
     def get(self, sizes: StepSizes) -> Program:
         """Returns the program."""
-        assert sizes == self._sizes, "steps are split so that this program can run them"
+        assert sizes == self._sizes, "steps are split to fit this program"
         return self._program
 
     def weights(self, sizes: StepSizes) -> StepWeights:
-        """Returns what it reads besides tokens, masks and caches."""
+        """Returns the inputs besides tokens, masks and caches."""
         return self._weights
 
 
 class _Reader:
-    """Lets a cache read the sequence piece by piece."""
+    """Feeds the sequence to a cache in chunks."""
 
     def __init__(self, cache: StepCache, reference: TorchReference) -> None:
         self.cache = cache
@@ -124,16 +124,16 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """How many tokens have not been read yet."""
+        """The number of unread tokens."""
         return len(self._reference.ids) - self.cache.get_seq_length()
 
     def read(self, count: int, name: str, *, kept: int | None = None) -> _Step:
         """Reads the next tokens.
 
         Args:
-            count: how many, at most.
-            name: the step's name; `{count}` and `{past}` stand for the numbers.
-            kept: 1 for the logits of one token; None for all that are known.
+            count: maximum number of tokens.
+            name: the step's name; `{count}` and `{past}` are replaced by the numbers.
+            kept: 1 for the logits of one token; None for all known ones.
         """
         past = self.cache.get_seq_length()
         count = min(count, self.left)
@@ -169,7 +169,7 @@ def _dynamic_steps(
         yield reader.read(3, "{count} after {past}")
     if reader.cache.is_croppable and reader.cache.get_seq_length() > 2:
         reader.cache.crop(-2)
-        yield reader.read(2, "{count} after {past}, in place of forgotten ones")
+        yield reader.read(2, "{count} after {past}, in place of cropped ones")
     reader = _Reader(new_cache(), reference)
     yield reader.read(reference.kv_heads, "a prompt of {count}, as many as heads of keys")
     if reader.left:
@@ -179,7 +179,7 @@ def _dynamic_steps(
 
 
 def _padded_steps(cache: StepCache, reference: TorchReference) -> Iterator[_Step]:
-    """Runs a batch of a whole row and a padded one, which then change places."""
+    """Runs a batch of a whole row and a padded one, then swaps the rows."""
     ids, vocabulary = reference.ids, reference.logits.shape[1]
     length = _SHORT + _PADDING
     rows = torch.stack([ids[:length], torch.cat([ids[:_PADDING], ids[:_SHORT]])])
@@ -201,14 +201,15 @@ def _padded_steps(cache: StepCache, reference: TorchReference) -> Iterator[_Step
     cache.reorder_cache(torch.tensor([1, 0]))
     mask = torch.nn.functional.pad(mask.flip(0), (0, 1), value=1)
     following = torch.stack([ids[_SHORT : _SHORT + 1], ids[length : length + 1]])
-    yield _Step("a padded batch whose rows changed places", run(following, mask), (_SHORT, length))
+    yield _Step("a padded batch with swapped rows", run(following, mask), (_SHORT, length))
 
 
 def _static_steps(
     cache: StepCache, layout: StaticLayout, sizes: StepSizes, reference: TorchReference
 ) -> Iterator[_Step]:
     reader = _Reader(cache, reference)
-    # A piece that leaves tokens for others, which then have a past; programs of one token run more.
+    # A chunk that leaves tokens for later ones, which then have a past; programs of one token run
+    # more.
     pieces = [1] * 8 if sizes.tokens == 1 else [max(reference.heads, 2), sizes.tokens, sizes.tokens]
     fewest = 1 if sizes.kept == 1 else 2
     if not sizes.capacity and layout.groups:
@@ -221,14 +222,14 @@ def _static_steps(
         yield reader.read(count, "{count} after {past}", kept=sizes.kept)
     if sizes.kept == 1 and (sizes.capacity or not layout.groups):
         cache.crop(-1)
-        yield reader.read(1, "{count} after {past}, in place of a forgotten one", kept=1)
+        yield reader.read(1, "{count} after {past}, in place of a cropped one", kept=1)
 
 
 def _judge(steps: Iterator[_Step], reference: TorchReference) -> Finding | None:
     """Returns the first step that differs.
 
-    Where tokens choose among experts, rounding may change a token's choice: there the steps differ
-    if most of all rows do. Where activations have 8 bits, steps may differ only together.
+    In mixtures of experts, rounding may change a token's experts: there the steps differ if most
+    rows do. With 8-bit activations, steps may differ only together.
     """
     precision = reference.precision
     is_together = bool(reference.activation_group) and not reference.is_routed
@@ -267,7 +268,7 @@ def _judge(steps: Iterator[_Step], reference: TorchReference) -> Finding | None:
     allowed = max(_NORMS * rounding, _SHARES[precision])
     if size <= allowed:
         return None
-    problem = f"is off by {size:.1%} of its norm, where rounding explains {allowed:.1%}"
+    problem = f"is off by {size:.1%} of its norm, while rounding explains {allowed:.1%}"
     return Finding("all steps together", Difference(0, problem, size))
 
 
@@ -275,7 +276,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def _far_off(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Returns how far each row is off, as a share of its norm."""
+    """Returns the distance of each row from the reference, as a share of its norm."""
     sizes: torch.Tensor = expected.norm(dim=-1).clamp_min(_TINY)
     distances: torch.Tensor = (logits - expected).norm(dim=-1)
     return distances / sizes
@@ -288,15 +289,15 @@ def _mean_size(shares: torch.Tensor) -> float:
 def _differ_as_a_whole(
     logits: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor, precision: str
 ) -> Difference | None:
-    """Returns how logits differ by their norm, which reveals more than single numbers.
+    """Compares logits by their norm, which is more sensitive than single elements.
 
-    A wrong layer changes all logits a little, where rounding changes a few as much.
+    A wrong layer changes all logits a little, while rounding changes a few as much.
     """
     distance, size = float((logits - expected).norm()), float(expected.norm())
     allowed = max(_NORMS * float((rounded - expected).norm()), _SHARES[precision] * size)
     if distance <= allowed or size == 0:
         return None
-    problem = f"is off by {distance / size:.1%} of its norm, where rounding explains"
+    problem = f"is off by {distance / size:.1%} of its norm, while rounding explains"
     return Difference(0, f"{problem} {allowed / size:.1%}", distance / size)
 
 

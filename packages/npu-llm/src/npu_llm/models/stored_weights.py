@@ -1,4 +1,4 @@
-"""Packs weights as a GGUF file has them: blocks without rounding, others in a float dtype.
+"""Packs weights in a GGUF file's types: blocks without rounding, others in a float dtype.
 
 Blocks of a type without a kernel are repacked first (npu_llm.gguf.repacking).
 """
@@ -33,12 +33,12 @@ _FLOATS: dict[PackedKind, torch.dtype] = {"float16": torch.float16, "bfloat16": 
 def arranged(
     joined: torch.Tensor, recipe: Recipe, tables: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Returns what belongs to each output of joined sources, in the order of the packed weight.
+    """Returns the values per output of joined sources, in the order of the packed weight.
 
     Args:
-        joined: (outputs, ...), the sources' one after the other.
-        recipe: how the weight is made.
-        tables: has the order that the recipe names.
+        joined: (outputs, ...), the concatenated sources.
+        recipe: how to build the weight.
+        tables: contains the order that the recipe names.
     """
     if recipe.order is not None:
         joined = joined[tables[recipe.order]]
@@ -48,20 +48,20 @@ def arranged(
 def pack_stored(
     recipe: Recipe, lowered: Lowered, weights: StreamedWeights, losses: dict[str, float]
 ) -> PackedLinear | None:
-    """Packs the blocks of a weight's sources without rounding them again.
+    """Packs the blocks of a weight's sources without rounding again.
 
     Args:
-        recipe: how the weight is made.
-        lowered: the parameters that it is made of.
+        recipe: how to build the weight.
+        lowered: the parameters behind the weight.
         weights: their values.
-        losses: of each type that is repacked, the largest loss of a source; added to.
+        losses: receives the largest loss of a source for each repacked type.
 
     Returns:
-        None unless all sources are blocks of kinds that the kernels have, and each 16 outputs are
+        None unless all sources are blocks that the kernels support, and each group of 16 outputs is
         of one kind.
     """
     rows: dict[str, list[torch.Tensor]] = {}
-    places: list[tuple[str, torch.Tensor]] = []  # of each source: kind, rows among that kind's
+    places: list[tuple[str, torch.Tensor]] = []  # per source: kind, rows among that kind's rows
     inputs = 0
     for source in recipe.sources:
         blocks = weights.blocks(lowered.sources[source].detach())
@@ -109,7 +109,7 @@ def pack_stored(
 
 
 def pack_exact_floats(value: torch.Tensor) -> PackedLinear:
-    """Packs values in their own 16 bits, in 16 bits that hold them exactly, or in float32."""
+    """Packs values in their own 16 bits, in another exact 16-bit type, or in float32."""
     for kind, dtype in _FLOATS.items():
         if value.dtype is dtype:
             return pack(value, kind)

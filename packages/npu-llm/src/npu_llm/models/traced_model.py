@@ -1,4 +1,4 @@
-"""A model of transformers of which an entry is made: its step is traced."""
+"""A transformers model whose step is traced to build an entry."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["TracedModel", "load_traced"]
 def load_traced(
     source: ModelSource, options: LoadOptions, progress: Progress, *, has_long_ropes: bool
 ) -> TracedModel:
-    """Loads and traces a model; raises what load_model, load_tokenizer and capture_step do.
+    """Loads and traces a model; raises the errors of load_model, load_tokenizer and capture_step.
 
     Args:
         source: the model's files.
-        options: how it is to run.
-        progress: where to report.
+        options: load options.
+        progress: receives the stages.
         has_long_ropes: see npu_llm.checkpoint.loading.load_model.
     """
     with progress.stage("weights"):
@@ -53,13 +53,13 @@ def load_traced(
 
 
 class TracedModel:
-    """A model whose step was traced.
+    """A model with its traced step.
 
     Attributes:
-        model: of transformers, decoder-only, in float32, on cpu.
+        model: the transformers model, decoder-only, in float32, on cpu.
         weights: the values of its parameters.
-        tokenizer: the model's; None if there is none.
-        captured: its step, which writes nothing in place.
+        tokenizer: the model's tokenizer; None if it has none.
+        captured: its step without in-place writes.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class TracedModel:
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens the model's class reads by default; None if it sets no limit."""
+        """The default context of the model's class in tokens; None if it sets no limit."""
         return context_length(self.model.config.get_text_config().to_dict())
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below this."""
+        """The vocabulary size; token ids are below it."""
         return self.captured.vocabulary
 
     def save_files(self, folder: Path) -> dict[str, bool]:
-        """Writes config, generation config and tokenizer; returns what the latter's files do."""
+        """Writes config, generation config and tokenizer; returns the tokenizer's features."""
         tokenizer, place = self.tokenizer, folder / "tokenizer"
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
@@ -107,12 +107,12 @@ class TracedModel:
         """Returns the step as a kernel program.
 
         Args:
-            context: how many tokens the model was made for; None if nothing sets a limit.
-            precision: how its weights are to be stored.
-            compression: how weights of few bits are made; by a text, the captured step is changed.
+            context: the model's context in tokens; None if it sets no limit.
+            precision: storage type of its weights.
+            compression: quantization options; with a calibration text, the traced step is modified.
 
         Raises:
-            npu_compiler.errors.LoweringError: [not-row-wise] if it is no kernel program.
+            npu_compiler.errors.LoweringError: [not-row-wise] if it is not a kernel program.
             OptionError: [quantize-text], see npu_llm.capture.compression.
         """
         lowered = lower_step(self.captured, context)
