@@ -1,1 +1,1 @@
-"""Models of several parts: each part traced, saved, loaded and checked as a program."""
+"""Multi-part models: each part is traced, saved, loaded and checked as a program."""

@@ -1,4 +1,4 @@
-"""Builds the entry of a model of several parts: programs, config, processor and reference."""
+"""Builds the entry of a multi-part model: programs, config, processor and reference."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def fill_entry(
     Args:
         folder: an empty folder.
         source: the model's files.
-        options: how the model is to run.
-        progress: where to report.
-        auto: transformers' class for models of the task.
+        options: load options.
+        progress: receives the stages.
+        auto: transformers' auto class for the task.
         pipeline: "dynamic" or "static".
-        trace: traces the model of transformers, in float32 and on cpu.
+        trace: traces the transformers model, in float32 on cpu.
 
     Raises:
-        ModelError, CaptureError: if the model cannot be read or captured.
+        ModelError, CaptureError: if the model cannot be read or traced.
     """
     precision, is_static = options.precision, pipeline == "static"
     with progress.stage("weights"):
@@ -131,24 +131,24 @@ def lower_static_step(
     is_masked: bool = False,
     **values: Any,
 ) -> tuple[ov.Model, dict[str, Any]]:
-    """Lowers a step of a part whose cache is an input of fixed size.
+    """Lowers a step of a part with a cache of fixed size as an input.
 
     Args:
-        captured: the step; its graph is changed.
-        model: of transformers.
-        part: its name in an error: "decoder".
-        name: of the program.
-        precision: what keys and values are stored as.
-        is_masked: whether its mask shows of each token which others it attends to, so that the
-            step need not be made independent of the positions of its past.
-        values: what npu_llm.capture.position_remapping.remap_positions takes to run it.
+        captured: the step; its graph is modified.
+        model: the transformers model.
+        part: its name in messages, such as "decoder".
+        name: name of the program.
+        precision: storage type of keys and values.
+        is_masked: whether its mask contains all pairs of tokens, so that the step need not be made
+            independent of its past's positions.
+        values: values that npu_llm.capture.position_remapping.remap_positions needs to run it.
 
     Returns:
-        The program, its inputs named as the step's are; and its layout and relocation, for JSON.
+        The program, with inputs named like the step's; and its layout and relocation, for JSON.
 
     Raises:
-        CaptureError: [static-positions] if its code counts positions in an unknown way,
-            [static-cache] as make_static does.
+        CaptureError: [static-positions] if its code numbers positions in an unknown way,
+            [static-cache] as in make_static.
     """
     relocation: Any = "mask"
     if not is_masked:
@@ -156,8 +156,8 @@ def lower_static_step(
         captured, relocation = remap_positions(captured, windowed=is_local, **values)
     if relocation is None:
         raise CaptureError(
-            f"{type(model).__name__}: its {part} must count tokens in a way that is known, for the "
-            "static pipeline, got one that counts them otherwise. Run it in the dynamic pipeline.",
+            f"`{type(model).__name__}` must have a {part} that counts tokens in a supported way, "
+            "for the static pipeline, got another way. Run it in the dynamic pipeline.",
             code="static-positions",
         )
     share_masks(captured.graph_module)
@@ -198,10 +198,10 @@ def _save_part(
     progress: Progress,
     is_static: bool,
 ) -> tuple[Integers | None, dict[str, Any] | None]:
-    """Writes a part as IR; returns its weights that are integers, and facts of a static step."""
+    """Writes a part as IR; returns its integer weights, and facts of a static step."""
     traced, facts = part.traced, None
     if not part.is_compressed and precision.weights in _INTEGERS:
-        # Images need digits of their encoder more than it needs to be small.
+        # Images need the accuracy of their encoder more than a small one.
         precision = PRECISIONS["bfloat16"]
     try:
         with progress.stage("lower"):
@@ -211,7 +211,7 @@ def _save_part(
                 lowered = _lower(traced)
     except LoweringError as failure:
         raise CaptureError(
-            f"{type(model).__name__}: its {traced.name} must be one program, got: "
+            f"`{type(model).__name__}` must have a {traced.name} that is one program, got: "
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure
@@ -233,7 +233,7 @@ def _save_part(
 
 
 def _lower(part: TracedPart) -> Any:
-    """Returns a part as an openvino.Model, with its names; caches are inputs and results."""
+    """Returns a part as a named openvino.Model; caches are inputs and results."""
     share_masks(part.graph_module)
     lowered = lower(part.graph_module, name=part.name).model
     for parameter, name in zip(lowered.get_parameters(), part.inputs, strict=True):

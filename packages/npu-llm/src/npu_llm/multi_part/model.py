@@ -1,7 +1,7 @@
-"""MultiPartModel: transformers' own model class with programs in place of its parts.
+"""MultiPartModel: transformers' model class with programs instead of its parts.
 
-Generation, the preparation of inputs and the alignment of timestamps are the class's own code,
-whatever the architecture. Only its `forward` and the parts that it calls are others.
+Generation, input preparation and timestamp alignment are the class's own code for any architecture.
+Only its `forward` and the parts that it calls are replaced.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["MultiPartModel", "check_floats", "check_tokens"]
 
 
 class MultiPartModel(Pretrained):
-    """A model whose parts are programs, and whose other code is transformers' own.
+    """A model with programs as parts; the rest is transformers' code.
 
     Attributes:
-        generation_config: the defaults of generate.
+        generation_config: default options of generate.
     """
 
     generation_config: Any
-    # Programs of models of this class.
+    # Programs of this class's models.
     _dynamic: ClassVar[type[DynamicParts]]
     _static: ClassVar[type[StaticParts]]
     _parts: Any
@@ -54,29 +54,29 @@ class MultiPartModel(Pretrained):
     @classmethod
     @abstractmethod
     def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
-        """Traces a model of transformers; returns npu_llm.multi_part.tracing.TracedModel."""
+        """Traces a transformers model; returns npu_llm.multi_part.tracing.TracedModel."""
 
     @classmethod
     @abstractmethod
     def _compare_parts(cls, parts: Any, reference: Any, name: str) -> str | None:
-        """Runs a part, with the parts around it, on the inputs of a reference.
+        """Runs a part, with its surrounding parts, on the inputs of a reference.
 
         Args:
             parts: the programs.
             reference: npu_llm.multi_part.reference.Reference.
-            name: of the part.
+            name: name of the part.
 
         Returns:
-            The difference from torch in words; None without one.
+            A description of the difference from torch; None without one.
         """
 
     @abstractmethod
     def _complete(self) -> None:
-        """Puts the programs, `_parts`, where transformers' code calls its parts."""
+        """Inserts the programs, `_parts`, in place of the parts that transformers' code calls."""
 
     @abstractmethod
     def run_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs a step, as transformers' `forward` does."""
+        """Runs a step like transformers' `forward`."""
 
     @classmethod
     @public_call
@@ -92,24 +92,24 @@ class MultiPartModel(Pretrained):
         ignore_unexpected: bool = False,
         on_progress: ProgressListener | None = None,
     ) -> Path:
-        """Writes a model that starts without being traced, and here without compiling.
+        """Writes a model that loads without tracing, and here without compiling.
 
         Args:
             name_or_path: a checkpoint folder, or a name on the hub.
-            output: the folder to write, which must be empty or not exist.
+            output: the folder to write; must be empty or not exist.
             dtype: as in from_pretrained.
             pipeline: as in from_pretrained.
             verify: "off" to skip comparing the programs with torch.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            ignore_unexpected: whether to drop tensors that the model has no place for.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+            trust_remote_code: whether to run model code from the checkpoint.
+            ignore_unexpected: whether to ignore tensors that the model does not use.
+            on_progress: called with a stage and its share done, 0.0 to 1.0.
 
         Returns:
-            The folder, which from_pretrained takes, as processors and tokenizers do.
+            The folder, for from_pretrained and for processors and tokenizers.
 
         Raises:
             OptionError: [output-exists] for a folder that is not empty.
-            ModelError, CaptureError: as from_pretrained does.
+            ModelError, CaptureError: the errors of from_pretrained.
         """
         options = LoadOptions(
             dtype=dtype,
@@ -133,7 +133,7 @@ class MultiPartModel(Pretrained):
         pipeline: PipelineName = "static" if options.pipeline_here == "static" else "dynamic"
 
         def fill(folder: Path, source: ModelSource, how: LoadOptions, progress: Progress) -> None:
-            # Heavy, and not needed for a start from the cache.
+            # A slow import, not needed to load from the cache.
             from npu_llm.multi_part.building import fill_entry
 
             trace = functools.partial(cls._trace_parts, is_static=pipeline == "static")
@@ -162,11 +162,11 @@ class MultiPartModel(Pretrained):
 
     @classmethod
     def _around(cls, parts: Parts) -> Self:
-        """Returns a model of transformers' class around programs, whether these are right or not.
+        """Wraps programs, correct or not, in a model of transformers' class.
 
-        Its parameters have no memory. It is an instance of this class and of transformers', with
-        the name of the latter, by which pipelines look it up, and with the signature of its
-        `forward`, which generate reads.
+        Its parameters have no memory. It is an instance of both this class and transformers', with
+        the latter's name, by which pipelines look it up, and with the signature of its `forward`,
+        which generate reads.
         """
         entry = parts.entry
         config = read_saved_config(entry.folder)
@@ -189,7 +189,7 @@ class MultiPartModel(Pretrained):
         """Returns the arguments of a call of `forward` by name.
 
         Raises:
-            OptionError: [no-inner-states] for one of those that programs do not compute.
+            OptionError: [no-inner-states] for an argument that requests other results.
         """
         bound = inspect.signature(type(self).forward).bind(self, *args, **kwargs)  # type: ignore[attr-defined]
         named = dict(list(bound.arguments.items())[1:])
@@ -197,8 +197,8 @@ class MultiPartModel(Pretrained):
         for name in refused:
             if named.get(name) is not None and named[name] is not False:
                 raise OptionError(
-                    f"{name}: a compiled model takes tokens and returns logits, got "
-                    f"{type(named[name]).__name__}. Omit it.",
+                    f"`{name}` must be omitted, since a compiled model takes tokens and returns "
+                    f"logits, got {type(named[name]).__name__}. Omit it.",
                     code="no-inner-states",
                 )
         return named
@@ -207,7 +207,7 @@ class MultiPartModel(Pretrained):
         """Returns the cache among the arguments of a call; None if there is none.
 
         Raises:
-            OptionError: [foreign-cache] for one that this model did not return.
+            OptionError: [foreign-cache] for a cache from another model.
         """
         cache = rename_cache(named)
         if cache is not None and not isinstance(cache, kind):
@@ -223,15 +223,15 @@ def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
     """Returns token ids (batch, length) int64 on the host.
 
     Raises:
-        OptionError: [step-dtype] for anything but a tensor of integers, [step-shape] for another
-            shape, [token-range] for an id that the model does not have.
+        OptionError: [step-dtype] for a value that is not an integer tensor, [step-shape] for
+            another shape, [token-range] for an id outside the vocabulary.
     """
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
         raise _wrong_type(name, ids, "integers", "the tokenizer")
     if ids.dim() != 2 or ids.numel() == 0:
         raise OptionError(
             f"`{name}` must have the shape (batch, tokens), with at least one token, got "
-            f"{tuple(ids.shape)}. Pass one row for each sequence.",
+            f"{tuple(ids.shape)}. Pass one row per sequence.",
             code="step-shape",
         )
     found = ids.to("cpu", torch.int64)
@@ -240,16 +240,16 @@ def check_tokens(name: str, ids: Any, vocabulary: int) -> torch.Tensor:
 
 
 def check_floats(name: str, value: Any, medium: str) -> torch.Tensor:
-    """Returns what a processor made of an image or a sound, the `medium`.
+    """Returns a processor's tensor of an image or audio, the `medium`.
 
     Raises:
-        OptionError: [step-dtype] for anything but a tensor of floats, [input-not-finite].
+        OptionError: [step-dtype] for a value that is not a float tensor, [input-not-finite].
     """
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         raise _wrong_type(name, value, "floats", "the processor")
     if not bool(value.isfinite().all()):
         raise OptionError(
-            f"`{name}` must be finite, got NaN or infinity. Check the {medium} it was made from.",
+            f"`{name}` must be finite, got NaN or infinity. Check the {medium}.",
             code="input-not-finite",
         )
     return value
@@ -258,7 +258,7 @@ def check_floats(name: str, value: Any, medium: str) -> torch.Tensor:
 def _wrong_type(name: str, value: Any, wanted: str, maker: str) -> OptionError:
     got = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
     return OptionError(
-        f"`{name}` must be a tensor of {wanted}, got {got}. Pass what {maker} returns with "
+        f"`{name}` must be a tensor of {wanted}, got {got}. Pass the result of {maker} with "
         'return_tensors="pt".',
         code="step-dtype",
     )

@@ -1,4 +1,4 @@
-"""Reference: what torch computes for a short input and some tokens, kept beside the programs."""
+"""Reference: torch's results for a short input and some tokens, stored next to the programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reference", "compute", "differ", "read_reference"]
 
-# How far off all logits together may be, as a multiple of what rounding does, or as a share.
+# Tolerance of all logits together, as a multiple of the rounding error, or as a share.
 _NORMS = 3.0
 _SHARES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
@@ -34,8 +34,8 @@ class Reference:
         ids: further tokens (2, tokens) int64.
         logits: (2, all tokens with logits, vocabulary) float32, by torch in float32 with the
             programs' weights.
-        rounded: the same, rounded as the programs' arithmetic rounds.
-        precision: the dtype to which `rounded` is rounded.
+        rounded: the logits with the rounding of the programs' arithmetic.
+        precision: dtype to which `rounded` is rounded.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -45,7 +45,7 @@ class Reference:
     precision: str
 
     def write(self, path: Path) -> None:
-        """Writes it, for `read_reference`."""
+        """Writes the reference, for `read_reference`."""
         tensors = {f"input.{name}": tensor for name, tensor in self.inputs.items()}
         tensors |= {"ids": self.ids, "logits": self.logits, "rounded": self.rounded}
         save_file(tensors, path, {"about": json.dumps({"precision": self.precision})})
@@ -60,15 +60,15 @@ def compute(
     compressed: Integers | None,
     rounding: Rounding,
 ) -> Reference:
-    """Runs a model in torch, with its weights and with its programs' roundings.
+    """Runs a model in torch, with its weights, exactly and with its programs' rounding.
 
     Args:
         run: runs the model on the inputs and ids; returns the logits.
-        inputs: as Reference has them.
-        ids: likewise.
+        inputs: see Reference.
+        ids: see Reference.
         weights: the values of the model's parameters.
-        compressed: which of them the programs hold as integers.
-        rounding: what the programs' arithmetic does to values.
+        compressed: parameters that the programs store as integers.
+        rounding: rounding of the programs' arithmetic.
     """
 
     def logits(how: Rounding | None) -> torch.Tensor:
@@ -96,13 +96,13 @@ def read_reference(path: Path) -> Reference:
 def differ(
     logits: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor, precision: str
 ) -> Difference | str | None:
-    """Returns how logits differ from torch's; None if they do not, but for rounding.
+    """Returns how logits differ from torch's beyond rounding; None if they do not.
 
     Args:
-        logits: (..., vocabulary) float32, as are the others.
-        expected: torch's.
-        rounded: torch's, rounded as the program's arithmetic rounds.
-        precision: to which dtype that is.
+        logits: (..., vocabulary) float32, as the following.
+        expected: torch's logits.
+        rounded: torch's logits with the rounding of the program's arithmetic.
+        precision: dtype of that rounding.
     """
     found = compare([logits], [expected], precision=precision, noisy=lambda: [[rounded]])
     distance, size = float((logits - expected).norm()), float(expected.norm())

@@ -1,4 +1,4 @@
-"""Programs of a model's parts, for any sizes or in a set of fixed sizes, compared with torch."""
+"""Programs of a model's parts, with dynamic shapes or in sets of fixed sizes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from npu_runtime import Program, load_program, observe
 
 __all__ = ["OUTER", "DynamicParts", "Parts", "StaticParts", "StepVariants"]
 
-OUTER = "outer.safetensors"  # parameters of the code between the parts
+OUTER = "outer.safetensors"  # parameters of code between the parts
 _FORMS = "compiled"
-# Programs of fixed sizes that are kept: each holds its own weights in the form of the device.
+# Number of cached programs of fixed sizes: each has its own weights in the device's format.
 _KEPT = 12
 
 
 class Parts(ABC):
-    """A model's programs, each loaded when it is first needed; threads may share them.
+    """A model's programs, loaded on demand; thread-safe.
 
     Attributes:
         entry: the folder with the programs.
@@ -42,13 +42,13 @@ class Parts(ABC):
     def __init__(
         self, entry: Entry, *, when: Verify, check: Callable[[Parts, str], str | None]
     ) -> None:
-        """Names the model; loads nothing.
+        """Stores the arguments; loads nothing.
 
         Args:
             entry: the folder with the programs.
-            when: when programs are compared with torch.
-            check: runs a part by its name, with the parts around it, on the inputs of the
-                reference; returns the difference from torch in words, or None.
+            when: when to compare programs with torch.
+            check: runs a part by name, with its surrounding parts, on the inputs of the reference;
+                returns a description of the difference from torch, or None.
         """
         self.entry = entry
         self._when: Verify = when
@@ -57,7 +57,7 @@ class Parts(ABC):
 
     @property
     def outputs(self) -> dict[str, tuple[str, ...]]:
-        """The names of each program's results that are not state, by the program's name."""
+        """The names of each program's outputs except states, by the program's name."""
         return {name: tuple(names) for name, names in self.entry.about["outputs"].items()}
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Parts(ABC):
         """Loads the programs for the first token.
 
         Returns:
-            Whether all of them came from the cache, and the outcome of comparing them with torch.
+            Whether all of them came from the cache, and the result of comparing them with torch.
 
         Raises:
             WrongResultError: [wrong-result] if results differ from torch's.
@@ -73,20 +73,21 @@ class Parts(ABC):
 
     @abstractmethod
     def run(self, name: str, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Runs a part without a cache on tensors by name; returns its results, on cpu."""
+        """Runs a part without a cache on named tensors; returns its results, on cpu."""
 
     @abstractmethod
     def new_cache(self, name: str) -> StepCache:
-        """Returns an empty cache for a part that has one."""
+        """Returns an empty cache for a part with one."""
 
 
 class DynamicParts(Parts):
-    """Programs for inputs of any size.
+    """Programs with dynamic shapes.
 
     Attributes:
-        first: the programs that a start loads; all if empty.
-        checked: the programs that are compared with torch together, None for all, by the name of
-            the one after whose first load they are. The first one gives the model's verdict.
+        first: programs that are loaded at the start; all if empty.
+        checked: programs that are compared with torch together, None for all, by the name of the
+            one whose first load triggers the comparison. The first group determines the model's
+            verdict.
     """
 
     first: ClassVar[tuple[str, ...]] = ()
@@ -95,7 +96,7 @@ class DynamicParts(Parts):
     def __init__(
         self, entry: Entry, *, when: Verify, check: Callable[[Parts, str], str | None]
     ) -> None:
-        """Names the model; see Parts."""
+        """Stores the arguments; see Parts."""
         super().__init__(entry, when=when, check=check)
         self._verdict = Verdict("unchecked", 'verify is "off"')
         self._loaded: dict[str, Program] = {}
@@ -116,7 +117,7 @@ class DynamicParts(Parts):
             return list(program.run(given, output_device="cpu"))
 
     def get(self, name: str) -> Program:
-        """Returns a program; those that are checked are compared with torch at their first load."""
+        """Returns a program; checked ones are compared with torch on first load."""
         with self._lock:
             if name not in self._loaded:
                 self._loaded[name] = self._load(name)
@@ -157,7 +158,7 @@ class DynamicParts(Parts):
 
 @dataclass
 class _Variants:
-    """Programs of one entry by part and size, and the ones whose results were found right."""
+    """Programs of one entry by part and size, and the programs that passed a comparison."""
 
     entry: Entry
     load: LoadVariant
@@ -170,7 +171,7 @@ class _Variants:
         return self.entry.folder / VARIANTS / key[0] / key[1]
 
     def get(self, key: tuple[str, str], shapes: Mapping[str, tuple[int, ...]]) -> Program:
-        """Returns a program, as it is."""
+        """Returns a program without a comparison."""
         if key not in self.programs:
             folder = self.folder(key)
             path = write_variant(self.entry.folder / f"{key[0]}.xml", folder, shapes)
@@ -184,10 +185,10 @@ class _Variants:
 
 
 class StaticParts(Parts):
-    """Programs of fixed sizes, each compiled and compared with torch when it is first needed.
+    """Programs of fixed sizes, each compiled and compared with torch on demand.
 
-    One is compared in a trial: other parts of the same kind come in that size only, so that the
-    program runs. Programs that ran in a trial with right results need none of their own.
+    A program is compared in a trial, in which other parts of the same kind have only that size, so
+    that the program runs. Other programs that run in a successful trial need no separate one.
     """
 
     def __init__(
@@ -198,11 +199,11 @@ class StaticParts(Parts):
         check: Callable[[Parts, str], str | None],
         load: LoadVariant | None = None,
     ) -> None:
-        """Names the model; see Parts.
+        """Stores the arguments; see Parts.
 
         Args:
             entry: the folder with the programs.
-            when: when programs are compared with torch.
+            when: when to compare programs with torch.
             check: see Parts.
             load: loads a program of fixed sizes; by default on the device in use.
         """
@@ -227,9 +228,9 @@ class StaticParts(Parts):
         """Returns a program, compared with torch.
 
         Args:
-            name: of the part.
-            size: its size, whose text names its folder.
-            shapes: of its inputs.
+            name: name of the part.
+            size: its size; the text names its folder.
+            shapes: shapes of its inputs.
 
         Raises:
             WrongResultError: [wrong-result] if results differ from torch's.
@@ -249,11 +250,11 @@ class StaticParts(Parts):
         return about
 
     def _only_size(self, name: str) -> Any | None:
-        """Returns the only size of a part, in a trial of that; None for any."""
+        """Returns the only size of a part in its trial; None for any size."""
         return None if self._trial is None or self._trial[0] != name else self._trial[1]
 
     def _compare(self, key: tuple[str, str], size: Any, program: Program) -> None:
-        """Compares a program with torch, unless that is known, and those that run with it."""
+        """Compares a program and those that run with it with torch, unless the result is known."""
         known = read_kept(self._variants.folder(key))
         if known is not None and program.loaded_from_cache and self._when != "always":
             self._variants.right.add(key)
@@ -271,13 +272,13 @@ class StaticParts(Parts):
 
 @dataclass(frozen=True)
 class StepVariants:
-    """The programs of a part with a cache, by the sizes of their steps.
+    """The programs of a part with a cache, by step size.
 
     Attributes:
-        parts: the model's.
-        name: of the part.
-        layout: the programs' ports.
-        sized: makes the size of a program from that of a step.
+        parts: the model's programs.
+        name: name of the part.
+        layout: ports of the programs.
+        sized: converts a step's size to a program's.
     """
 
     parts: StaticParts
@@ -290,5 +291,5 @@ class StepVariants:
         return self.parts.program(self.name, self.sized(sizes), self.layout.port_shapes(sizes))
 
     def weights(self, sizes: StepSizes) -> StepWeights:
-        """Returns nothing: weights are constants."""
+        """Returns no inputs: weights are constants."""
         return StepWeights()

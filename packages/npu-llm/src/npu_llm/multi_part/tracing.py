@@ -1,4 +1,4 @@
-"""Parts of a model, such as its encoder, traced as graphs with sizes that vary."""
+"""Parts of a model, such as its encoder, traced as graphs with dynamic shapes."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _aten = torch.ops.aten
 def _bucketize(
     given: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
 ) -> torch.Tensor:
-    """Counts the boundaries that lie below each number, for torch.bucketize."""
+    """Implements torch.bucketize by counting the boundaries below each number."""
     each = given[..., None]
     below = boundaries <= each if right else boundaries < each
     return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
-# Calls without a converter, traced as what they are made of.
+# Calls without a converter, which are decomposed.
 _TAKEN_APART = {
     **{
         op: op.decompose
@@ -58,7 +58,7 @@ _TAKEN_APART = {
     _aten.bucketize.Tensor: _bucketize,
 }
 
-# What a model's code raises on tensors that are shapes alone.
+# Exceptions of models' code on shape-only tensors.
 TRACE_FAILURES = (
     AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
     ValueError,
@@ -70,8 +70,8 @@ class Example:
     """An input to trace with.
 
     Attributes:
-        tensor: one of this dtype and shape; equal varying sizes mean the same.
-        varying: the dimensions whose sizes vary from call to call.
+        tensor: a tensor of this dtype and shape; equal dynamic sizes are the same size.
+        varying: the dynamic dimensions.
     """
 
     tensor: torch.Tensor
@@ -83,12 +83,12 @@ class TracedPart:
     """A part of a model as a graph.
 
     Attributes:
-        name: what it is, such as "encoder".
-        graph_module: its graph, which writes nothing in place.
+        name: its name, such as "encoder".
+        graph_module: its graph, without in-place writes.
         inputs: the names of its placeholders, in order.
         outputs: the names of its results, in order.
-        is_exact: whether fractions among its constants choose places, and other places if they
-            are stored in 16 bits.
+        is_exact: whether fractional constants select indices, which rounding to 16 bits would
+            change.
     """
 
     name: str
@@ -100,15 +100,15 @@ class TracedPart:
 
 @dataclass(frozen=True)
 class Part:
-    """A traced part, and how it becomes a program.
+    """A traced part, and its conversion to a program.
 
     Attributes:
         traced: its graph.
-        cache: the names of its cache's tensors, which are inputs and results of the graph. They
-            become the state of a program for any sizes.
-        lower_static: lowers it with a cache of fixed size, given its precision and the values of
-            weights, to an openvino.Model and facts for JSON. None for a part without a cache.
-        is_compressed: whether its weights become integers in a precision with integers.
+        cache: names of its cache tensors, which are inputs and results of the graph. They become
+            the state of a program with dynamic shapes.
+        lower_static: lowers it with a cache of fixed size, given its precision and the weights'
+            values, to an openvino.Model and facts for JSON. None for a part without a cache.
+        is_compressed: whether its weights are quantized in an integer precision.
     """
 
     traced: TracedPart
@@ -122,13 +122,13 @@ class TracedModel:
     """A model as a list of parts.
 
     Attributes:
-        parts: in the order in which they run.
+        parts: its parts in execution order.
         about: facts of the model for JSON.
-        static: facts for programs of fixed sizes; None for programs of any sizes.
+        static: facts for programs of fixed sizes; None for dynamic shapes.
         inputs: example inputs by name: two rows, the second padded if the model takes padding.
         ids: further tokens (2, tokens).
         run: runs the model on both; returns the logits.
-        outer: parameters and buffers outside of the parts, by name; None if nothing reads any.
+        outer: parameters and buffers outside the parts, by name; None if they are not read.
     """
 
     parts: tuple[Part, ...]
@@ -141,7 +141,7 @@ class TracedModel:
 
 
 def cache_of(tensors: Sequence[torch.Tensor]) -> Cache:
-    """Returns transformers' cache with a key and a value for each layer, each with its past."""
+    """Returns transformers' cache with a key and a value for each layer's past."""
     layers = []
     for key, value in zip(tensors[::2], tensors[1::2], strict=True):
         layer = DynamicLayer()
@@ -170,26 +170,26 @@ def trace_part(
 
     Args:
         model: a model of transformers, on cpu, in eval mode.
-        name: what the part is, for messages.
+        name: name of the part, for messages.
         run: calls the model with tensors by name; returns the results.
-        examples: what to call it with. Inputs that no result depends on are left out.
-        outputs: names for the results.
-        required: inputs that stay in any case.
+        examples: example arguments. Inputs without effect on a result are removed.
+        outputs: names of the results.
+        required: inputs that are never removed.
 
     Raises:
-        CaptureError: [capture-failed] if it cannot be traced, [fixed-size] if its code fixes a size
-            that must vary.
+        CaptureError: [capture-failed] if it cannot be traced, [fixed-size] if its code fixes a
+            dynamic size.
     """
     names = tuple(examples)
     fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    fake.cache_enabled = False  # looking calls with symbolic sizes up costs more than it saves
+    fake.cache_enabled = False  # caching calls with symbolic sizes costs more than it saves
     tensors = [_fake(fake, each, examples[each]) for each in names]
 
     def flat(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(run(dict(zip(names, given, strict=True))))
 
     with torch.no_grad(), warnings.catch_warnings(), collector_paused():
-        warnings.simplefilter("ignore")  # tracing warns about code that runs many times
+        warnings.simplefilter("ignore")  # tracing warns about code that runs repeatedly
         try:
             with as_in_newer(model), record_modules(model), _sizes_kept(model):
                 graph_module = make_fx(
@@ -203,8 +203,9 @@ def trace_part(
         except TRACE_FAILURES as failure:
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             raise CaptureError(
-                f"{type(model).__name__}: its {name} must be traceable with sizes that vary, got: "
-                f"{lines[0].rstrip('.')}. Only models free of such a condition are supported.",
+                f"`{type(model).__name__}` must have a {name} that is traceable with dynamic "
+                f"shapes, got: {lines[0].rstrip('.')}. Only models without such a condition are "
+                "supported.",
                 code="capture-failed",
             ) from failure
     _check_sizes(model, name, examples, tensors)
@@ -228,9 +229,9 @@ def _fake(fake: FakeTensorMode, name: str, example: Example) -> torch.Tensor:
 
 @contextmanager
 def _sizes_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Makes `int` in the model's own module keep sizes that vary, where it would fix them.
+    """Makes `int` in the model's own module keep symbolic sizes instead of fixing them.
 
-    Models compute by int(a / b) how many frames their convolutions leave.
+    Models compute the frames left by their convolutions as int(a / b).
     """
     home: Any = sys.modules[type(model).__module__]
     home.int = _whole
@@ -258,7 +259,7 @@ def _check_sizes(
             size = tensor.shape[dim]
             if isinstance(size, int) or size.node.maybe_as_int() is not None:
                 raise CaptureError(
-                    f"{type(model).__name__}: size {dim} of {name} must be free to vary in its "
+                    f"`{type(model).__name__}` must have a dynamic size {dim} of {name} in its "
                     f"{part}, got a model whose code fixes it at {size}. Such models are not "
                     "supported yet.",
                     code="fixed-size",
@@ -266,9 +267,9 @@ def _check_sizes(
 
 
 def _compute_ranges(graph_module: fx.GraphModule) -> bool:
-    """Replaces ranges of floats by what torch computes; returns whether there are any.
+    """Replaces float ranges by torch's values; returns whether there are any.
 
-    A sum of steps would end elsewhere, and numbers are compared with those of such a range.
+    Adding up steps would give other end values, which are compared with such a range.
     """
     is_found = False
     for node in list(graph_module.graph.nodes):
@@ -292,7 +293,7 @@ def _compute_ranges(graph_module: fx.GraphModule) -> bool:
 def _drop_unread(
     graph_module: fx.GraphModule, names: Sequence[str], required: Sequence[str]
 ) -> tuple[str, ...]:
-    """Removes placeholders that nothing reads; returns the names of the others."""
+    """Removes unused placeholders; returns the names of the others."""
     kept = []
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     for name, node in zip(names, placeholders, strict=True):
