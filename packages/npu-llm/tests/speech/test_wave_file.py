@@ -54,7 +54,7 @@ def test_channels_are_averaged(tmp_path):
     "changes, code, quoted",
     [
         ({"rate": 8000}, "audio-rate", "8,000"),
-        ({"data": b""}, "audio-empty", "no sample"),
+        ({"data": b""}, "audio-empty", "must contain samples"),
         ({"data": np.array([0, np.nan], "<f4").tobytes()}, "input-not-finite", "NaN"),
         ({"bits": 12}, "audio-unreadable", "12 bits"),
         ({"channels": 0}, "audio-unreadable", "without a channel"),

@@ -1,1 +1,1 @@
-"""From sounds to what is said in them."""
+"""Speech recognition: from audio samples to transcripts."""

@@ -1,4 +1,4 @@
-"""Transcriber: writes down what is said in a sound, with transformers' own pipeline."""
+"""Transcriber: transcribes audio with transformers' pipeline."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Sound", "Transcriber", "Transcript"]
 
 Sound = np.ndarray[tuple[int], np.dtype[np.float32]]
 
-_WINDOW_S = 30  # what Whisper reads at once; longer sounds need its times
+_WINDOW_S = 30  # Whisper's input length; longer audio needs its timestamps
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """The text of a sound.
+    """The transcript of an audio clip.
 
     Attributes:
-        text: all of it.
-        passages: its parts with their times; empty where none were requested.
-        seconds: how long the sound is.
+        text: the whole text.
+        passages: its parts with timestamps; empty if none were requested.
+        seconds: duration of the audio.
     """
 
     text: str
@@ -40,22 +40,22 @@ class Transcript:
 
 
 class Transcriber:
-    """A model of speech with what prepares its inputs and decodes its tokens.
+    """A speech model with its feature extractor and tokenizer.
 
     Attributes:
         model: the model.
         tokenizer: its tokenizer.
-        rate: the samples per second that it takes.
-        knows_times: whether it can tell when something was said.
+        rate: the model's sample rate in Hz.
+        knows_times: whether it can produce timestamps.
     """
 
     def __init__(self, model: NPUModelForSpeechSeq2Seq, extractor: Any, tokenizer: Any) -> None:
-        """Takes the parts.
+        """Stores the parts.
 
         Args:
             model: the model.
-            extractor: the feature extractor that came with it.
-            tokenizer: the tokenizer that came with it.
+            extractor: the model's feature extractor.
+            tokenizer: the model's tokenizer.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -70,7 +70,7 @@ class Transcriber:
         )
 
     def check(self, options: TranscriptOptions) -> None:
-        """Raises OptionError [speech-option] for what the model does not know."""
+        """Raises OptionError [speech-option] for options that the model does not support."""
         named = {
             "timestamps": (options.times, "no_timestamps_token_id"),
             "language": (options.language, "lang_to_id"),
@@ -79,9 +79,9 @@ class Transcriber:
         for name, (value, needed) in named.items():
             if value is not None and not hasattr(self.model.generation_config, needed):
                 raise OptionError(
-                    f"`{name}` must be omitted for a model without {needed} in its generation "
-                    f"config, which {type(self.model).__name__} here is, got {value}. Omit it, or "
-                    "take a multilingual Whisper.",
+                    f"`{name}` must be omitted for {type(self.model).__name__} without {needed} "
+                    f"in its generation config, got {value}. Omit it, or take a multilingual "
+                    "Whisper.",
                     code="speech-option",
                 )
 
@@ -93,17 +93,17 @@ class Transcriber:
         more: Mapping[str, Any] | None = None,
         ends: Sequence[threading.Event] = (),
     ) -> Transcript:
-        """Returns what is said.
+        """Transcribes audio.
 
         Args:
             sound: (samples,) float32 at `rate`.
-            options: checked.
+            options: validated options.
             more: further arguments of the model's generate.
-            ends: events after one of which nobody waits for the transcript.
+            ends: events, each of which cancels the transcription.
 
         Raises:
             InterruptedError: at the next token after one of `ends` was set.
-            OptionError: [speech-option] for a language that the model does not know.
+            OptionError: [speech-option] for a language that the model does not support.
         """
         asked: dict[str, Any] = {"do_sample": options.temperature > 0, "num_beams": options.beams}
         if options.temperature > 0:
@@ -124,8 +124,8 @@ class Transcriber:
             if "language" not in str(failure) or options.language is None:
                 raise
             raise OptionError(
-                f"`language` must be one that the model knows, got {options.language[:40]!r}. Pass "
-                "a code such as en, or a name such as german.",
+                f"`language` must be one that the model supports, got {options.language[:40]!r}. "
+                "Pass a code such as en, or a name such as german.",
                 code="speech-option",
             ) from failure
         seconds = len(sound) / self.rate
@@ -134,14 +134,14 @@ class Transcriber:
 
 
 class _Interruption(StoppingCriteria):  # type: ignore[misc]
-    """Interrupts generate: a long sound is read in parts, and stopping would only end one."""
+    """Interrupts generate: audio is read in parts, stopping criteria would end only one part."""
 
     def __init__(self, ends: Sequence[threading.Event]) -> None:
         self._ends = ends
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         if any(event.is_set() for event in self._ends):
-            raise InterruptedError("nobody waits for the transcript any more")
+            raise InterruptedError("the transcription was cancelled")
         return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
@@ -149,8 +149,8 @@ def _passages(chunks: list[dict[str, Any]], length: float) -> list[Passage]:
     passages = []
     for chunk in chunks:
         start, end = chunk["timestamp"]
-        # The last one of a sound that was cut off has no end; and the model reads 30 s, with
-        # silence after the sound, where it may hear something.
+        # The last passage of truncated audio has no end. The model pads audio to 30 s with silence,
+        # in which it may hallucinate text.
         start = min(float(start or 0.0), length)
         end = length if end is None else min(float(end), length)
         passages.append(Passage(chunk["text"], start, end))

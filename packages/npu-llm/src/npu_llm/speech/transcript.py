@@ -16,14 +16,14 @@ FORMATS: tuple[Format, ...] = ("txt", "srt", "vtt", "json")
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptOptions:
-    """Options of a transcript.
+    """Options of a transcription.
 
     Attributes:
-        language: a code such as "en" or a name such as "german"; None to find it out.
-        translates: whether into English.
-        times: what has times; None for text alone.
-        beams: how many are searched; more search longer.
-        temperature: 0.0 for the most likely tokens; above, they are drawn.
+        language: a code such as "en" or a name such as "german"; None to detect it.
+        translates: whether to translate into English.
+        times: unit of timestamps; None for text alone.
+        beams: beam size.
+        temperature: 0.0 for greedy search; sampled above.
     """
 
     language: str | None = None
@@ -38,8 +38,8 @@ class Passage:
     """A segment or a word.
 
     Attributes:
-        text: what was said.
-        start, end: when, in seconds.
+        text: the spoken text.
+        start, end: times in seconds.
     """
 
     text: str
@@ -48,12 +48,12 @@ class Passage:
 
 
 def write_transcript(text: str, passages: Sequence[Passage], kind: Format) -> str:
-    """Returns a transcript in a format, without a line break at the end.
+    """Formats a transcript, without a final line break.
 
     Args:
-        text: all of it.
+        text: the whole text.
         passages: its parts in order; needed for subtitles.
-        kind: the format. "txt" has a line for each passage, or all in one line without any.
+        kind: the format. "txt" has one line per passage, or a single line without passages.
     """
     if kind == "json":
         parts = [
@@ -67,7 +67,7 @@ def write_transcript(text: str, passages: Sequence[Passage], kind: Format) -> st
     for number, each in enumerate(passages, 1):
         times = f"{_clock(each.start, mark)} --> {_clock(each.end, mark)}"
         head = f"{number}\n" if kind == "srt" else ""
-        # A blank line would end the passage, and an arrow would be read as times.
+        # A blank line would end the passage, and an arrow would be parsed as times.
         said = " ".join(each.text.split()).replace("-->", "->")
         blocks.append(f"{head}{times}\n{said}")
     return ("WEBVTT\n\n" if kind == "vtt" else "") + "\n\n".join(blocks)

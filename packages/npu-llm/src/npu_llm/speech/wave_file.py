@@ -1,4 +1,4 @@
-"""Reads a WAV file as samples, checked: a model transcribes whatever it gets."""
+"""Reads and validates WAV files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 
 
 def read_wave(path: Path, *, rate: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Reads a WAV file; takes, returns and raises what read_samples does."""
+    """Reads a WAV file; has the arguments, result and errors of read_samples."""
     try:
         content = path.read_bytes()
     except OSError as failure:
@@ -26,33 +26,33 @@ def read_wave(path: Path, *, rate: int) -> np.ndarray[tuple[int], np.dtype[np.fl
 def read_samples(
     subject: str, content: bytes, *, rate: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Reads the content of a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64.
+    """Decodes the content of a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64.
 
     Args:
-        subject: how messages name it.
+        subject: name of the file in messages.
         content: the file's bytes.
-        rate: the samples per second that the model needs.
+        rate: the required sample rate in Hz.
 
     Returns:
         (samples,) float32 between -1 and 1, channels averaged.
 
     Raises:
-        OptionError: [audio-unreadable] if it is no such file, [audio-rate] for another rate,
-            [audio-empty] if it holds no sample, [input-not-finite] for NaN or infinity.
+        OptionError: [audio-unreadable] for an invalid file, [audio-rate] for another rate,
+            [audio-empty] for a file without samples, [input-not-finite] for NaN or infinity.
     """
     try:
         found, channels, held = _samples(content)
     except (struct.error, ValueError, KeyError) as failure:
-        raise _unreadable(subject, str(failure) or "a file that is cut short") from failure
+        raise _unreadable(subject, str(failure) or "a truncated file") from failure
     if held != rate:
         raise OptionError(
-            f"`{subject}` must have {rate:,} samples per second, which the model was made for, got "
-            f"{held:,}. Convert it, with `ffmpeg -i FILE -ar {rate} NEW.wav` say.",
+            f"`{subject}` must have the model's rate of {rate:,} samples per second, got "
+            f"{held:,}. Convert it, for example with `ffmpeg -i FILE -ar {rate} NEW.wav`.",
             code="audio-rate",
         )
     if len(found) < channels:
         raise OptionError(
-            f"`{subject}` must hold some sound, got no sample. Pass another file.",
+            f"`{subject}` must contain samples, got none. Pass another file.",
             code="audio-empty",
         )
     if not np.isfinite(found).all():
@@ -65,9 +65,9 @@ def read_samples(
 
 
 def _samples(content: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], int, int]:
-    """Returns all samples, the number of channels, and the rate."""
+    """Returns all samples, the number of channels, and the sample rate."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise ValueError("no WAV file")
+        raise ValueError("not a WAV file")
     chunks: dict[bytes, bytes] = {}
     at = 12
     while at + 8 <= len(content):
@@ -100,7 +100,7 @@ def _samples(content: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64
 
 def _unreadable(subject: str, reason: str) -> OptionError:
     return OptionError(
-        f"`{subject}` must be a WAV file of PCM or float samples, got: {reason}. Convert it, with "
-        "`ffmpeg -i FILE -ar 16000 NEW.wav` say.",
+        f"`{subject}` must be a WAV file of PCM or float samples, got: {reason}. Convert it, for "
+        "example with `ffmpeg -i FILE -ar 16000 NEW.wav`.",
         code="audio-unreadable",
     )
