@@ -1,4 +1,4 @@
-"""A tokenizer of one token a byte."""
+"""A tokenizer with one token per byte."""
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

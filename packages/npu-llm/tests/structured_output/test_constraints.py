@@ -119,7 +119,7 @@ def test_a_token_that_may_not_come_is_refused(maker, speaker):
 
 
 def test_a_tokenizer_of_another_kind_is_refused():
-    with pytest.raises(OptionError, match="fast tokenizer, got a object"):
+    with pytest.raises(OptionError, match="fast tokenizer, got one for a object"):
         ConstraintMaker(object(), vocabulary=9, ends=[1]).make(Form.of_json())
 
 

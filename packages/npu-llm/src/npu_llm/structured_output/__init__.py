@@ -1,4 +1,4 @@
-"""Structured output: holds answers to a JSON schema, a regular expression or a grammar."""
+"""Structured output: constrains answers to a JSON schema, a regular expression or a grammar."""
 
 from npu_llm.structured_output.constraints import (
     ConstraintMaker,

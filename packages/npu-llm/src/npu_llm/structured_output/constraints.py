@@ -1,4 +1,4 @@
-"""Constraints: the tokens with which an answer stays in its form."""
+"""Constraints: the tokens that an answer in a given form may continue with."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class TokenConstraint(Protocol):
         """Whether nothing may follow but an end token."""
 
     def mask(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns logits (vocabulary,) with -inf for tokens that may not come."""
+        """Returns logits (vocabulary,) with -inf for tokens that are not allowed."""
 
     def advance(self, token: int) -> None:
-        """Takes the token that was chosen."""
+        """Advances by the chosen token."""
 
 
 class ConstraintMaker:
-    """Makes the constraints for a model's answers; what it knows of the tokens is found once."""
+    """Creates constraints for a model's answers; data about its vocabulary are computed once."""
 
     def __init__(self, tokenizer: Any, *, vocabulary: int, ends: Sequence[int]) -> None:
-        """Names the tokens.
+        """Stores the model's tokens.
 
         Args:
-            tokenizer: the model's, of transformers' fast kind.
-            vocabulary: how many logits the model has for a token.
-            ends: the tokens that end an answer.
+            tokenizer: the model's tokenizer, a fast tokenizer of transformers.
+            vocabulary: number of logits per token.
+            ends: the model's end tokens.
         """
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
@@ -57,8 +57,8 @@ class ConstraintMaker:
         """Returns a constraint for a new answer.
 
         Raises:
-            OptionError: [answer-form] for a form that takes too much to follow, or a tokenizer
-                that cannot be used for one.
+            OptionError: [answer-form] for a form that is too expensive to enforce, or a tokenizer
+                that does not support constraints.
         """
         with self._lock:
             if self._known is None:
@@ -79,7 +79,7 @@ class ConstraintMaker:
         tokens = getattr(self._tokenizer, "backend_tokenizer", None)
         if tokens is None:
             raise OptionError(
-                "`form` must be asked of a model with a fast tokenizer, got a "
+                "`form` must be omitted for a model without a fast tokenizer, got one for a "
                 f"{type(self._tokenizer).__name__}. Omit it.",
                 code="answer-form",
             )
@@ -92,13 +92,13 @@ class ConstraintMaker:
 
 
 class FormConstraint:
-    """The place of one answer in its form."""
+    """The state of one answer within its form."""
 
     def __init__(self, matcher: Any, vocabulary: int, ends: Sequence[int]) -> None:
         self._matcher = matcher
         self._ends = list(ends)
         self._vocabulary = vocabulary
-        import torch  # late, here and below: answers without a form need none
+        import torch  # imported late, also below: seldom needed
 
         self._bits = torch.zeros(-(-vocabulary // 32), dtype=torch.int32)
 
@@ -108,12 +108,12 @@ class FormConstraint:
         return bool(self._matcher.is_stopped())
 
     def mask(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns logits (vocabulary,) with -inf for tokens that may not come.
+        """Returns logits (vocabulary,) with -inf for tokens that are not allowed.
 
-        Once the answer is over, only end tokens may.
+        At the end of the answer, only end tokens are allowed.
 
         Raises:
-            OptionError: [answer-form] if the next token takes too much work to find.
+            OptionError: [answer-form] if computing the next tokens is too expensive.
         """
         import torch
 
@@ -130,34 +130,34 @@ class FormConstraint:
         return torch.where(torch.from_numpy(bits).view(torch.bool), logits, -torch.inf)
 
     def advance(self, token: int) -> None:
-        """Takes the token that was chosen.
+        """Advances by the chosen token.
 
         Raises:
-            OptionError: [answer-form] for one that may not come.
+            OptionError: [answer-form] for a token that is not allowed.
         """
         if not self.is_over:
             self._matcher.consume_token(token)
             self.check()
 
     def allows(self, token: int) -> bool:
-        """Whether a token may come."""
+        """Whether a token is allowed next."""
         if self.is_over:
             return token in self._ends
         return bool(self._matcher.validate_tokens([token]))
 
     def check(self) -> None:
-        """Raises OptionError [answer-form] if the form cannot be followed any more."""
+        """Raises OptionError [answer-form] if the form can no longer be enforced."""
         if self._matcher.is_error():
             reason = " ".join(str(self._matcher.get_error()).split())[:300].rstrip(".")
             raise OptionError(
-                "`form` must be one that can be followed token by token within bounds, got "
-                f"{reason}. Simplify it.",
+                f"`form` must be enforceable token by token within limits, got {reason}. Simplify "
+                "it.",
                 code="answer-form",
             )
 
 
 class FormProcessor:
-    """A logits processor of transformers, for one generation without beams."""
+    """A logits processor of transformers, for one generation without beam search."""
 
     def __init__(self, maker: ConstraintMaker, form: Form) -> None:
         self._maker = maker
@@ -166,7 +166,7 @@ class FormProcessor:
         self._length = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Returns scores with -inf for tokens that may not come.
+        """Returns scores with -inf for tokens that are not allowed.
 
         Args:
             input_ids: (rows, tokens) int64, prompt and answer so far.

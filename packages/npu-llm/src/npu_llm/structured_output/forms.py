@@ -14,8 +14,8 @@ from npu_llm.errors import OptionError
 __all__ = ["JSON_OPTIONS", "Form", "given_form", "llguidance"]
 
 _NAMES = ("schema", "regex", "grammar", "choice")
-# Between the parts of JSON: nothing, a space, or a new line with its indentation. A small model
-# that may write white space without end does.
+# Separators in JSON: nothing, a space, or a line break with indentation. Small models that may emit
+# unlimited white space do so.
 _BETWEEN_PARTS = r"( |\n {0,24})?"
 # llguidance's options of JSON schemas.
 JSON_OPTIONS: Mapping[str, Any] = {
@@ -23,31 +23,30 @@ JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_pattern": _BETWEEN_PARTS,
     "lenient": False,
 }
-# Classes that schemas, as ECMAScript, limit to ASCII, and llguidance does not.
+# Classes that ECMAScript, and so JSON schema, limits to ASCII, unlike llguidance.
 _ASCII_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
 _PATTERN_PART = re.compile(r"\\.|[][]", re.DOTALL)
-_VALUES = ("const", "default", "enum", "example", "examples")  # in which patterns are not schemas
+_VALUES = ("const", "default", "enum", "example", "examples")  # keys whose patterns are not schemas
 _MOST_DEPTH = 100
 _GBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of answers.
+    """A form of structured output.
 
     Attributes:
-        source: as llguidance reads it.
+        source: the form in llguidance's format.
     """
 
     source: str
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any]) -> Form:
-        """Returns the form of JSON that a schema describes.
+        """Returns the form of JSON that matches a schema.
 
         Raises:
-            OptionError: [answer-form] for a schema that cannot bound an answer,
-                [missing-llguidance].
+            OptionError: [answer-form] for a schema that cannot be enforced, [missing-llguidance].
         """
         matcher = llguidance().LLMatcher
         try:
@@ -64,27 +63,27 @@ class Form:
 
     @classmethod
     def of_regex(cls, pattern: str) -> Form:
-        r"""Returns the form of texts that a regular expression matches; raises as of_schema does.
+        r"""Returns the form of a regular expression's matches; raises the errors of of_schema.
 
-        The classes \d and \w are those of ASCII.
+        The classes \d and \w match ASCII only.
         """
         source = llguidance().LLMatcher.grammar_from_regex(_ascii_classes(pattern))
         return cls._checked("regex", source)
 
     @classmethod
     def of_choices(cls, texts: Sequence[str]) -> Form:
-        """Returns the form of one of some texts; raises as of_schema does."""
+        """Returns the form of a choice among texts; raises the errors of of_schema."""
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise _refusal("choice", "an empty list, or an empty text")
         return cls.of_grammar("start: " + " | ".join(json.dumps(text) for text in texts))
 
     @classmethod
     def of_grammar(cls, text: str) -> Form:
-        """Returns the form that a grammar describes; raises as of_schema does.
+        """Returns the form of a grammar; raises the errors of of_schema.
 
         Args:
-            text: GBNF, as llama.cpp reads it, with a rule `root`; or Lark, as llguidance reads it,
-                with a rule `start`.
+            text: GBNF, as in llama.cpp, with a rule `root`; or Lark, as in llguidance, with a rule
+                `start`.
         """
         if _GBNF_RULE.search(text):
             text = _lark(text)
@@ -99,13 +98,13 @@ class Form:
 
 
 def given_form(options: dict[str, Any]) -> Form | None:
-    """Takes schema, regex, grammar and choice out of some options, and returns the form.
+    """Removes schema, regex, grammar and choice from some options, and returns the form.
 
     Returns:
-        The form; None if none of them is there.
+        The form; None if there is none.
 
     Raises:
-        OptionError: [answer-form] for more than one, or as Form.of_schema does.
+        OptionError: [answer-form] for more than one form, or the errors of Form.of_schema.
     """
     given = {name: options.pop(name, None) for name in _NAMES}
     given = {name: value for name, value in given.items() if value is not None}
@@ -132,35 +131,35 @@ def given_form(options: dict[str, Any]) -> Form | None:
 
 
 def llguidance() -> Any:
-    """Returns the library that knows which tokens a grammar allows.
+    """Returns the llguidance module.
 
     Raises:
-        OptionError: [missing-llguidance] where it is not installed.
+        OptionError: [missing-llguidance] if it is not installed.
     """
     try:
         return importlib.import_module("llguidance")
     except ImportError as failure:
         raise OptionError(
-            "`form` must have llguidance, which bounds answers, got none. Run pip install "
-            '"npu-llm[structured]".',
+            "`form` must be omitted without llguidance, which enforces it, got one. Run pip "
+            'install "npu-llm[structured]".',
             code="missing-llguidance",
         ) from failure
 
 
 def _lark(text: str) -> str:
-    """Returns a grammar in GBNF as Lark; raises OptionError [answer-form] for what is not GBNF."""
+    """Converts a GBNF grammar to Lark; raises OptionError [answer-form] for invalid GBNF."""
     llguidance()
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         found: str = gbnf_to_lark(text)
-    except Exception as failure:  # the library raises bare ones
+    except Exception as failure:  # the library raises bare exceptions
         raise _refusal("grammar", str(failure) or type(failure).__name__) from failure
     return found
 
 
 def _ascii_classes(pattern: str) -> str:
-    """Returns a regular expression whose classes of digits and word characters are of ASCII."""
+    """Limits a regular expression's classes of digits and word characters to ASCII."""
     is_class = False
 
     def replaced(part: re.Match[str]) -> str:
@@ -179,7 +178,7 @@ def _ascii_classes(pattern: str) -> str:
 
 
 def _with_ascii_patterns(schema: Any, depth: int = _MOST_DEPTH) -> Any:
-    """Returns a schema in which the classes of all patterns are of ASCII."""
+    """Limits the classes in all patterns of a schema to ASCII."""
     if isinstance(schema, list) and depth:
         return [_with_ascii_patterns(one, depth - 1) for one in schema]
     if not isinstance(schema, Mapping) or not depth:
@@ -201,6 +200,6 @@ def _with_ascii_patterns(schema: Any, depth: int = _MOST_DEPTH) -> Any:
 def _refusal(name: str, reason: str) -> OptionError:
     first = " ".join(reason.split())[:300].rstrip(".")
     return OptionError(
-        f"`{name}` must describe a form that answers can be held to, got {first}. Change it.",
+        f"`{name}` must describe a form that can be enforced, got {first}. Change it.",
         code="answer-form",
     )

@@ -1,4 +1,4 @@
-"""ThinkingGate: leaves the reasoning of an answer free, and bounds its length."""
+"""ThinkingGate: leaves the reasoning of an answer unconstrained, and limits its length."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["ThinkingGate"]
 
 
 class ThinkingGate:
-    """Applies a constraint to what follows the reasoning; used as a TokenConstraint is.
+    """Applies a constraint to the text after the reasoning; has the interface of TokenConstraint.
 
-    Where the prompt has not opened the reasoning, the answer may.
+    If the prompt has not opened the reasoning, the answer may.
     """
 
     def __init__(
@@ -33,18 +33,19 @@ class ThinkingGate:
         bridge: Sequence[int] = (),
         must_think: bool = False,
     ) -> None:
-        """Takes the marks of the reasoning.
+        """Stores the marks of the reasoning.
 
         Args:
             start: tokens of the mark before it.
             end: tokens of the mark after it.
-            is_open: whether the prompt ends with the first.
-            ends: tokens that end an answer; not within reasoning that a constraint follows.
-            budget: tokens of reasoning after which the second is forced; None for no limit.
-            direct: holds an answer without reasoning; None for no form.
-            after: holds what follows the reasoning.
-            bridge: tokens that are forced between the second mark and what follows.
-            must_think: whether the first mark is forced where the prompt does not have it.
+            is_open: whether the prompt ends with the start mark.
+            ends: end tokens; not allowed within reasoning that a constraint follows.
+            budget: maximum number of reasoning tokens before the end mark is forced; None for no
+                limit.
+            direct: constraint of an answer without reasoning; None for no form.
+            after: constraint of the text after the reasoning.
+            bridge: tokens that are forced after the end mark.
+            must_think: whether the start mark is forced if the prompt does not contain it.
         """
         self._start = list(start)
         self._end = list(end)
@@ -54,11 +55,11 @@ class ThinkingGate:
         self._direct = direct
         self._state: Literal["start", "thinking", "direct", "after"] = "start"
         self._num_matched = 0  # tokens of the mark before the reasoning
-        self._is_direct_possible = True  # whether a direct answer begins with these, too
+        self._is_direct_possible = True  # whether a direct answer starts with these, too
         self._thought: list[int] = []
         self._bridge = list(bridge)
         self._forced: list[int] = []
-        self._then: Callable[[], None] = self._open  # called when all of them have come
+        self._then: Callable[[], None] = self._open  # called after all of them
         if is_open:
             self._open()
         elif must_think:
@@ -72,13 +73,13 @@ class ThinkingGate:
 
     @property
     def _constraint(self) -> FormConstraint | None:
-        """The constraint of the next token, without what the marks demand."""
+        """The constraint of the next token, ignoring the marks."""
         if self._state == "direct":
             return self._direct
         return self._after if self._state == "after" else None
 
     def mask(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns logits (vocabulary,) with -inf for tokens that may not come."""
+        """Returns logits (vocabulary,) with -inf for tokens that are not allowed."""
         if self._forced:
             return _only(logits, self._forced[:1])
         if self._state == "thinking" and self._after is not None:
@@ -95,7 +96,7 @@ class ThinkingGate:
         return logits if constraint is None else constraint.mask(logits)
 
     def advance(self, token: int) -> None:
-        """Takes the token that was chosen; raises as FormConstraint.advance does."""
+        """Advances by the chosen token; raises the errors of FormConstraint.advance."""
         if self._forced:
             self._forced.pop(0)
             if not self._forced:
@@ -108,7 +109,7 @@ class ThinkingGate:
             constraint.advance(token)
 
     def _begin(self, token: int) -> None:
-        """Takes a token that belongs to the mark, to a direct answer, or to both."""
+        """Advances by a token of the mark, of a direct answer, or of both."""
         direct = self._direct
         if token != self._start[self._num_matched]:
             self._state = "direct"
@@ -135,7 +136,7 @@ class ThinkingGate:
             self._bound()
 
     def _bound(self) -> None:
-        """Forces the end mark where the budget is spent."""
+        """Forces the end mark if the budget is spent."""
         if self._budget is not None and len(self._thought) >= self._budget:
             self._force(self._end, self._end_thinking)
 
