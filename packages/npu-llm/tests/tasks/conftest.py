@@ -1,4 +1,4 @@
-"""Small models of several families with seeded random weights, saved with what prepares inputs."""
+"""Small models of several families with seeded random weights, saved with their processors."""
 
 from __future__ import annotations
 

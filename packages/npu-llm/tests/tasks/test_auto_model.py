@@ -1,4 +1,4 @@
-"""NPUAutoModel chooses by the architecture that config.json names."""
+"""NPUAutoModel selects the class by the architecture in config.json."""
 
 from __future__ import annotations
 

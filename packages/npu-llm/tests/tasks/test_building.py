@@ -1,4 +1,4 @@
-"""Inputs to trace with are made from a model's signature."""
+"""Example inputs for tracing, created from a model's signature."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Models of tasks are measured by samples, from Python and by `npu-llm eval --data`."""
+"""Evaluation of task models on samples, from Python and with `npu-llm eval --data`."""
 
 from __future__ import annotations
 

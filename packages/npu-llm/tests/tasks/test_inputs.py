@@ -1,4 +1,4 @@
-"""What a program would read without a word is refused with a code."""
+"""Invalid inputs raise errors with codes instead of giving wrong results."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Starts: from the cache, from an exported folder, and what is refused."""
+"""Loading from the cache and from an exported folder, and errors."""
 
 from __future__ import annotations
 

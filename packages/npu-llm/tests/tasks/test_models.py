@@ -1,4 +1,4 @@
-"""Models of one step give transformers' results: families x tasks, batches, padding, lengths."""
+"""One-step models give transformers' results: families x tasks, batches, padding, lengths."""
 
 import json
 
@@ -104,7 +104,7 @@ def test_code_that_branches_on_a_size_is_refused(tmp_path, dtype):
         num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
     )  # fmt: skip
     transformers.SEWForCTC(config).save_pretrained(tmp_path / "sew")
-    with pytest.raises(CaptureError, match="takes another way") as caught:
+    with pytest.raises(CaptureError, match="takes another branch") as caught:
         npu_llm.NPUModelForCTC.from_pretrained(
             tmp_path / "sew", dtype=dtype, cache_dir=tmp_path / "cache"
         )

@@ -1,4 +1,4 @@
-"""sentence-transformers' own class with our encoder, against its own backend, on real weights."""
+"""SentenceTransformer with our encoder, compared with its torch backend, on real weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers.pipeline answers with our classes what it answers with its own."""
+"""transformers.pipeline gives the same results with our classes as with its own."""
 
 from __future__ import annotations
 

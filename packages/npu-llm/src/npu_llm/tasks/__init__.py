@@ -1,1 +1,1 @@
-"""Models that are one captured step: encoders and classifiers of text, images and sound."""
+"""Models with one traced step: encoders and classifiers of text, images and audio."""

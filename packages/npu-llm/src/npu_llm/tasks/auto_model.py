@@ -1,4 +1,4 @@
-"""NPUAutoModel: reads what a checkpoint is, and loads it with the class for its task."""
+"""NPUAutoModel: detects a checkpoint's task, and loads it with the task's class."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["TASKS", "NPUAutoModel", "class_name", "find_task"]
 
-# Tasks, each by transformers' class, whose table has the architectures. The first table with a
-# checkpoint's architecture counts: models of detection are also among those of features, some that
-# read images among language models, and some that translate among those that fill masks.
+# Tasks, as transformers' auto classes with their tables of architectures. The first table with a
+# checkpoint's architecture counts: detection models are also in the table of features, some
+# vision-language models among language models, and some translation models among masked language
+# models.
 TASKS = (
     "AutoModelForSeq2SeqLM",
     "AutoModelForImageTextToText",
@@ -48,18 +49,19 @@ class NPUAutoModel:
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, config: Any = None, **arguments: Any
     ) -> Any:
-        """Loads a model with the class for what its config.json says that it is.
+        """Loads a model with the class for its task, which config.json determines.
 
         Args:
-            pretrained_model_name_or_path: as the classes take it.
-            config: likewise.
-            arguments: those of the class's from_pretrained.
+            pretrained_model_name_or_path: see the class's from_pretrained.
+            config: see the class's from_pretrained.
+            arguments: other arguments of the class's from_pretrained.
 
         Returns:
-            A model of the class that serves its task.
+            A model of the class for its task.
 
         Raises:
-            ModelError: [unknown-architecture] for one that no class serves, and as the class does.
+            ModelError: [unknown-architecture] for an unsupported architecture, and the errors of
+                the class.
         """
         name = class_name(find_task(pretrained_model_name_or_path, **arguments))
         kind: Any = getattr(importlib.import_module("npu_llm"), name)
@@ -72,10 +74,10 @@ def class_name(task: str) -> str:
 
 
 def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> str:
-    """Returns the task of a checkpoint, one of TASKS.
+    """Detects the task of a checkpoint, one of TASKS; reads no weights.
 
     Raises:
-        ModelError: as NPUAutoModel.from_pretrained does. No weight is read.
+        ModelError: the errors of NPUAutoModel.from_pretrained.
     """
     path = Path(pretrained_model_name_or_path).expanduser()
     if (path / MANIFEST).is_file():
@@ -98,9 +100,8 @@ def find_task(pretrained_model_name_or_path: str | Path, **arguments: Any) -> st
     if config["model_type"] in AutoModel._model_mapping._model_mapping and architecture is None:
         return "AutoModel"
     raise ModelError(
-        f"{source.path}: its architecture must be one of transformers' for a task that is served "
-        f"here, got {architecture!r}. Load it with the class for its task, such as "
-        "NPUModelForFeatureExtraction.",
+        f"`{source.path}` must have an architecture of a supported task, got {architecture!r}. "
+        "Load it with the class for its task, such as NPUModelForFeatureExtraction.",
         code="unknown-architecture",
     )
 

@@ -1,4 +1,4 @@
-"""Builds the entry of a model with one step: traced, lowered, compared with torch, written."""
+"""Builds the entry of a one-step model: traces, lowers, compares with torch, and writes it."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ __all__ = [
     "may_pad",
 ]
 
-# No size equals another, so that none is taken for another.
+# All sizes differ, so that a trace does not unify two of them.
 _BATCH, _TOKENS, _SAMPLES, _IMAGES, _SIDES = 3, 11, 8017, 2, (224, 288)
-_LEAST_SEEN = 5  # in the second row of a mask, the first has all
+_LEAST_SEEN = 5  # for the second row of a mask; the first is all ones
 
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs to trace a model with.
+    """Example inputs for tracing a model.
 
     Attributes:
         inputs: name of an argument of forward -> tensor.
-        dynamic: name -> the dimensions whose sizes vary.
+        dynamic: name -> the dynamic dimensions.
     """
 
     inputs: dict[str, torch.Tensor]
     dynamic: dict[str, tuple[int, ...]]
 
     def smaller(self) -> dict[str, torch.Tensor]:
-        """Returns the beginnings of the inputs, a third less in each dimension that varies."""
+        """Returns the leading parts of the inputs, a third smaller in each dynamic dimension."""
         found = {}
         for name, tensor in self.inputs.items():
             for dim in self.dynamic.get(name, ()):
@@ -71,14 +71,14 @@ class Example:
 
 
 def make_example(model: Any, *, sizes: dict[str, Any] | None = None) -> Example:
-    """Makes the inputs of a model from its config and the signature of its forward.
+    """Creates inputs of a model from its config and the signature of its forward.
 
     Args:
-        model: of transformers.
-        sizes: of images, as image processors give them: height and width.
+        model: the transformers model.
+        sizes: image height and width from the image processors.
 
     Raises:
-        CaptureError: [model-inputs] for a model that reads neither text, images nor sound.
+        CaptureError: [model-inputs] for a model of neither text, images nor audio.
     """
     taken = inspect.signature(model.forward).parameters
     inputs: dict[str, torch.Tensor] = {}
@@ -92,9 +92,9 @@ def make_example(model: Any, *, sizes: dict[str, Any] | None = None) -> Example:
         _add_sound(model, taken, draws, inputs, dynamic)
     if not inputs:
         raise CaptureError(
-            f"{type(model).__name__}: a model of one step reads input_ids, pixel_values, "
-            f"input_values or input_features, got one that reads {', '.join(taken)}. Such models "
-            "are not supported.",
+            f"`{type(model).__name__}` must read input_ids, pixel_values, input_values or "
+            f"input_features, as a model of one step, got one that reads {', '.join(taken)}. Such "
+            "models are not supported.",
             code="model-inputs",
         )
     return Example(inputs, dynamic)
@@ -148,7 +148,7 @@ def _add_sound(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dyna
         dynamic["input_features"] = (0,)
         return
     bands = getattr(config, "num_mel_bins", None)
-    if bands is not None:  # a spectrogram of fixed length, as the Audio Spectrogram Transformer's
+    if bands is not None:  # a spectrogram of fixed length, such as AST's
         shape = (_BATCH, config.max_length, bands)
         dynamic["input_values"] = (0,)
     else:
@@ -164,13 +164,13 @@ def _add_sound(model: Any, taken: Any, draws: torch.Generator, inputs: Any, dyna
 
 @dataclass(frozen=True)
 class Quantizing:
-    """Quantization of weights and, with calls, of activations.
+    """Quantization options for weights and, with example calls, for activations.
 
     Attributes:
-        group_size: inputs of an int4 weight that share a scale: 32, 64 or 128.
-        symmetric: without zero points.
-        inputs: calls of the model by name: int4 weights are rounded by them (GPTQ), and with int8
-            weights they say which values activations take, which are int8 too then.
+        group_size: number of inputs of an int4 weight that share a scale: 32, 64 or 128.
+        symmetric: whether to omit zero points.
+        inputs: example calls by name. They calibrate int4 weights (GPTQ); with int8 weights, they
+            determine the ranges of activations, which become int8 too.
 
     Raises:
         OptionError: [group-size].
@@ -184,15 +184,14 @@ class Quantizing:
         check_group_size(self.group_size)
 
     def check(self, precision: Precision) -> None:
-        """Raises OptionError [quantize-inputs] for calls that nothing would come of."""
+        """Raises OptionError [quantize-inputs] for example calls without effect."""
         if self.inputs is None:
             return
         if precision.weights not in ("int8", "int4") or not self.inputs:
             received = f"{len(self.inputs)} with {precision.name}"
             raise OptionError(
-                "`inputs` must be calls, at least one, by which int4 weights are rounded or int8 "
-                f"activations are scaled, got {received}. Omit them, or pass some with dtype "
-                '"int8" or "int4".',
+                '`inputs` must be at least one example call, with dtype "int8" or "int4", got '
+                f"{received}. Omit them, or pass some with one of these dtypes.",
                 code="quantize-inputs",
             )
 
@@ -200,13 +199,13 @@ class Quantizing:
         """Returns the arguments of npu_compiler.export.
 
         Args:
-            model: of transformers.
-            example: what it is traced with.
-            precision: of the weights and the arithmetic.
+            model: the transformers model.
+            example: the inputs of its trace.
+            precision: precision of the weights and the arithmetic.
 
         Raises:
-            OptionError, ContextError: as npu_llm.tasks.inputs.bind_inputs for a call that the
-                model does not take.
+            OptionError, ContextError: the errors of npu_llm.tasks.inputs.bind_inputs for an invalid
+                call.
         """
         how: dict[str, Any] = {"dtype": precision.weights}
         if precision.weights != precision.compute:
@@ -221,7 +220,7 @@ class Quantizing:
 
 
 def _whole(model: Any, example: Example, call: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Returns a call with all inputs of the example, checked."""
+    """Returns a validated call with all inputs of the example."""
     text = model.config.get_text_config()
     ports = [
         PortSpec(
@@ -264,17 +263,17 @@ def fill_task_entry(
     Args:
         folder: an empty folder.
         source: the checkpoint.
-        options: verify, trust_remote_code and ignore_unexpected count.
-        progress: gets the stages.
-        auto: transformers' class for models of the task.
-        precision: of weights and arithmetic.
-        quantizing: how numbers become integers, for a precision that has some.
+        options: load options, of which verify, trust_remote_code and ignore_unexpected are used.
+        progress: receives the stages.
+        auto: transformers' auto class for the task.
+        precision: precision of the weights and the arithmetic.
+        quantizing: quantization options for an integer precision.
 
     Raises:
-        OptionError: as Quantizing.check.
-        ModelError: as npu_llm.checkpoint.loading.load_model.
+        OptionError: the errors of Quantizing.check.
+        ModelError: the errors of npu_llm.checkpoint.loading.load_model.
         CaptureError: [capture-failed] if it is not one graph, [model-inputs] for another kind,
-            [fixed-size] if other sizes than those of the capture give wrong results.
+            [fixed-size] if sizes other than those of the trace give wrong results.
         WrongResultError: [wrong-result] if the program's results differ from torch's.
     """
     quantizing.check(precision)
@@ -286,7 +285,7 @@ def fill_task_entry(
             ignore_unexpected=options.ignore_unexpected,
         )
         weights.fill()
-    if getattr(model.config, "use_cache", False):  # a language model that makes vectors
+    if getattr(model.config, "use_cache", False):  # a language model used for embeddings
         model.config.use_cache = False
     is_gguf = source.gguf_file is not None
     example = make_example(model, sizes={} if is_gguf else _image_sizes(source.folder))
@@ -318,7 +317,7 @@ def fill_task_entry(
 
 
 def _save_processors(source: ModelSource, target: Path) -> None:
-    """Writes a GGUF file's tokenizer, and how its vectors are pooled, as a checkpoint has them."""
+    """Writes a GGUF file's tokenizer and pooling options in checkpoint format."""
     tokenizer = load_tokenizer(source)
     if tokenizer is not None:
         tokenizer.save_pretrained(target)
@@ -329,12 +328,12 @@ def _save_processors(source: ModelSource, target: Path) -> None:
 
 
 def may_pad(model: Any, example: Example, program: Path) -> bool:
-    """Returns whether a model computes the same for padded inputs: some mix what a mask hides.
+    """Returns whether a model computes the same for padded inputs: some mix masked positions.
 
     Args:
-        model: of transformers.
-        example: what it was traced with.
-        program: the folder of its program.
+        model: the transformers model.
+        example: the inputs of its trace.
+        program: folder of its program.
     """
     manifest = read_manifest(program)
     padding = Padding(manifest, model.config, limit=_context_length(model))
@@ -362,27 +361,27 @@ def _write_program(
             target,
             kwargs=example.inputs,
             dynamic=example.dynamic,
-            # Tokens are checked by the model's own ranges before each run.
+            # The model checks tokens against its own ranges before each run.
             check_indices=False,
             verify="off" if options.verified == "off" else "first",
             **how,
         )
     except MissingLibraryError:
-        raise  # it names what quantizing by data needs
+        raise  # the error names the missing requirement of calibration
     except CompilerError as failure:
         if isinstance(failure, ExportError) and failure.code == "wrong-result":
             raise
         raise CaptureError(
-            f"`{type(model).__name__}` must be one graph whose sizes vary, got: "
+            f"`{type(model).__name__}` must be one graph with dynamic shapes, got: "
             f"{str(failure).rstrip('.')}. Such models are not supported yet.",
             code="capture-failed",
         ) from failure
 
 
 def _check_smaller(model: Any, example: Example, program: Path, *, is_exact: bool) -> None:
-    """Compares with torch at other sizes: code may branch on one, such as on whether it is even.
+    """Compares with torch at other sizes, because code may branch on one, such as on its parity.
 
-    A program of few bits gives other numbers anyway: in its place the graph computes in torch.
+    Quantized programs differ from torch in any case; instead the graph is run in torch.
     """
     given = example.smaller()
     expected = pytree.tree_leaves(dict(model(**given)))
@@ -394,15 +393,15 @@ def _check_smaller(model: Any, example: Example, program: Path, *, is_exact: boo
     if not _are_equal(found, expected):
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
         raise CaptureError(
-            f"`{type(model).__name__}` must compute the same for all sizes, got other results "
-            f"than torch's for {shapes}, since the model's code takes another way there. Such "
+            f"`{type(model).__name__}` must compute the same for all sizes, got results that "
+            f"differ from torch's for {shapes}, where the model's code takes another branch. Such "
             "models are not supported yet.",
             code="fixed-size",
         )
 
 
 def _are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    # What the order of summation and the precision of the arithmetic may change, and no more.
+    # Tolerance for the order of summation and the precision of the arithmetic.
     return all(
         one.shape == right.shape
         and torch.allclose(one, right, rtol=0.0, atol=2e-4 * float(right.abs().max()))
@@ -414,7 +413,7 @@ def _are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
 def _as_captured(
     model: Any, example: Example, given: Mapping[str, torch.Tensor]
 ) -> Sequence[torch.Tensor]:
-    """Returns what the model's graph, as it is captured for a program, gives for other inputs."""
+    """Returns the results of the model's graph, traced for a program, for other inputs."""
     captured = capture_module(model, (), example.inputs, example.dynamic, CompilerConfig())
     graph = captured.program.graph_module if captured.original is None else captured.original
     values = captured.tensors_of((), given)
@@ -429,7 +428,7 @@ def _context_length(model: Any) -> int | None:
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most <= 0:
         return None
-    # RoBERTa and its kin count positions from the padding token's id on.
+    # RoBERTa-style models count positions from the padding token's id.
     table = next(
         (
             module

@@ -1,4 +1,4 @@
-"""Inputs of a model with one step: checks, and padding to few shapes."""
+"""Inputs of one-step models: validation, and padding to few shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npu_llm.errors import ContextError, OptionError, check_token_range
 
 __all__ = ["Padding", "bind_inputs"]
 
-# Asked of any model by pipelines and processors; these values change nothing here.
+# Passed to any model by pipelines and processors; these values have no effect here.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "return_dict": (True, False, None),
     "output_attentions": (False, None),
@@ -39,20 +39,20 @@ def bind_inputs(
     types: int | None,
     limit: int | None,
 ) -> list[torch.Tensor]:
-    """Returns the program's inputs on the host, masks and token types filled in.
+    """Returns the program's inputs on the host, with default masks and token types.
 
     Args:
-        name: the model's, for messages.
-        given: what the caller passed, by name.
-        ports: of the program.
-        vocabulary: token ids are below this.
-        types: token types are below this.
-        limit: how many tokens the model takes; None for no limit.
+        name: the model's name, for messages.
+        given: the caller's arguments by name.
+        ports: inputs of the program.
+        vocabulary: vocabulary size; token ids are below it.
+        types: upper bound of token types.
+        limit: the model's maximum number of tokens; None for no limit.
 
     Raises:
-        OptionError: [input-name] for what the program does not read, [input-missing],
-            [step-dtype], [step-shape], [image-channels], [token-range] or [input-not-finite].
-        ContextError: [context-overflow] for a text longer than the model takes.
+        OptionError: [input-name] for an unknown input, [input-missing], [step-dtype], [step-shape],
+            [image-channels], [token-range] or [input-not-finite].
+        ContextError: [context-overflow] for a text above the model's limit.
     """
     names = [port.name for port in ports]
     for key, value in given.items():
@@ -68,8 +68,8 @@ def bind_inputs(
         ids = found["input_ids"]
         if limit is not None and ids.shape[1] > limit:
             raise ContextError(
-                f"{name}: it takes texts of {limit:,} tokens, got {ids.shape[1]:,}. Shorten or "
-                "split the text, or have the tokenizer truncate it.",
+                f"`{name}` must be given texts of at most {limit:,} tokens, got {ids.shape[1]:,}. "
+                "Shorten or split the text, or have the tokenizer truncate it.",
                 code="context-overflow",
             )
         _check_range("input_ids", ids, vocabulary)
@@ -82,10 +82,10 @@ def _check_unread(name: str, key: str, value: Any, names: Sequence[str]) -> None
     is_all = isinstance(value, torch.Tensor) and key in _MASKS and bool((value == 1).all())
     is_first = isinstance(value, torch.Tensor) and key == "token_type_ids" and not bool(value.any())
     if is_all or is_first:
-        return  # says what goes without saying
+        return  # passed without any effect
     raise OptionError(
-        f"{name}: its inputs are {', '.join(names)}, got {key}. Omit it: what a program reads "
-        "and returns was fixed when it was captured.",
+        f"`{name}` must be called with the inputs {', '.join(names)}, got {key}. Omit it: a "
+        "program's inputs and outputs are fixed.",
         code="input-name",
     )
 
@@ -99,8 +99,8 @@ def _default(name: str, port: PortSpec, found: Mapping[str, torch.Tensor]) -> to
     if port.name == "token_type_ids" and "input_ids" in found:
         return torch.zeros_like(found["input_ids"])
     raise OptionError(
-        f"`{name}` must be given {port.name}, got none. Pass what the model's own processor or "
-        "tokenizer returns.",
+        f"`{name}` must be given {port.name}, got none. Pass the result of the model's processor "
+        "or tokenizer.",
         code="input-missing",
     )
 
@@ -110,36 +110,36 @@ def _checked(name: str, port: PortSpec, value: Any) -> torch.Tensor:
     wants_float = port.dtype.startswith(("float", "bfloat"))
     if tensor.is_floating_point() != wants_float:
         raise OptionError(
-            f"`{port.name}` must be of {'floats' if wants_float else 'integers'}, got "
-            f"{tensor.dtype}. Pass what the model's own processor or tokenizer returns.",
+            f"`{port.name}` must have a dtype of {'floats' if wants_float else 'integers'}, got "
+            f"{tensor.dtype}. Pass the result of the model's processor or tokenizer.",
             code="step-dtype",
         )
     wrong = _misfit(port, tensor)
     if port.name == "pixel_values" and wrong in (-1, 1):
         raise OptionError(
             f"`{port.name}` must be (batch, channels, height, width) with {port.shape[1]} "
-            f"channels, got {tuple(tensor.shape)}. Prepare it with the model's own processor.",
+            f"channels, got {tuple(tensor.shape)}. Prepare it with the model's processor.",
             code="image-channels",
         )
     if wrong is not None:
         raise OptionError(
-            f"`{port.name}` must have the shape {_plain(port)}, no size 0, got "
-            f"{tuple(tensor.shape)}. Pass a batch, as the model's own processor returns with "
+            f"`{port.name}` must have the shape {_plain(port)} without a size of 0, got "
+            f"{tuple(tensor.shape)}. Pass a batch from the model's processor, with "
             'return_tensors="pt".',
             code="step-shape",
         )
     tensor = tensor.detach().to("cpu", getattr(torch, port.dtype)).contiguous()
     if wants_float and not bool(tensor.isfinite().all()):
         raise OptionError(
-            f"`{port.name}` must be finite, got NaN or infinity. Check the sound or image that it "
-            "was made of.",
+            f"`{port.name}` must be finite, got NaN or infinity. Check the audio or image behind "
+            "it.",
             code="input-not-finite",
         )
     return tensor
 
 
 def _misfit(port: PortSpec, tensor: torch.Tensor) -> int | None:
-    """The first dimension that does not fit, -1 for another number of them; None if all fit."""
+    """Returns the first mismatched dimension, -1 for another number of them; None if all match."""
     if tensor.dim() != len(port.shape):
         return -1
     for dim, size in enumerate(port.shape):
@@ -158,26 +158,26 @@ def _check_range(name: str, ids: torch.Tensor, bound: int | None) -> None:
         check_token_range(name, int(ids.min()), int(ids.max()), bound)
 
 
-# Tokens of the shortest program; longer ones have twice as many each.
+# Tokens of the shortest program; the next ones double it.
 _SHORTEST = 16
 
 
 class Padding:
-    """Fills up the inputs of a model, and cuts its results."""
+    """Pads the inputs of a model, and crops its results."""
 
     def __init__(self, manifest: Manifest, config: Any, *, limit: int | None) -> None:
-        """Reads which sizes vary.
+        """Determines the dynamic sizes.
 
         Args:
-            manifest: of the model's program.
-            config: of transformers.
-            limit: how many tokens a text may have; None for no limit.
+            manifest: manifest of the model's program.
+            config: the transformers config.
+            limit: maximum number of tokens of a text; None for no limit.
         """
         self._inputs: Sequence[PortSpec] = manifest.inputs
         self._limit = limit
         filling = getattr(config.get_text_config(), "pad_token_id", None)
         self._filling = filling if isinstance(filling, int) and filling >= 0 else 0
-        # Results in the order in which they are given, which is not that of the outputs.
+        # Results in their original order, which is not that of the outputs.
         places = build(manifest.structure, list(manifest.outputs))
         self._results = pytree.tree_leaves(places)
         names = [port.name for port in manifest.inputs]
@@ -193,7 +193,7 @@ class Padding:
         return [self._longer(port, value) for port, value in zip(self._inputs, values, strict=True)]
 
     def cut(self, results: Any, values: Sequence[torch.Tensor]) -> Any:
-        """Returns what the program gave for padded inputs as it belongs to these."""
+        """Crops a program's results for padded inputs to those of the original inputs."""
         sizes = {
             name: value.shape[dim]
             for port, value in zip(self._inputs, values, strict=True)
@@ -228,7 +228,7 @@ class Padding:
 
 
 def _rounded(number: int, least: int) -> int:
-    """Returns the smallest double of `least` that holds a number."""
+    """Returns `least` times the smallest power of two that reaches a number."""
     while least < number:
         least *= 2
     return least

@@ -1,4 +1,4 @@
-"""TaskModel: a model with one captured step, called as transformers' own is."""
+"""TaskModel: a model with one traced step and the call interface of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from npu_runtime.public_calls import public_call
 
 __all__ = ["TaskModel"]
 
-# A batch of an encoder reads each weight once: halving them gains little, and costs digits.
+# An encoder reads each weight once per batch: half-precision weights gain little speed, and lose
+# accuracy.
 _DEFAULT_PRECISION = "float32"
 _COMPARED = "yes"
 
@@ -35,9 +36,9 @@ _COMPARED = "yes"
 class TaskModel(Pretrained):
     """An encoder or classifier, compiled for the npu device.
 
-    Made by `from_pretrained`. It takes what its processor or tokenizer returns, returns the class
-    of result that transformers' model does, and stands in transformers.pipeline(model=...).
-    For attributes see npu_llm.models.pretrained.Pretrained.
+    Created by `from_pretrained`. It accepts the output of its processor or tokenizer, returns the
+    result class of the transformers model, and works in transformers.pipeline(model=...). For
+    attributes see npu_llm.models.pretrained.Pretrained.
     """
 
     base_model_prefix = ""
@@ -54,7 +55,7 @@ class TaskModel(Pretrained):
         text = self.config.get_text_config()
         self._vocabulary = getattr(text, "vocab_size", None)
         self._types = getattr(text, "type_vocab_size", None)
-        # A program for each shape takes long to compile: few shapes serve all calls.
+        # Compiling a program for each shape takes long, so few shapes cover all calls.
         pads = has_one_shape(self.report.device) and ready.entry.about.get("may_pad")
         manifest = ready.programs.manifest
         self._padding = Padding(manifest, self.config, limit=self.context_length) if pads else None
@@ -75,29 +76,29 @@ class TaskModel(Pretrained):
         ignore_unexpected: bool = False,
         on_progress: ProgressListener | None = None,
     ) -> Path:
-        """Writes a model that starts without being traced.
+        """Writes a model that loads without tracing.
 
         Args:
             name_or_path: a checkpoint folder, or a name on the hub.
-            output: the folder to write, which must be empty or not exist.
+            output: the folder to write; must be empty or not exist.
             dtype: as in from_pretrained.
-            group_size: how many weights of a row share a scale, 32, 64 or 128; for int4.
+            group_size: number of weights of a row that share a scale, 32, 64 or 128; for int4.
             symmetric: whether to omit zero points; for int8 and int4.
-            inputs: example calls by name, as a processor returns them: int4 weights are rounded by
-                them, and with "int8" activations become int8 as well.
+            inputs: example calls by name, as a processor returns them. They calibrate int4 weights;
+                with "int8", activations become int8 as well.
             verify: "off" to skip comparing the program with torch.
-            trust_remote_code: whether model code inside the checkpoint may run.
-            ignore_unexpected: whether to drop tensors that the model has no place for.
-            on_progress: called with a stage and how much of it is done, 0.0 to 1.0.
+            trust_remote_code: whether to run model code from the checkpoint.
+            ignore_unexpected: whether to ignore tensors that the model does not use.
+            on_progress: called with a stage and its share done, 0.0 to 1.0.
 
         Returns:
-            The folder, which from_pretrained takes, as processors and tokenizers do.
+            The folder, for from_pretrained and for processors and tokenizers.
 
         Raises:
             OptionError: [output-exists] for a folder that is not empty, [group-size],
                 [quantize-inputs] for calls with another dtype.
-            npu_compiler.errors.OptionError: [quantize-library] where int8 activations need NNCF.
-            ModelError, CaptureError: as from_pretrained does.
+            npu_compiler.errors.OptionError: [quantize-library] if int8 activations need NNCF.
+            ModelError, CaptureError: the errors of from_pretrained.
         """
         options = LoadOptions(
             dtype=dtype,
@@ -111,7 +112,7 @@ class TaskModel(Pretrained):
 
     @classmethod
     def _made_of(cls, ready: LoadedModel[Any]) -> Self:
-        # Pipelines look a model up by the name of transformers' class.
+        # Pipelines look up a model by the name of transformers' class.
         name = str(ready.entry.about["architecture"])
         made: Any = type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__})
         model: Self = made(ready)
@@ -122,7 +123,8 @@ class TaskModel(Pretrained):
         precision = PRECISIONS[_DEFAULT_PRECISION] if options.needs_facts else options.precision
 
         def fill(folder: Path, source: ModelSource, how: LoadOptions, progress: Progress) -> None:
-            # Late: it imports torch.export and the passes, which a start from the cache omits.
+            # Imported late: loads torch.export and the passes, which a load from the cache does not
+            # need.
             from npu_llm.tasks.building import Quantizing, fill_task_entry
 
             fill_task_entry(
@@ -137,11 +139,11 @@ class TaskModel(Pretrained):
         """Runs the model.
 
         Args:
-            args: as transformers' model takes them: its inputs in order.
-            kwargs: by name. Masks and token types may be omitted.
+            args: positional inputs, in the order of the transformers model.
+            kwargs: inputs by name. Masks and token types may be omitted.
 
         Returns:
-            The class of result that transformers' model returns; a tuple for return_dict=False.
+            The result class of the transformers model; a tuple for return_dict=False.
 
         Raises:
             OptionError, ContextError: see npu_llm.tasks.inputs.bind_inputs.
@@ -173,17 +175,17 @@ class TaskModel(Pretrained):
 
     @property
     def entry(self) -> Entry:
-        """The folder that it was started from."""
+        """The folder that it was loaded from."""
         return self._entry
 
     @property
     def context_length(self) -> int | None:
-        """The largest number of tokens of a text; None for no limit, or for other inputs."""
+        """Maximum number of tokens of a text; None for no limit, or for other inputs."""
         length = self._entry.about["context_length"]
         return None if length is None else int(length)
 
     def eval(self) -> Self:
-        """Returns the model, which is made for inference."""
+        """Returns the model, which supports only inference."""
         return self
 
     def can_generate(self) -> bool:
@@ -192,11 +194,11 @@ class TaskModel(Pretrained):
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer that came with the model.
+        """The model's tokenizer.
 
         Raises:
-            ModelError: [missing-processor] if there is none, [remote-code] if it is code that is
-                not trusted.
+            ModelError: [missing-processor] if it has none, [remote-code] if its code is not
+                trusted.
         """
         return load_beside(
             transformers.AutoTokenizer,

@@ -1,4 +1,4 @@
-"""One class for each task of models with one step."""
+"""One class for each task of one-step models."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _RECORDED = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "last",
 }
-# Texts of one call of the program differ by at most this share in length: padding costs as much
-# as text, and a call some microseconds.
+# Maximum difference in length among the texts of one call, as a share: padding costs as much as
+# text, and a call some microseconds.
 _MOST_PADDING = 0.12
 
 
 class NPUModelForFeatureExtraction(TaskModel):
-    """Vectors of tokens and, by `encode`, of texts. Returns what transformers' AutoModel does."""
+    """Embeddings of tokens and, by `encode`, of texts. Returns the output of AutoModel."""
 
     _auto = AutoModel
 
@@ -68,25 +68,25 @@ class NPUModelForFeatureExtraction(TaskModel):
         batch_size: int = 64,
         truncate: bool = True,
     ) -> torch.Tensor:
-        """Returns the vectors of texts.
+        """Returns the embeddings of texts.
 
         Args:
-            texts: one, or a sequence, which may be empty.
-            pooling: "mean", "cls", "max" or "last"; by default as the checkpoint records for
-                sentence-transformers, or else the mean.
-            normalize: whether vectors have length 1, so that their dot product is the cosine; by
-                default as the checkpoint records.
-            batch_size: how many texts the program gets at once, at most. They are sorted by
-                length first, so a batch has little padding.
-            truncate: cut texts that are longer than the model takes, as sentence-transformers
-                does; False for an error.
+            texts: one text, or a sequence, which may be empty.
+            pooling: "mean", "cls", "max" or "last"; by default the checkpoint's setting for
+                sentence-transformers, or else "mean".
+            normalize: whether embeddings have length 1, so that their dot product is the cosine; by
+                default the checkpoint's setting.
+            batch_size: maximum number of texts per call of the program. They are sorted by length
+                first, so a batch has little padding.
+            truncate: whether to truncate texts above the model's limit, as sentence-transformers
+                does; False to raise.
 
         Returns:
             (texts, width) float32 on the host; (width,) for a single text.
 
         Raises:
             OptionError: [unknown-pooling], or [batch-size] for less than 1.
-            ContextError: [context-overflow] for a text that is too long, with truncate=False.
+            ContextError: [context-overflow] for a text above the limit, with truncate=False.
             ModelError: [missing-processor] for a model without tokenizer.
         """
         many = [texts] if isinstance(texts, str) else list(texts)
@@ -104,22 +104,22 @@ class NPUModelForFeatureExtraction(TaskModel):
         normalize: bool | None = None,
         batch_size: int = 64,
     ) -> torch.Tensor:
-        """Returns the vectors of texts that are tokens already.
+        """Returns the embeddings of tokenized texts.
 
         Args:
-            encoded: the tokens of each text, at least one, with those that the tokenizer puts
-                around a text.
-            pooling: as in `encode`, as are the others.
-            normalize: as in `encode`.
-            batch_size: as in `encode`.
+            encoded: the tokens of each text, at least one, including the tokenizer's special
+                tokens.
+            pooling: see `encode`.
+            normalize: see `encode`.
+            batch_size: see `encode`.
 
         Returns:
             (texts, width) float32 on the host.
 
         Raises:
-            OptionError: [unknown-pooling], [batch-size], or [token-range] for a token that the
-                model does not have.
-            ContextError: [context-overflow] for a text that is too long.
+            OptionError: [unknown-pooling], [batch-size], or [token-range] for a token id outside
+                the vocabulary.
+            ContextError: [context-overflow] for a text above the limit.
         """
         if batch_size < 1:
             raise OptionError(
@@ -130,8 +130,8 @@ class NPUModelForFeatureExtraction(TaskModel):
         longest = max(map(len, encoded), default=0)
         if limit is not None and longest > limit:
             raise ContextError(
-                f"{self.name}: it takes texts of {limit:,} tokens, got {longest:,}. Shorten or "
-                "split the text, or pass truncate=True.",
+                f"`{self.name}` must be given texts of at most {limit:,} tokens, got {longest:,}. "
+                "Shorten or split the text, or pass truncate=True.",
                 code="context-overflow",
             )
         how = self._recorded[0] if pooling is None else pooling
@@ -147,7 +147,7 @@ class NPUModelForFeatureExtraction(TaskModel):
 
     @property
     def is_normalized(self) -> bool:
-        """Whether vectors have length 1 unless asked otherwise."""
+        """Whether embeddings have length 1 by default."""
         return self._recorded[1]
 
     @cached_property
@@ -157,15 +157,15 @@ class NPUModelForFeatureExtraction(TaskModel):
 
     @cached_property
     def max_seq_length(self) -> int | None:
-        """The number of tokens that are read: as the checkpoint records, or the model's limit."""
+        """Maximum number of input tokens: the checkpoint's setting, or the model's limit."""
         path = self._entry.folder / "sentence_bert_config.json"
         recorded = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
         bounds = [bound for bound in (recorded, self.context_length) if bound is not None]
         return min(bounds) if bounds else None
 
     def tokens_of(self, texts: list[str], *, truncate: bool) -> list[list[int]]:
-        """Returns the tokens of each text, cut to what the model takes or whole."""
-        if not texts:  # which transformers' tokenizers refuse
+        """Returns the tokens of each text, truncated to the model's limit or whole."""
+        if not texts:  # rejected by transformers' tokenizers
             return []
         limit = self.max_seq_length if truncate else None
         found: Any = self.tokenizer(
@@ -186,11 +186,12 @@ class NPUModelForFeatureExtraction(TaskModel):
 
 @dataclass(frozen=True)
 class Ranked:
-    """A document and how well it answers.
+    """A document and its relevance.
 
     Attributes:
-        index: its place among the documents that were given.
-        score: the model's own, the higher the better; between 0 and 1 for a model of one class.
+        index: its index among the given documents.
+        score: the model's relevance score, higher is better; between 0 and 1 for a model of one
+            class.
         document: its text.
     """
 
@@ -200,7 +201,7 @@ class Ranked:
 
 
 class NPUModelForSequenceClassification(TaskModel):
-    """Classes of texts and, by `rerank`, scores of documents for a query."""
+    """Classes of texts and, by `rerank`, relevance scores of documents for a query."""
 
     _auto = AutoModelForSequenceClassification
 
@@ -213,26 +214,26 @@ class NPUModelForSequenceClassification(TaskModel):
         top_k: int | None = None,
         batch_size: int = 32,
     ) -> list[Ranked]:
-        """Orders documents by how well they answer a query.
+        """Orders documents by relevance to a query.
 
         Args:
-            query: what is asked.
-            documents: texts; what the model does not take at their ends is cut.
-            top_k: how many to return; by default all.
-            batch_size: how many the program gets at once, at most.
+            query: the query.
+            documents: texts, truncated at their ends to the model's limit.
+            top_k: number of results; all by default.
+            batch_size: maximum number of documents per call of the program.
 
         Returns:
-            The best first; documents with equal scores in the order given.
+            The best first; documents with equal scores in input order.
 
         Raises:
-            ModelError: [model-task] for a model of more than two classes, [missing-processor] for
-                one without tokenizer.
+            ModelError: [model-task] for a model of more than two classes, [missing-processor] for a
+                model without a tokenizer.
         """
         labels = int(self.config.num_labels)
         if labels > 2:
             raise ModelError(
-                f"{self.name}: reranking needs a model of one class, or of two, of which the "
-                f"second says that a document answers, got {labels}. Use a cross-encoder.",
+                f"`{self.name}` must have one class, or two with relevance as the second, for "
+                f"reranking, got {labels}. Use a cross-encoder.",
                 code="model-task",
             )
         texts = list(documents)
@@ -252,7 +253,7 @@ class NPUModelForSequenceClassification(TaskModel):
 
 
 class NPUModelForTokenClassification(TaskModel):
-    """Classes of tokens, such as names of persons and places."""
+    """Classes of tokens, such as names of persons and locations."""
 
     _auto = AutoModelForTokenClassification
 
@@ -264,7 +265,7 @@ class NPUModelForQuestionAnswering(TaskModel):
 
 
 class NPUModelForMaskedLM(TaskModel):
-    """Tokens that fit into gaps."""
+    """Tokens that fill masked positions."""
 
     _auto = AutoModelForMaskedLM
 
@@ -277,41 +278,41 @@ class NPUModelForImageClassification(TaskModel):
 
 
 class NPUModelForObjectDetection(TaskModel):
-    """Classes and boxes of what is in an image."""
+    """Classes and boxes of the objects in an image."""
 
     _auto = AutoModelForObjectDetection
     input_modalities = ("image",)
 
 
 class NPUModelForZeroShotImageClassification(TaskModel):
-    """Scores of texts as descriptions of images, as of CLIP and SigLIP."""
+    """Scores of texts as descriptions of images, as in CLIP and SigLIP."""
 
     _auto = AutoModelForZeroShotImageClassification
     input_modalities = ("text", "image")
 
 
 class NPUModelForAudioClassification(TaskModel):
-    """Classes of sounds."""
+    """Classes of audio."""
 
     _auto = AutoModelForAudioClassification
     input_modalities = ("audio",)
 
 
 class NPUModelForCTC(TaskModel):
-    """Letters of speech, frame by frame, as wav2vec 2.0 and HuBERT write them."""
+    """Letters of speech per frame, as in wav2vec 2.0 and HuBERT."""
 
     _auto = AutoModelForCTC
     input_modalities = ("audio",)
 
 
 def pool(tokens: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
-    """Returns one vector for each text.
+    """Returns one embedding per text.
 
     Args:
         tokens: (batch, length, width) float32.
         mask: (batch, length), 1 for tokens and 0 for padding.
-        how: one of POOLINGS: the mean of the tokens, the first, the greatest of each channel, the
-            last.
+        how: one of POOLINGS: the mean of the tokens, the first token, the maximum of each channel,
+            the last token.
 
     Returns:
         (batch, width) float32.
@@ -321,8 +322,8 @@ def pool(tokens: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
     """
     if how not in POOLINGS:
         raise OptionError(
-            f"`pooling` must be one of {', '.join(POOLINGS)}, got {how!r}. Omit it for the one "
-            "that the checkpoint records.",
+            f"`pooling` must be one of {', '.join(POOLINGS)}, got {how!r}. Omit it for the "
+            "checkpoint's setting.",
             code="unknown-pooling",
         )
     weights = mask.to(tokens.dtype)
@@ -332,17 +333,17 @@ def pool(tokens: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
     if how == "max":
         return tokens.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(1)
     rows = torch.arange(len(tokens))
-    if how == "cls":  # the first token that is no padding
+    if how == "cls":  # the first token that is not padding
         return tokens[rows, mask.argmax(1)]
     last = mask.shape[1] - 1 - mask.flip(1).argmax(1)
     return tokens[rows, last]
 
 
 def read_pooling(folder: Path) -> str:
-    """Returns what sentence-transformers recorded in a checkpoint; "mean" if nothing is there.
+    """Returns a checkpoint's pooling setting for sentence-transformers; "mean" if there is none.
 
     Raises:
-        OptionError: [unknown-pooling] for one that is recorded and not known here.
+        OptionError: [unknown-pooling] for an unsupported setting.
     """
     path = next(iter(sorted(folder.glob("*_Pooling/config.json"))), None)
     if path is None:
@@ -355,15 +356,15 @@ def read_pooling(folder: Path) -> str:
     found = [{"lasttoken": "last"}.get(key, _RECORDED.get(key, key)) for key in chosen]
     if len(found) != 1 or found[0] not in POOLINGS:
         raise OptionError(
-            f"{path}: the pooling must be one of {', '.join(POOLINGS)}, got "
-            f"{', '.join(found) or 'none'}. Pass pooling= yourself.",
+            f"`{path}` must have a pooling of {', '.join(POOLINGS)}, got "
+            f"{', '.join(found) or 'none'}. Pass pooling=.",
             code="unknown-pooling",
         )
     return found[0]
 
 
 def read_normalize(folder: Path) -> bool:
-    """Whether the checkpoint's vectors have length 1, as sentence-transformers recorded it."""
+    """Returns a checkpoint's normalization setting for sentence-transformers."""
     path = folder / "modules.json"
     if not path.is_file():
         return False
@@ -371,7 +372,7 @@ def read_normalize(folder: Path) -> bool:
 
 
 def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yields rows by falling length, so that what fills the memory most comes first."""
+    """Yields rows by decreasing length, so that the largest batch comes first."""
     rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batch: list[int] = []
     real = 0

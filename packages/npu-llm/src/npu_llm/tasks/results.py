@@ -1,4 +1,4 @@
-"""The class of a model's result, recorded with the program and made again from its tensors."""
+"""Result classes: recorded with a program, and rebuilt from its tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from transformers.utils import ModelOutput
 
 __all__ = ["describe_result", "make_result"]
 
-# A class that a folder names must come from here: a folder is data, and names no code to run.
+# Classes named by a folder must come from this module: a folder contains data, not code.
 _HOME = "transformers."
 
 
 def describe_result(result: Any) -> dict[str, Any]:
-    """Returns as JSON of which class a result is, and which of its fields are results too."""
+    """Returns a result's class and its nested results as JSON."""
     kind = type(result)
     own = kind.__module__.startswith(_HOME)
     nested = {
@@ -30,7 +30,7 @@ def make_result(described: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     """Returns a result of the recorded class with a program's values.
 
     Args:
-        described: what describe_result returned.
+        described: the value that describe_result returned.
         values: field -> tensor, tuple of tensors, or fields of a nested result.
     """
     nested = described["nested"]

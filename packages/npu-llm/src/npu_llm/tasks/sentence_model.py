@@ -1,8 +1,7 @@
-"""sentence-transformers' own class with its encoder compiled for the npu device.
+"""SentenceTransformer with its encoder compiled for the npu device.
 
-sentence-transformers lists its backends in its code and lets none be added, so this is a class of
-the same name and arguments; a user changes where it is imported from. It needs the extra
-`embeddings` of this package.
+sentence-transformers has a fixed list of backends, so this is a class of the same name and
+arguments; users change the import. It needs the extra `embeddings` of this package.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["SentenceTransformer"]
 
 
 class _NpuTransformer(Transformer):  # type: ignore[misc]
-    """The module that holds the encoder."""
+    """The module that contains the encoder."""
 
     def _load_model(
         self,
@@ -32,9 +31,9 @@ class _NpuTransformer(Transformer):  # type: ignore[misc]
     ) -> Any:
         if transformer_task != "feature-extraction" or is_peft_model:
             raise OptionError(
-                f"{model_name_or_path}: the npu backend takes encoders without adapters, got "
-                f"{'an adapter' if is_peft_model else transformer_task}. Merge the adapter, or "
-                "use another backend.",
+                f"`{model_name_or_path}` must be an encoder without adapters for the npu backend, "
+                f"got {'an adapter' if is_peft_model else transformer_task}. Merge the adapter, "
+                "or use another backend.",
                 code="model-task",
             )
         known = (
@@ -48,7 +47,7 @@ class _NpuTransformer(Transformer):  # type: ignore[misc]
 class SentenceTransformer(sentence_transformers.SentenceTransformer):  # type: ignore[misc]
     """sentence_transformers.SentenceTransformer with backend="npu" by default.
 
-    All its methods are sentence-transformers' own: encode, similarity, prompts, pooling. The
+    All its methods are those of sentence-transformers: encode, similarity, prompts, pooling. The
     arguments in model_kwargs are those of NPUModelForFeatureExtraction.from_pretrained, such as
     dtype.
     """
@@ -59,17 +58,17 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):  # type: i
         """Loads a model.
 
         Args:
-            model_name_or_path: as sentence-transformers takes it.
-            backend: "npu", or one of sentence-transformers' own.
-            arguments: of sentence_transformers.SentenceTransformer.
+            model_name_or_path: see sentence_transformers.SentenceTransformer.
+            backend: "npu", or a backend of sentence-transformers.
+            arguments: other arguments of sentence_transformers.SentenceTransformer.
 
         Raises:
-            OptionError: [model-task] for a model that is no encoder of one step, or an adapter.
-            NpuError: as NPUModelForFeatureExtraction.from_pretrained does.
+            OptionError: [model-task] for a model that is not a one-step encoder, or for an adapter.
+            NpuError: the errors of NPUModelForFeatureExtraction.from_pretrained.
         """
         if backend == "npu":
-            arguments.setdefault("device", "cpu")  # where tokens and vectors are
-        chosen: Any = backend  # theirs names only their own
+            arguments.setdefault("device", "cpu")  # device of tokens and embeddings
+        chosen: Any = backend  # theirs lists only their backends
         super().__init__(model_name_or_path, backend=chosen, **arguments)
 
     def _load_module_class_from_ref(self, *args: Any, **kwargs: Any) -> Any:
