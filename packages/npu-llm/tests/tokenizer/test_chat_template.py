@@ -1,4 +1,4 @@
-"""Chat templates that are rendered elsewhere: as transformers would, and with an end."""
+"""Chat templates rendered in a worker process: transformers' results, within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detokenizer: its pieces are together the text of all tokens, whatever decoders do."""
+"""Detokenizer: its pieces join to the text of all tokens, for any decoder."""
 
 import random
 

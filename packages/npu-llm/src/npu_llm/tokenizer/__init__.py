@@ -1,1 +1,1 @@
-"""From text and messages to tokens, and from tokens to text."""
+"""Tokenizers, chat templates and detokenization."""

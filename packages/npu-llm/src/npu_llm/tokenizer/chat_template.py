@@ -1,9 +1,9 @@
-"""Renders chat templates within limits, in a process that can be killed.
+"""Renders chat templates within limits, in a separate process that can be killed.
 
-A template comes with a model, from anywhere, and is a program. jinja2's sandbox keeps it away from
-files and from Python's internals, but not from looping or allocating without end, and inside this
-process nothing could stop it: multiplying a string or raising a number to a power is a single
-native call. The process starts in a tenth of a second, once, and is kept.
+A template is a program from an untrusted source. jinja2's sandbox blocks access to files and to
+Python's internals, but not endless loops or allocations. Inside this process these could not be
+stopped: multiplying a string or raising a number to a power is a single native call. The process
+starts in a tenth of a second, once, and is reused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _patching = threading.RLock()
 
 
 class _Renderer:
-    """The process, started for the first template, and again after it had to be killed."""
+    """The rendering process, started for the first template and after a kill."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,8 +47,8 @@ class _Renderer:
         """Renders a template.
 
         Raises:
-            TemplateError: when the template is invalid or rejects its variables.
-            OptionError: [template-limit] when it takes too long, or too much memory.
+            TemplateError: if the template is invalid or rejects its variables.
+            OptionError: [template-limit] if it takes too much time or memory.
         """
         try:
             line = json.dumps(
@@ -69,7 +69,7 @@ class _Renderer:
         return str(answer["text"])
 
     def start(self) -> None:
-        """Starts the process, if there is none, and does not wait for it."""
+        """Starts the process if there is none, without waiting for it."""
         with self._lock:
             self._running()
 
@@ -94,34 +94,34 @@ class _Renderer:
         except BrokenPipeError:
             answer = b""
         finally:
-            if not answer:  # also after Ctrl-C: its answer must not be taken for the next one's
+            if not answer:  # also after Ctrl-C: its reply must not be read for a later request
                 self.end()
         if answer is None:
             raise _over_limit(f"more than {_SECONDS:.0f} s")
         if not answer:
-            raise _over_limit("the end of the process that rendered it")
+            raise _over_limit("the end of the rendering process")
         found: dict[str, Any] = json.loads(answer)
         return found
 
     def _running(self) -> subprocess.Popen[bytes]:
         process = self._process
-        # A forked child shares its parent's pipes: they would read each other's answers.
+        # A forked child shares its parent's pipes: they would read each other's replies.
         if process is None or self._owner != os.getpid() or process.poll() is not None:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER), str(_MEMORY_BYTES), str(_SECONDS)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is not for it
+                start_new_session=True,  # ignores Ctrl-C in the terminal
             )
             self._owner = os.getpid()
         return process
 
 
 class _Template:
-    """Looks to transformers like a compiled template."""
+    """An object with the interface of a compiled template."""
 
-    environment = environment()  # only for parsing: compiling would evaluate constants
+    environment = environment()  # used only to parse: compiling would evaluate constants
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -135,7 +135,7 @@ atexit.register(_renderer.end)
 
 
 def start_early() -> None:
-    """Starts the process that renders, for a caller that has other things to do before it does."""
+    """Starts the rendering process early, while the caller does other work."""
     _renderer.start()
 
 
@@ -143,8 +143,8 @@ def render(template: str, variables: dict[str, Any]) -> str:
     """Renders a template within the limits.
 
     Raises:
-        TemplateError: when the template is invalid or rejects its variables.
-        OptionError: [template-limit] when it takes too long, or too much memory.
+        TemplateError: if the template is invalid or rejects its variables.
+        OptionError: [template-limit] if it takes too much time or memory.
     """
     return _renderer.render(template, variables)
 

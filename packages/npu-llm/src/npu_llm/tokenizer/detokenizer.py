@@ -7,9 +7,9 @@ from typing import Any
 
 __all__ = ["Detokenizer", "StopStrings"]
 
-_MOST_OPEN = 16  # tokens that are decoded again with each that comes
-_STILL_OPEN = 4  # of which so many stay open
-_INCOMPLETE = "�"  # what a decoder returns for bytes that are not yet a whole character
+_MOST_OPEN = 16  # tokens that are decoded again with each new one
+_STILL_OPEN = 4  # number of these that stay open
+_INCOMPLETE = "�"  # decoders return it for incomplete characters
 
 
 class Detokenizer:
@@ -30,10 +30,11 @@ class Detokenizer:
         """Starts with an empty answer.
 
         Args:
-            tokenizer: has decode, as npu_llm.tokenizer.tokenizer.Tokenizer or transformers' do.
+            tokenizer: an object with decode, such as npu_llm.tokenizer.tokenizer.Tokenizer or a
+                tokenizer of transformers.
             stop: strings that end the text.
-            includes_stop: whether the text ends with the stop string, or before it.
-            skips_special_tokens: whether the text is without special tokens.
+            includes_stop: whether the text includes the stop string.
+            skips_special_tokens: whether special tokens are omitted.
         """
         self.text = ""
         self._skips_special_tokens = skips_special_tokens
@@ -46,7 +47,7 @@ class Detokenizer:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the text contains a stop string; further tokens are ignored."""
+        """Whether the text contains a stop string; later tokens are ignored."""
         return self._stops.has_stopped
 
     @property
@@ -56,25 +57,25 @@ class Detokenizer:
 
     @property
     def num_decoded(self) -> int:
-        """The number of whole characters of all tokens, those held back and ignored too."""
+        """The number of complete characters of all tokens, including held-back and ignored ones."""
         return len(self._decoded)
 
     def put(self, tokens: Sequence[int]) -> str:
-        """Adds tokens; returns the text that they complete."""
+        """Adds tokens; returns the newly completed text."""
         self._tokens += tokens
         text = self._decode_open()
         return "" if text.endswith(_INCOMPLETE) else self._pass_on(text)
 
     def end(self) -> str:
-        """Returns the text that was held back, once the answer has ended."""
+        """Returns the held-back text at the end of the answer."""
         return self._pass_on(self._decode_open(), is_last=True)
 
     def _decode_open(self) -> str:
-        """Returns the text of all tokens; all but the latest are not decoded again.
+        """Returns the text of all tokens; only the latest ones are decoded again.
 
         A token's text may depend on its neighbours: some decoders drop a space at the start, and
-        bytes of several tokens make one character. So tokens are settled only if the text of the
-        latest few alone is the end of the text of all.
+        several tokens may form one character. So tokens are settled only if the text of the latest
+        few, decoded alone, is a suffix of the whole text.
         """
         open_tokens = self._tokens[self._num_settled :]
         text = self._settled_text + self._decode(open_tokens)
@@ -103,12 +104,12 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Passes on a text until it contains a stop string.
+    """Passes text on until it contains a stop string.
 
-    The end of the text is held back while it may be the beginning of one.
+    The end of the text is held back while it may be the start of a stop string.
 
     Attributes:
-        found: the one that was found, after which text is ignored; None before.
+        found: the stop string that was found, after which text is ignored; None before.
     """
 
     def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
@@ -119,7 +120,7 @@ class StopStrings:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether one was found."""
+        """Whether a stop string was found."""
         return self.found is not None
 
     def take(self, piece: str) -> str:
@@ -137,12 +138,12 @@ class StopStrings:
         return text[: len(text) - kept]
 
     def rest(self) -> str:
-        """Returns the text that was held back, once the text has ended."""
+        """Returns the held-back text at the end."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Returns the length of the longest end of the text that the stop string begins with."""
+    """Returns the length of the longest suffix of the text that is a prefix of the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,4 +1,4 @@
-"""LiteralText: special tokens that users type stay text when a conversation is encoded."""
+"""LiteralText: encodes special tokens in users' messages as plain text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 __all__ = ["LiteralText"]
 
-# Code points that stand for no character, and that no text should have.
+# Code points that are not characters, which texts should not contain.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 @dataclass(frozen=True)
 class _Special:
-    """A special token, and whether it takes the white space around it."""
+    """A special token, and whether it strips surrounding white space."""
 
     id: int
     lstrip: bool
@@ -25,14 +25,14 @@ class _Special:
 
 
 class LiteralText:
-    """Marks the special tokens in messages, and encodes a rendered template accordingly.
+    """Marks special tokens in messages, and encodes a rendered template accordingly.
 
-    Only tokens that a vocabulary calls special count: others, such as <think> in some, are words
-    that a text may have.
+    Only tokens that a vocabulary declares as special count; others, such as <think> in some, are
+    ordinary text.
     """
 
     def __init__(self, tokenizer: Any, template: str | None) -> None:
-        """Takes a tokenizer of transformers, or a backend of the library tokenizers.
+        """Takes a tokenizer of transformers, or a backend of the tokenizers library.
 
         Args:
             tokenizer: the tokenizer.
@@ -45,7 +45,7 @@ class LiteralText:
     def mark(self, value: Any) -> tuple[Any, str | None]:
         """Returns messages or tools with a mark inside each special token, and the mark.
 
-        Without special tokens the value is returned as it is, and None. Tokens that the template
+        Without special tokens, returns the value unchanged, and None. Tokens that the template
         itself looks for in messages are not marked.
         """
         if self._looked_up is None or not any(map(self._looked_up.search, _texts(value))):
@@ -54,7 +54,7 @@ class LiteralText:
         return self._marked(value, mark), mark
 
     def encode(self, text: str, mark: str) -> list[int]:
-        """Returns the tokens of a rendered template, in which marked tokens are text."""
+        """Returns the tokens of a rendered template; marked tokens are encoded as text."""
         assert self._pattern is not None, "there was something to mark"
         found: list[int] = []
         start, strips = 0, False
@@ -84,7 +84,7 @@ class LiteralText:
 
     @cached_property
     def _looked_up(self) -> re.Pattern[str] | None:
-        """Matches the special tokens that are marked."""
+        """Pattern of the special tokens that are marked."""
         quoted = r"""(['"]){}\1\s*(not\s+)?in\b|(split|startswith|endswith|replace)\((['"]){}\4"""
         return _any_of(
             text
@@ -125,7 +125,7 @@ class LiteralText:
 
 
 def _any_of(texts: Any) -> re.Pattern[str] | None:
-    """Returns a pattern of texts, of which the longest matches; None for no text."""
+    """Returns a pattern of texts that prefers the longest match; None for no text."""
     ordered = sorted(texts, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 

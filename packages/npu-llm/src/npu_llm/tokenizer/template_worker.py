@@ -1,8 +1,7 @@
-"""Renders chat templates in a process of its own, with limits on memory and processor time.
+"""Worker process that renders chat templates with limits on memory and processor time.
 
-npu_llm.tokenizer.chat_template runs this file by its path, so that only jinja2 is imported.
-Requests and answers are JSON, one per line. The environment is that of transformers'
-apply_chat_template.
+npu_llm.tokenizer.chat_template runs this file by path, so that only jinja2 is imported. Requests
+and replies are JSON, one per line. The environment is that of transformers' apply_chat_template.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["environment", "main"]
 
 
 class _Generation(jinja2.ext.Extension):
-    """{% generation %}: marks what an assistant wrote; here it renders its body."""
+    """{% generation %}: marks an assistant's text; here it renders its body."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -44,7 +43,9 @@ class _PlainNames(Namespace):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"namespace: no name may be {name!r}")
+            raise jinja2.exceptions.SecurityError(
+                f"`namespace` must not have names with a leading underscore, got {name!r}"
+            )
         super().__setitem__(name, value)
 
 
@@ -58,7 +59,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 @cache
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates are parsed and rendered in."""
+    """Returns the environment of templates."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -89,12 +90,12 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """Handles requests until standard input ends."""
     memory, seconds = int(sys.argv[1]), float(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        # If the caller dies, this process must end as well.
+        # If the parent dies, this process must end as well.
         bound = math.ceil(time.process_time() + seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (bound, resource.RLIM_INFINITY))
         print(json.dumps(_answer(json.loads(line))), flush=True)

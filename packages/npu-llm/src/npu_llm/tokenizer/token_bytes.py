@@ -1,4 +1,4 @@
-"""TokenBytes: the bytes of each token of a vocabulary, also of those inside a character."""
+"""TokenBytes: the bytes of each token in a vocabulary, including partial characters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TokenBytes:
     """The bytes of a tokenizer's tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Takes a tokenizer with `decode` and, for bytes of parts of characters, a backend."""
+        """Takes a tokenizer with `decode` and, for bytes of partial characters, a backend."""
         self._tokenizer = tokenizer
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
 
     def of(self, token: int) -> bytes:
-        """Returns the bytes of a token; joined, those of an answer are its text."""
+        """Returns the bytes of a token; joined, an answer's bytes are its text."""
         if self._backend is None or token in self._added or self._kinds is None:
             return self._decoded(token)
         piece = self._backend.id_to_token(token)
@@ -41,7 +41,7 @@ class TokenBytes:
 
     @cached_property
     def _kinds(self) -> frozenset[str] | None:
-        """The types of the decoder's parts; None if its tokens have no bytes to be read."""
+        """Types of the decoder's parts; None if its tokens have no readable bytes."""
         decoder = self._backend.decoder
         if decoder is None:
             return None
@@ -54,12 +54,12 @@ class TokenBytes:
 
 
 def longest_token(tokenizer: Any) -> int | None:
-    """Returns the most characters of a text that one token can stand for; None without a bound.
+    """Returns the maximum number of characters that one token can represent; None without a bound.
 
-    There is one for vocabularies of byte pairs, whose tokens cover all of a text.
+    Byte-pair vocabularies have a bound, because their tokens cover the whole text.
 
     Args:
-        tokenizer: has a backend of the library tokenizers.
+        tokenizer: a tokenizer with a backend of the tokenizers library.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE":
@@ -68,13 +68,13 @@ def longest_token(tokenizer: Any) -> int | None:
     kinds = set() if normalizer is None else set(_types(json.loads(normalizer.__getstate__())))
     if kinds - {"Sequence", "Prepend", "Replace", "NFC"}:
         return None  # it may remove characters
-    # NFC makes one character of four at most.
+    # NFC composes at most four characters into one.
     scale = 4 if "NFC" in kinds else 1
     return scale * max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
 
 
 def _types(part: Any) -> list[str]:
-    """Returns the types of a decoder or a normalizer, and of its parts."""
+    """Returns the types of a decoder or a normalizer, including its parts."""
     if isinstance(part, list):
         return [kind for one in part for kind in _types(one)]
     if not isinstance(part, dict):
@@ -84,7 +84,7 @@ def _types(part: Any) -> list[str]:
 
 
 def _byte_characters() -> dict[str, int]:
-    """Returns the byte for each character by which byte-level vocabularies write it (GPT-2)."""
+    """Returns the byte of each character in byte-level vocabularies (GPT-2)."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {

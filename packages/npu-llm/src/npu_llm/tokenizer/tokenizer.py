@@ -1,7 +1,7 @@
-"""Tokenizer: text, tokens and conversations of a model, by its saved files.
+"""Tokenizer: encodes text and conversations, and decodes tokens, with a model's saved files.
 
-Where the whole work of a tokenizer is in tokenizer.json, transformers is not imported. `agrees`
-checks that when the files are saved; for others the class uses transformers' tokenizer.
+If tokenizer.json describes the whole tokenizer, transformers is not imported. `agrees` checks that
+when the files are saved; otherwise the class uses transformers' tokenizer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Message", "Tokenizer", "agrees", "encode_chat", "tool_schema"]
 
-# Role, content, and whatever else a template uses: tool_calls, name, ...
+# Role, content, and other keys that a template uses: tool_calls, name, ...
 Message = Mapping[str, Any]
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
-_LONG = 4096  # characters, which take about 4 ms
+_LONG = 4096  # characters, encoded in about 4 ms
 _TEXTS = (
     "Hello, world!  Two  spaces,\na line\tand a tab. ",
     " naïve façade, 你好，世界 🙂 1234567 ...'s don't <|im_start|> </s> [INST] x\r\n\n  y",
@@ -53,20 +53,20 @@ class Tokenizer:
         trust_remote_code: bool = False,
         wrapped: Any | None = None,
     ) -> None:
-        """Reads the files that transformers saved.
+        """Reads files saved by transformers.
 
         Args:
             folder: the files.
-            needs_transformers: whether transformers' class does more than tokenizer.json.
-            trust_remote_code: whether code in the folder may run.
+            needs_transformers: whether transformers' class does more than tokenizer.json describes.
+            trust_remote_code: whether to run code in the folder.
             wrapped: a tokenizer of transformers to use instead of the files.
 
         Raises:
             OSError, ValueError: for a folder without tokenizer.json, or with several templates.
-            ModelError: [remote-code] for one that needs code of its folder, which is not trusted.
+            ModelError: [remote-code] for a tokenizer with code that is not trusted.
         """
         if needs_transformers and wrapped is None:
-            # Takes a second, for transformers.
+            # The import of transformers takes a second.
             from npu_llm.checkpoint.saved import load_saved_tokenizer
 
             wrapped = load_saved_tokenizer(folder, trust_remote_code=trust_remote_code)
@@ -74,7 +74,7 @@ class Tokenizer:
         if wrapped is not None:
             return
         config = json.loads((folder / "tokenizer_config.json").read_text())
-        # Of a text, the library keeps 20 MB more until memory is returned, for 50,000 tokens.
+        # While encoding 50,000 tokens, the library retains 20 MB more until memory is trimmed.
         self._fast = tokenizers.Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
         return_memory()
         self._fast.no_truncation()
@@ -97,14 +97,14 @@ class Tokenizer:
 
     @property
     def backend_tokenizer(self) -> Any:
-        """The tokenizer of the library tokenizers; None for one in Python."""
+        """The backend of the tokenizers library; None for a tokenizer in Python."""
         if self._wrapped is not None:
             return getattr(self._wrapped, "backend_tokenizer", None)
         return self._fast
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
-        """The tokens that are not text, such as marks of roles, by what they look like."""
+        """Special tokens, such as role marks, by their text."""
         backend = self.backend_tokenizer
         if backend is not None:
             added = backend.get_added_tokens_decoder().items()
@@ -115,7 +115,7 @@ class Tokenizer:
 
     @property
     def named_tokens(self) -> dict[str, str]:
-        """The special tokens that have a role, such as eos_token, by its name."""
+        """Special tokens with a role, such as eos_token, by name."""
         if self._wrapped is None:
             return dict(self._special)
         found = {name: getattr(self._wrapped, name, None) for name in _SPECIAL}
@@ -123,7 +123,7 @@ class Tokenizer:
 
     @property
     def pad_token_id(self) -> int | None:
-        """The token that fills rows; None if there is none."""
+        """The padding token; None if there is none."""
         if self._wrapped is not None:
             found: int | None = self._wrapped.pad_token_id
             return found
@@ -135,12 +135,12 @@ class Tokenizer:
 
         Args:
             text: any text.
-            special: whether to add the tokens that the tokenizer puts around a text.
+            special: whether to add the tokenizer's special tokens around a text.
         """
         ids: list[int]
         if self._wrapped is not None:
             ids = self._wrapped(text, add_special_tokens=special)["input_ids"]
-        elif len(text) > _LONG:  # a batch, for which the library releases Python's lock
+        elif len(text) > _LONG:  # as a batch, for which the library releases the GIL
             (found,) = self._fast.encode_batch_fast([text], add_special_tokens=special)
             ids = found.ids
         else:
@@ -165,21 +165,20 @@ class Tokenizer:
         template_options: Mapping[str, Any] | None = None,
         continues_last: bool = False,
     ) -> list[int]:
-        """Returns the tokens of a conversation, so that an answer follows.
+        """Returns the tokens of a conversation, up to the start of an answer.
 
         Without a chat template the contents are joined, one per line. Special tokens in the
         messages are encoded as text.
 
         Args:
             messages: oldest first.
-            tools: functions or JSON schemas that the template describes to the model.
+            tools: functions or JSON schemas for the template.
             template_options: other options of the template, such as `enable_thinking`.
             continues_last: whether the answer continues the last message.
 
         Raises:
-            OptionError: [chat-template] when the template rejects the messages, [template-limit]
-                when it takes too long or too much memory, [text-encoding] for text that is not
-                Unicode.
+            OptionError: [chat-template] if the template rejects the messages, [template-limit] if
+                it takes too much time or memory, [text-encoding] for text that is not Unicode.
         """
         if self._wrapped is not None:
             inputs = encode_chat(
@@ -226,15 +225,15 @@ def encode_chat(
     continues_last: bool = False,
     literal: LiteralText | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Does what Tokenizer.encode_chat does, with a tokenizer of transformers.
+    """Implements Tokenizer.encode_chat with a tokenizer of transformers.
 
     Args:
         tokenizer: the tokenizer.
-        messages: as there.
-        tools: as there.
-        template_options: as there.
-        continues_last: as there.
-        literal: of the tokenizer and its template; None to create it.
+        messages: see Tokenizer.encode_chat.
+        tools: see Tokenizer.encode_chat.
+        template_options: see Tokenizer.encode_chat.
+        continues_last: see Tokenizer.encode_chat.
+        literal: marks special tokens, for the tokenizer and its template; None to create it.
 
     Returns:
         input_ids and attention_mask, each (1, tokens) int64.
@@ -266,7 +265,7 @@ def encode_chat(
 
 
 def tool_schema(tool: Any) -> Any:
-    """Returns the JSON schema of a tool, which a function has in its annotations and docstring."""
+    """Returns the JSON schema of a tool; a function's is derived from annotations and docstring."""
     if not callable(tool):
         return tool
     from transformers.utils import get_json_schema  # takes a second
@@ -275,11 +274,11 @@ def tool_schema(tool: Any) -> Any:
 
 
 def agrees(tokenizer: Any, folder: Path) -> bool:
-    """Whether the saved files suffice to do what a tokenizer of transformers does.
+    """Whether the saved files alone reproduce a tokenizer of transformers.
 
     Args:
-        tokenizer: transformers'.
-        folder: the place where it was saved.
+        tokenizer: a tokenizer of transformers.
+        folder: the folder of its saved files.
     """
     try:
         ours = Tokenizer(folder)
@@ -309,7 +308,7 @@ def _open_end(text: str, message: Message) -> str:
     content = str(message.get("content") or "")
     start = text.rfind(content.strip())
     if not content.strip() or start < 0:
-        raise TemplateError("the last message must have a content that the template keeps")
+        raise TemplateError("the last message must have content that the template preserves")
     whole = content.lstrip()
     kept = whole if text.startswith(whole, start) else content.strip()
     return text[: start + len(kept)]
@@ -331,8 +330,8 @@ def _named_refusals(messages: Sequence[Message]) -> Iterator[None]:
     except (TemplateError, RecursionError) as failure:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise OptionError(
-            f"`messages` must suit the model's chat template, got the roles {roles}, "
-            f"and it says: {failure}. Change the messages, or omit the system message.",
+            f"`messages` must suit the model's chat template, got the roles {roles} and the "
+            f"template's error: {failure}. Change the messages, or omit the system message.",
             code="chat-template",
         ) from failure
 
