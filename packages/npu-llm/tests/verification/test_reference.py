@@ -1,4 +1,4 @@
-"""torch with a program's weights and rounding computes what the model's code says."""
+"""torch with a program's weights and rounding gives the model's own results."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Programs that compute something else than torch are not served; right ones cost nothing later."""
+"""Wrong programs are rejected; the verdict on right ones is reused."""
 
 import functools
 import json

@@ -1,1 +1,1 @@
-"""Compares programs with torch: what torch computes for a few tokens, and the verdict."""
+"""Compares programs with torch: reference results for a few tokens, and the verdict."""

@@ -1,4 +1,4 @@
-"""The verdict on a program, as it lies beside the compiled form; read without torch."""
+"""The stored verdict on a program, next to the compiled form; read without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERDICT = "verdict.json"
 
 
 def read_kept(folder: Path) -> Verdict | None:
-    """Returns the verdict that is kept beside a compiled form, if there is one."""
+    """Returns the verdict stored next to a compiled form, if there is one."""
     try:
         return Verdict.from_json(json.loads((folder / VERDICT).read_text()))
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def read_kept(folder: Path) -> Verdict | None:
 
 
 def keep_verdict(folder: Path, verdict: Verdict) -> None:
-    """Stores a verdict, and the options that it requires, if the folder can be written."""
+    """Stores a verdict and the options that it requires, if the folder is writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if verdict.workaround:

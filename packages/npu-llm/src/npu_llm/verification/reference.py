@@ -1,12 +1,11 @@
-"""Runs a model in torch with the weights of its program, and keeps the results for a few tokens.
+"""Computes reference logits: runs a model in torch with its program's weights.
 
-The parameters of a model that is being built have no memory behind them
-(npu_llm.checkpoint.streamed), and a program may hold them as integers. In place of a parameter,
-each call of torch gets the value that the program computes with, in float32, and releases it
-afterwards: the whole model in float32 is never in memory.
+The parameters of a model being built have no memory behind them (npu_llm.checkpoint.streamed), and
+a program may store them as integers. Each torch call gets the program's value of a parameter
+instead, in float32, and releases it afterwards: the whole model in float32 is never in memory.
 
-The results are written while the model is built, so that a program which is compiled later or on
-another machine can be compared without weights.
+Results are written when the model is built, so that a program that is compiled later or on another
+machine can be compared without weights.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
     "read_reference",
 ]
 
-# Calls that pick some of a weight's numbers: only what they pick is converted.
+# Calls that select elements of a weight: only these are converted.
 _PICKS = frozenset({torch.nn.functional.embedding, torch.Tensor.__getitem__, torch.index_select})
 _PRODUCTS = frozenset(
     {
@@ -57,7 +56,7 @@ _PRODUCTS = frozenset(
         torch.Tensor.baddbmm,
     }
 )
-# Products that may be with a weight, a matrix: which argument has the rows, before the weight.
+# Products with a weight matrix: index of the argument with the rows, before the weight.
 _ROWS: dict[Any, int] = {
     torch.nn.functional.linear: 0,
     torch.matmul: 0,
@@ -65,33 +64,33 @@ _ROWS: dict[Any, int] = {
     torch.Tensor.__matmul__: 0,
     torch.addmm: 1,
 }
-# How many of float32's 23 bits of mantissa a value loses. float32 itself loses some here: as much
-# as sums in another order may differ.
+# Bits of float32's 23-bit mantissa that a value loses. float32 itself loses some here, to allow for
+# sums in another order.
 _DROPPED_BITS = {torch.float32: 2, torch.float16: 13, torch.bfloat16: 16}
-# Elements of a weight that is multiplied by as a whole, and of a part of a larger one.
+# Elements of a weight that is multiplied as a whole, and of a part of a larger one.
 _LARGEST_WHOLE = 1 << 24
 _PIECE = 1 << 22
 _SUMS = frozenset({torch.add, torch.Tensor.add, torch.Tensor.__add__})
 
 
 class Integers(Protocol):
-    """Which of a model's parameters its program holds as integers, and what these stand for."""
+    """Parameters that a program stores as integers, and their values."""
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the values of a parameter's integers; None if it was not compressed."""
 
     def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
-        """Returns some rows of what `read` returns (*indices.shape, columns); None for none."""
+        """Returns some rows of the result of `read` (*indices.shape, columns), or None."""
 
 
 class CompressedWeights:
-    """The integer weights of an openvino.Model, by the address of what they were made from."""
+    """The integer weights of an openvino.Model, by the address of their source."""
 
     def __init__(self, model: Any) -> None:
         """Takes the model before its weights are compressed.
 
         Args:
-            model: an openvino.Model whose constants lie in the parameters' memory.
+            model: an openvino.Model with constants in the parameters' memory.
         """
         from npu_compiler.quantize.compress import weight_uses
 
@@ -110,7 +109,7 @@ class CompressedWeights:
                 self._values[address] = (node, is_transposed)
 
     def quantized(self) -> dict[int, QuantizedWeight]:
-        """Returns the integers (outputs, inputs) by the address of what they were made from."""
+        """Returns the integers (outputs, inputs) by the address of their source."""
         return {address: _quantized(node) for address, (node, _) in self._values.items()}
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -123,7 +122,7 @@ class CompressedWeights:
         return (matrix if is_transposed else matrix.t()).reshape(tensor.shape)
 
     def rows(self, tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
-        """Returns some rows of what `read` returns, reading only these; None if there are none.
+        """Returns some rows of the result of `read`, reading only these, or None.
 
         Args:
             tensor: a parameter.
@@ -141,18 +140,18 @@ class CompressedWeights:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a device's arithmetic does to values.
+    """The rounding of a device's arithmetic.
 
     Attributes:
-        dtype: what products and sums are rounded to.
-        activation_group: how many inputs of a linear layer share a scale for 8 bits; 0 for none.
+        dtype: dtype to which products and sums are rounded.
+        activation_group: number of inputs of a linear layer that share an 8-bit scale; 0 for none.
     """
 
     dtype: torch.dtype
     activation_group: int = 0
 
     def round(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns a float32 tensor rounded, in float32's range; others unchanged."""
+        """Rounds a float32 tensor, in float32's range; others are unchanged."""
         if value.dtype is not torch.float32:
             return value
         dropped = _DROPPED_BITS[self.dtype]
@@ -170,7 +169,7 @@ class Rounding:
 
 
 class EagerWeights(TorchFunctionMode):
-    """While it is entered, calls of torch get a program's weights in place of parameters."""
+    """A context in which torch calls use a program's weights instead of parameters."""
 
     def __init__(
         self,
@@ -179,12 +178,12 @@ class EagerWeights(TorchFunctionMode):
         *,
         rounding: Rounding | None = None,
     ) -> None:
-        """Names the weights.
+        """Stores the weights.
 
         Args:
             weights: the values of the parameters.
-            compressed: which of them the program holds as integers.
-            rounding: how to round weights and results; None not to.
+            compressed: parameters that the program stores as integers.
+            rounding: rounding of weights and results; None for none.
         """
         super().__init__()
         self._weights = weights
@@ -198,18 +197,18 @@ class EagerWeights(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs a call with values in place of parameters."""
+        """Runs a call with values instead of parameters."""
         named = dict(kwargs or {})
         if getattr(func, "__name__", "") == "__get__":
             found = func(*args, **named)
             if not isinstance(found, torch.Tensor):
-                return found  # a shape or a dtype, which needs no values
+                return found  # a shape or a dtype, without values
         rows = self._embedded(func, args)
         if rows is None and _is_large_product(func, args, named):
             rows = self._by_pieces(args[0], args[1])
         if rows is not None:
             return self._rounded(rows)
-        # Picking from another tensor stays a view: models write through it.
+        # Selecting from another tensor remains a view, through which models write.
         is_pick = func in _PICKS and any(isinstance(arg, torch.nn.Parameter) for arg in args)
         args, named = pytree.tree_map_only(
             torch.nn.Parameter, self._stored if is_pick else self._value, (args, named)
@@ -226,13 +225,13 @@ class EagerWeights(TorchFunctionMode):
         return result
 
     def _embedded(self, func: Callable[..., Any], args: tuple[Any, ...]) -> torch.Tensor | None:
-        """Returns the rows of a compressed embedding that a call asks for; None for other calls."""
+        """Returns the rows of a compressed embedding for a call; None for other calls."""
         if self._compressed is None or func is not torch.nn.functional.embedding:
             return None
         return self._compressed.rows(args[1], args[0])
 
     def _by_pieces(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Returns a product with a large weight, of which a part is in float32 at a time."""
+        """Returns a product with a large weight, converting one part at a time to float32."""
         rounding, products = self._rounding, []
         rows = rows if rounding is None else rounding.quantize(rows)
         whole: torch.Tensor | None = None
@@ -258,21 +257,21 @@ class EagerWeights(TorchFunctionMode):
         return value if self._rounding is None else self._rounding.round(value)
 
     def _rounded(self, value: Any) -> Any:
-        """Returns float tensors as the program's arithmetic rounds them, and others unchanged."""
+        """Returns float tensors with the program's rounding, and others unchanged."""
         if self._rounding is None or not isinstance(value, torch.Tensor):
             return value
         return self._rounding.round(value)
 
 
 def _is_large_product(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    """Whether a call multiplies by a matrix without bias that would take much memory in float32."""
+    """Whether a call multiplies by a matrix without bias that is large in float32."""
     if func is not torch.nn.functional.linear or named or any(one is not None for one in args[2:]):
         return False
     return isinstance(args[1], torch.nn.Parameter) and args[1].numel() > _LARGEST_WHOLE
 
 
 def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
-    """Returns rows of a constant, or of what decompression computes from constants."""
+    """Returns rows of a constant, or of a decompression subgraph on constants."""
     kind = node.get_type_name()
     if kind == "Constant":
         numbers: np.ndarray[Any, Any] = _numbers(node)[rows]
@@ -291,7 +290,7 @@ def _evaluate(node: Any, rows: Any) -> np.ndarray[Any, Any]:
 
 
 def _quantized(node: Any) -> QuantizedWeight:
-    """Returns the integers, scales and zero points from which decompression computes a matrix."""
+    """Returns the integers, scales and zero points of a decompressed matrix."""
     others: dict[str, Any] = {}
     while node.get_type_name() != "Constant":
         if node.get_type_name() in ("Multiply", "Subtract"):
@@ -299,7 +298,7 @@ def _quantized(node: Any) -> QuantizedWeight:
         node = node.input_value(0).get_node()
 
     def grouped(numbers: Any) -> torch.Tensor:
-        """(outputs, groups, size), whether there are several groups or one."""
+        """Returns (outputs, groups, size) for one or several groups."""
         tensor = torch.tensor(np.asarray(numbers))
         return tensor if tensor.dim() == 3 else tensor[:, None]
 
@@ -328,11 +327,11 @@ def _numbers(constant: Any) -> np.ndarray[Any, Any]:
     return nibbles.reshape(shape)
 
 
-# Tokens after a first piece of as many as there are heads: three one by one, and three at once.
+# Tokens after a first chunk with as many tokens as heads: three one by one, and three at once.
 _REST = 6
 _FEWEST = 9
 _MOST_HEADS = 64
-# How far results in another order may be off to count as rounding, as a share of their size.
+# Relative difference of results in another order that counts as rounding.
 _NEAR = 1e-2
 
 
@@ -342,16 +341,16 @@ class TorchReference:
 
     Attributes:
         ids: (tokens,) int64.
-        rows: the tokens whose logits are known, ascending.
+        rows: indices of the tokens with known logits, ascending.
         logits: (rows, vocabulary) float32, by torch in float32 with the program's weights.
-        rounded: the same with values rounded as the program's arithmetic rounds them, which shows
-            how far the model spreads rounding.
+        rounded: the logits with the program's rounding, which show how the model amplifies rounding
+            errors.
         heads: query heads of a layer.
         kv_heads: heads of keys and values.
-        is_routed: whether tokens choose among experts; rounding may then change the choice.
-        precision: the dtype to which `rounded` is rounded: float32, bfloat16 or float16.
-        activation_group: how many inputs of a linear layer share a scale for 8 bits there; 0 where
-            they stay floats.
+        is_routed: whether tokens choose experts; rounding may then change the choice.
+        precision: dtype to which `rounded` is rounded: float32, bfloat16 or float16.
+        activation_group: number of inputs of a linear layer that share an 8-bit scale; 0 for float
+            activations.
     """
 
     ids: torch.Tensor
@@ -365,7 +364,7 @@ class TorchReference:
     activation_group: int = 0
 
     def with_more_rounding(self, factor: float, precision: str) -> TorchReference:
-        """Returns the same for another precision, whose rounding is larger by a factor."""
+        """Returns a copy for another precision, with rounding errors scaled by a factor."""
         rounded = self.logits + factor * (self.rounded - self.logits)
         return replace(self, rounded=rounded, precision=precision)
 
@@ -413,12 +412,12 @@ def compute_reference(
     Args:
         model: a decoder-only transformers model in float32, on cpu.
         weights: the values of its parameters.
-        compressed: which of them the program holds as integers.
-        rounding: what the program's arithmetic does to values.
-        context: how many tokens the model was made for; None if nothing sets a limit.
-        has_states: whether it keeps states, which its code computes in another order token by
-            token than for all tokens at once: how far these differ counts as rounding.
-        on_progress: called with the share that is done, 0.0 to 1.0, and where it is.
+        compressed: parameters that the program stores as integers.
+        rounding: rounding of the program's arithmetic.
+        context: the model's context in tokens; None if it sets no limit.
+        has_states: whether it has recurrent states, which its code computes in another order token
+            by token than for all tokens at once; the difference counts as rounding.
+        on_progress: called with the share done, 0.0 to 1.0, and the current position.
     """
     config = model.config.get_text_config()
 
@@ -457,17 +456,16 @@ def make_reference(
     rounding: Rounding,
     context: int | None,
 ) -> TorchReference:
-    """Draws tokens, and computes their logits.
+    """Draws random tokens, and computes their logits.
 
     Args:
-        logits_of: computes the logits (rows, vocabulary) of some of the tokens, in float32 and
-            rounded.
-        vocabulary: token ids are below this.
-        heads: see TorchReference; so are those that follow.
+        logits_of: computes the logits (rows, vocabulary) of some tokens, in float32 and rounded.
+        vocabulary: vocabulary size; token ids are below it.
+        heads: see TorchReference, also for the next arguments.
         kv_heads: heads of keys and values.
-        is_routed: whether tokens choose among experts.
-        rounding: what is done to values in the second result.
-        context: how many tokens the model was made for; None if nothing sets a limit.
+        is_routed: whether tokens choose experts.
+        rounding: rounding in the second result.
+        context: the model's context in tokens; None if it sets no limit.
     """
     heads = min(heads, _MOST_HEADS)
     ids = _ids(vocabulary, heads, context)
@@ -486,7 +484,7 @@ def make_reference(
     )
 
 
-# Computes, of (tokens,) int64 and the tokens that are asked for, their logits exactly and rounded.
+# Computes exact and rounded logits of some of (tokens,) int64.
 LogitsOf = Callable[[torch.Tensor, tuple[int, ...]], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -499,14 +497,14 @@ def _heads(config: Any) -> int:
 
 
 def _ids(vocabulary: int, heads: int, context: int | None) -> torch.Tensor:
-    """Returns tokens drawn from the whole vocabulary, the same each time."""
+    """Returns tokens drawn from the whole vocabulary with a fixed seed."""
     count = max(heads + _REST, _FEWEST)
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocabulary, (min(count, context or count),), generator=generator)
 
 
 def _rows(tokens: int, heads: int, kv_heads: int) -> tuple[int, ...]:
-    """Returns the tokens whose logits are kept: the last of each piece that a check runs."""
+    """Returns the tokens with stored logits: the last one of each chunk that a check runs."""
     wanted = {0, *range(4, 8), kv_heads - 1, heads // 2, heads - 2, heads - 1}
     wanted |= set(range(heads, heads + _REST))
     return tuple(sorted(row for row in wanted if 0 <= row < tokens))
@@ -530,7 +528,7 @@ def _logits(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tenso
 
 
 def _token_by_token(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> torch.Tensor | None:
-    """Returns the same as _logits by the model's own cache; None if it does not return one."""
+    """Returns the result of _logits with the model's own cache; None if it does not return one."""
     cache: dict[str, Any] = {}
     logits: list[torch.Tensor] = []
     for token in ids:
@@ -546,7 +544,7 @@ def _token_by_token(model: Any, ids: torch.Tensor, rows: tuple[int, ...]) -> tor
 def _farther(
     logits: torch.Tensor, rounded: torch.Tensor, other: torch.Tensor | None
 ) -> torch.Tensor:
-    """Returns of two results the one that is farther off, if the other one is near at all."""
+    """Returns the result with the larger error, if the other one is close at all."""
     if other is None:
         return rounded
     distance = float((other - logits).norm())
@@ -556,7 +554,7 @@ def _farther(
 
 @contextmanager
 def _experts_one_by_one(model: Any) -> Iterator[None]:
-    """Makes experts run one after the other, so that their weights are not copied per token."""
+    """Makes experts run sequentially, so that their weights are not copied per token."""
     choose = getattr(model, "set_experts_implementation", None)
     if choose is None or not _is_routed(model.config.get_text_config()):
         yield

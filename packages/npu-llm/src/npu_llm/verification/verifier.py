@@ -1,8 +1,7 @@
-"""Compares a program's results with torch's before the program is used, and keeps the verdict.
+"""Compares a program's results with torch's before the program is used, and stores the verdict.
 
-A program that fails is recompiled without what the device's compiler is known to do wrong; one that
-still fails is refused. The verdict is kept next to the compiled form, so a second start costs
-nothing.
+A failing program is recompiled with workarounds for known compiler defects; if it still fails, it
+is rejected. The verdict is stored next to the compiled form, so later loads skip the comparison.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
-# Loads a program with further options for the device's compiler.
+# Loads a program with further compiler options.
 Load = Callable[[Mapping[str, str]], Program]
 # Runs a program; returns the first step that differs from torch.
 Check = Callable[[Program, "TorchReference"], "Finding | None"]
@@ -47,9 +46,9 @@ class Verifier:
     """Compares the programs of one model with torch.
 
     Attributes:
-        name: the model's, for messages.
-        reference: the file with what torch computes.
-        when: "first" for programs without a verdict, "always" for each start, "off" for never.
+        name: the model's name, for messages.
+        reference: file with torch's results.
+        when: "first" for programs without a verdict, "always" for each load, "off" for never.
     """
 
     name: str
@@ -57,15 +56,15 @@ class Verifier:
     when: Verify
 
     def load(self, load: Load, check: Check, folder: Path) -> tuple[Program, Verdict]:
-        """Loads a program that computes what torch does.
+        """Loads a program whose results match torch's.
 
         Args:
             load: compiles it, or loads its compiled form.
             check: compares it with torch.
-            folder: holds its compiled form in `blob`, and the verdict beside that.
+            folder: contains its compiled form in `blob`, and the verdict next to it.
 
         Raises:
-            WrongResultError: [wrong-result] if it is wrong, with the known workarounds as well.
+            WrongResultError: [wrong-result] if it is wrong, even with the known workarounds.
         """
         amendments = read_amendments(folder)
         known = read_kept(folder)
@@ -74,7 +73,7 @@ class Verifier:
             return program, known
         if self.when == "off":
             return program, Verdict("unchecked", 'verify is "off"')
-        # Heavy, and not needed for a start from the cache.
+        # A slow import, not needed to load from the cache.
         from npu_llm.verification.reference import read_reference
 
         reference = read_reference(self.reference)
@@ -102,7 +101,7 @@ class Verifier:
         reference: TorchReference,
         amendments: Mapping[str, str],
     ) -> tuple[Program, Verdict]:
-        """Loads a wrong program with workarounds that may make it right."""
+        """Loads a wrong program with workarounds that may fix it."""
         from npu_compiler.verification.program_check import WORKAROUNDS
 
         tried = []
@@ -126,14 +125,14 @@ class Verifier:
         raise wrong_result(self.name, f"{finding}{also}")
 
     def _warn(self, text: str) -> None:
-        advice = "Please report it, with what npu-llm info prints"
+        advice = "Please report it with the output of npu-llm info"
         warnings.warn(f"{self.name}: {text}. {advice}.", WrongResultWarning, stacklevel=2)
 
 
 def wrong_result(name: str, finding: str) -> WrongResultError:
     """Returns the error for a model whose program differs from torch: [wrong-result]."""
     return WrongResultError(
-        f"{name}: its program must compute what torch computes, got another result for {finding}. "
+        f"`{name}` must have a program with torch's results, got another result for {finding}. "
         "The program is not used. Try another dtype or pipeline, and please report this; "
         'verify="off" runs it anyway.',
         code="wrong-result",
@@ -146,7 +145,7 @@ class Finding:
 
     Attributes:
         step: which step, in words.
-        difference: how they differ.
+        difference: description of the difference.
     """
 
     step: str
