@@ -1,4 +1,4 @@
-"""Small models of images and text with random weights, one of each family."""
+"""Small vision-language models with random weights, one per family."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_checkpoint_of_another_task_is_refused(tmp_path):
         (
             {"attention_mask": None, "position_ids": torch.arange(12).expand(2, 12) // 6},
             "step-shape",
-            "count up by one",
+            "increase by one",
         ),
         ({"position_ids": torch.zeros(3, 12)}, "step-shape", r"\(2, 12\).*\(3, 12\)"),
         ({"attention_mask": torch.ones(2, 7)}, "step-shape", r"\(2, 12\).*\(2, 7\)"),
@@ -357,7 +357,9 @@ def test_context_holds_pictures_too(looker):
     _, ours, _ = looker
     assert ours.context_length == 80
     given = {"input_ids": torch.tensor([[1, *[4] * 80]]), "pixel_values": pictures(20)}
-    with pytest.raises(ContextError, match="80 tokens, images included, got 81") as caught:
+    with pytest.raises(
+        ContextError, match="80 tokens, including images, for this model, got 81"
+    ) as caught:
         ours.generate(**given)
     assert caught.value.code == "context-overflow"
     with pytest.raises(ContextError, match="got 81"):

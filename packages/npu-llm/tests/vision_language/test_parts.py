@@ -37,7 +37,9 @@ def test_images_are_read_one_by_one_and_tokens_in_pieces(family):
 def test_a_part_that_reads_otherwise_is_refused(family, dims):
     images = torch.zeros(5, 3, 4)
     part = part_of(lambda pixels: (pixels + 1,), pixels=images)
-    with pytest.raises(CaptureError, match=r"its eyes must read .* pixels with sizes") as caught:
+    with pytest.raises(
+        CaptureError, match=r"must have a eyes .* pixels with the dynamic sizes"
+    ) as caught:
         describe_part(family("Llava"), part, {"pixels": Example(images, dims)})
     assert caught.value.code == "static-parts"
 

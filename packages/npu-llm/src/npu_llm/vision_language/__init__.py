@@ -1,1 +1,1 @@
-"""Models that read images and text: encoder, projector and language model, each a program."""
+"""Vision-language models: encoder, projector and language model, each a program."""

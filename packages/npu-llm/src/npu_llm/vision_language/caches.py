@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 EMBEDS, POSITIONS, MASK = "inputs_embeds", "position_ids", "attention_mask"
-# Rows of Qwen's positions if those of text stand before time, height and width.
+# Rows of Qwen's positions if text positions precede time, height and width.
 _TEXT_AND_PLACES = 4
 
 
@@ -37,8 +37,8 @@ class Port:
     """An input of the language model.
 
     Attributes:
-        shape: its sizes, of which only the number of them and those of kinds are read.
-        adds: whether it holds numbers that are added to scores.
+        shape: its shape, of which only the rank and the number of kinds are used.
+        adds: whether its values are added to scores.
     """
 
     shape: Sequence[Any]
@@ -46,9 +46,9 @@ class Port:
 
 
 class LanguageCache(StepCache):
-    """Keys and values of a language model that reads embeddings of text and images."""
+    """Keys and values of a language model that reads text and image embeddings."""
 
-    # Positions and masks that the language model takes, and how many tokens; None for no limit.
+    # The language model's positions and masks, and its token limit; None without one.
     _ports: dict[str, Port]
     _context: int | None
 
@@ -57,21 +57,20 @@ class LanguageCache(StepCache):
 
         Args:
             given: inputs_embeds (batch, tokens, width) float32; position_ids (batch, tokens), or
-                for positions of several kinds (kinds, batch, tokens); attention_mask, with a name
-                behind it if layers have masks of several kinds: (batch, past + tokens), 0 for
-                padding, or (batch, 1, tokens, past + tokens), True where a token may attend, or
-                for a model that adds it to scores 0 there and less elsewhere.
-                Positions count from the cache's length if they are omitted, and a mask that is
-                omitted allows all that lies before.
+                for positions of several kinds (kinds, batch, tokens); attention_mask, with a suffix
+                for each kind of mask if layers differ: (batch, past + tokens), 0 for padding, or
+                (batch, 1, tokens, past + tokens), True for allowed pairs, or 0 and negative values
+                for a model that adds it to scores. By default positions count from the cache's
+                length, and masks allow all earlier tokens.
 
         Returns:
             hidden states (batch, tokens, width) float32, on cpu.
 
         Raises:
             OptionError: [cache-rows] for a batch that does not match the cache's rows,
-                [cache-broken] after a step that was interrupted, [step-shape] or [step-dtype] for
-                positions or masks that do not fit.
-            ContextError: [context-overflow] for more tokens than the model takes.
+                [cache-broken] after an interrupted step, [step-shape] or [step-dtype] for invalid
+                positions or masks.
+            ContextError: [context-overflow] for more tokens than the model supports.
         """
         embeds = given[EMBEDS]
         batch, tokens = embeds.shape[:2]
@@ -90,13 +89,13 @@ class LanguageCache(StepCache):
     def _run_language(
         self, values: Mapping[str, torch.Tensor], batch: int, tokens: int
     ) -> torch.Tensor:
-        """Runs a step on inputs by name; returns hidden states (batch, tokens, width)."""
+        """Runs a step on named inputs; returns hidden states (batch, tokens, width)."""
 
     def step(self, values: Mapping[str, torch.Tensor], device: str) -> NoReturn:
-        """Raises [foreign-cache]: only models of images and text read embeddings into it."""
+        """Raises [foreign-cache]: only vision-language models read embeddings into it."""
         raise OptionError(
-            "`past_key_values` must be a cache that this model returned, got that of a model of "
-            "images and text. Omit it for a new one.",
+            "`past_key_values` must be a cache that this model returned, got one of a "
+            "vision-language model. Omit it for a new one.",
             code="foreign-cache",
         )
 
@@ -113,7 +112,7 @@ class LanguageCache(StepCache):
             past = self.get_seq_length()
             positions = torch.arange(past, past + tokens)
         elif kinds and positions.dim() == 3 and positions.shape[0] == kinds[0] + 1:
-            positions = positions[1:]  # the first are those of text, for masks alone
+            positions = positions[1:]  # the first ones are text positions, used for masks alone
         try:
             found = positions.to("cpu", torch.int64).expand(*kinds, batch, tokens)
         except RuntimeError as failure:
@@ -137,12 +136,11 @@ class LanguageCache(StepCache):
             if mask.is_floating_point() != adds:
                 wanted_dtype = torch.float32 if adds else torch.bool
                 raise OptionError(
-                    f"`{MASK}` must be {wanted_dtype} for this model, if it says of each "
-                    f"token which others it attends to, got {mask.dtype}. Pass a mask (batch, "
-                    "tokens) of 1 and 0.",
+                    f"`{MASK}` must be {wanted_dtype} for this model, if it contains pairs of "
+                    f"tokens, got {mask.dtype}. Pass a mask (batch, tokens) of 1 and 0.",
                     code="step-dtype",
                 )
-            # Less than what is added here would be -inf in 16 bits, and NaN for padding.
+            # A smaller added value would be -inf in 16 bits, and NaN for padding.
             found = mask.to("cpu").clamp_min(MASKED) if adds else mask.to("cpu")
         if tuple(found.shape) != wanted:
             raise _unfit(MASK, wanted, found)
@@ -152,22 +150,22 @@ class LanguageCache(StepCache):
         self._check_sound()
         if self._context is not None and tokens > self._context:
             raise ContextError(
-                f"input_ids: the model's context holds {self._context:,} tokens, images included, "
-                f"got {tokens:,}. Shorten the prompt, pass fewer images, or ask for fewer new "
-                "tokens.",
+                f"`input_ids` must be at most {self._context:,} tokens, including images, for "
+                f"this model, got {tokens:,}. Shorten the prompt, pass fewer images, or request "
+                "fewer new tokens.",
                 code="context-overflow",
             )
 
 
 class SessionLanguageCache(LanguageCache, SessionCache):
-    """Keys and values that the program keeps, whatever the sizes."""
+    """Keys and values in the program's state, for any sizes."""
 
     def __init__(self, program: Program, *, context: int | None) -> None:
-        """Takes the program.
+        """Stores the program.
 
         Args:
-            program: the language model's; its state is the cache.
-            context: how many tokens it takes; None if it sets no limit.
+            program: the language model's program; its state is the cache.
+            context: its context in tokens; None if it sets no limit.
         """
         SessionCache.__init__(self, program.session())
         self._ports = {
@@ -193,28 +191,28 @@ class SessionLanguageCache(LanguageCache, SessionCache):
 
 
 def _check_one_text(positions: torch.Tensor | None) -> None:
-    """Refuses positions by which transformers would tell texts apart that follow each other."""
+    """Rejects positions that transformers would interpret as several consecutive texts."""
     if positions is None or (positions.dim() == 3 and positions.shape[0] != _TEXT_AND_PLACES):
         return
     of_text = positions if positions.dim() == 2 else positions[0]
     if bool((of_text.diff() != 1).any()):
         raise OptionError(
-            "`position_ids` must count up by one where no attention_mask is given, since others "
-            "mean several texts in a row, got a jump. Pass the mask, and a row for each text.",
+            "`position_ids` must increase by one without an attention_mask, since others mean "
+            "several texts in a row, got a jump. Pass the mask, and one row per text.",
             code="step-shape",
         )
 
 
 def _unfit(name: str, wanted: tuple[int, ...], got: Any) -> OptionError:
     return OptionError(
-        f"`{name}` must have shape {wanted}, for the cache's tokens and the new ones, got "
-        f"{tuple(got.shape)}. Omit it, or extend it with each step.",
+        f"`{name}` must have shape {wanted}, for cached and new tokens, got {tuple(got.shape)}. "
+        "Omit it, or extend it with each step.",
         code="step-shape",
     )
 
 
 class StaticLanguageCache(LanguageCache, StaticCache):
-    """Keys and values in the host's memory, which programs of fixed sizes read and fill."""
+    """Keys and values in host memory, used by programs of fixed sizes."""
 
     def __init__(
         self,
@@ -225,14 +223,14 @@ class StaticLanguageCache(LanguageCache, StaticCache):
         ports: Mapping[str, Port],
         context: int,
     ) -> None:
-        """Makes an empty cache.
+        """Creates an empty cache.
 
         Args:
-            programs: the language model's.
-            sizes: the sizes in which they come.
-            relocation: how they learn which slots count.
-            ports: positions and masks that they take.
-            context: how many tokens prompt and answer may have.
+            programs: the language model's programs.
+            sizes: their sizes.
+            relocation: how they identify valid slots.
+            ports: their positions and masks.
+            context: maximum number of tokens of prompt and answer.
         """
         StaticCache.__init__(self, programs, sizes, relocation=relocation)
         self._ports = dict(ports)
@@ -241,7 +239,7 @@ class StaticLanguageCache(LanguageCache, StaticCache):
     def _run_language(
         self, values: Mapping[str, torch.Tensor], batch: int, tokens: int
     ) -> torch.Tensor:
-        # Vectors stand where other models have tokens.
+        # Embeddings in place of token ids.
         named = {"input_ids" if name == EMBEDS else name: one for name, one in values.items()}
         named["logits_to_keep"] = torch.arange(tokens)
         return StaticCache.step(self, named, "cpu")
@@ -278,7 +276,7 @@ class StaticLanguageCache(LanguageCache, StaticCache):
 
 
 def _repeated(tensor: torch.Tensor, dim: int, more: int) -> torch.Tensor:
-    """Returns a tensor whose last part along a dimension stands there so many times more."""
+    """Repeats the last element of a tensor along a dimension."""
     if not more:
         return tensor
     sizes = list(tensor.shape)

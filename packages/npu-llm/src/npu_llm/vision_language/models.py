@@ -34,18 +34,18 @@ join_transformers()
 
 _IMAGES = ("pixel_values", "pixel_values_videos")
 _REFUSED = ("labels", "inputs_embeds", "output_hidden_states", "output_attentions")
-# The beginnings of transformers' messages about more or fewer images than places for them.
+# Prefixes of transformers' messages about a mismatch of images and image tokens.
 _MISMATCHES = ("Image features and image tokens do not match", "Video features and video tokens")
 
 
 class NPUModelForImageTextToText(MultiPartModel):
-    """A model from images and text to text, compiled for the npu device.
+    """An image-text-to-text model, compiled for the npu device.
 
-    Made by `from_pretrained`, which returns an instance of this class and of transformers' own for
-    the architecture: LLaVA, SmolVLM and Idefics3, Gemma 3, Qwen2-VL and Qwen2.5-VL, InternVL,
-    PaliGemma, LLaVA-OneVision, and others that are made of an image encoder and a language model.
-    `generate` and what lies between the parts is transformers' code: where images go among the
-    tokens, positions, masks. Tensors stay on the host. For attributes see
+    Created by `from_pretrained`, as an instance of both this class and transformers' class for the
+    architecture: LLaVA, SmolVLM and Idefics3, Gemma 3, Qwen2-VL and Qwen2.5-VL, InternVL,
+    PaliGemma, LLaVA-OneVision, and other combinations of an image encoder and a language model.
+    `generate` and the code between the parts is that of transformers: merging images into tokens,
+    positions, masks. Tensors stay on the host. For attributes see
     npu_llm.multi_part.model.MultiPartModel.
     """
 
@@ -56,7 +56,7 @@ class NPUModelForImageTextToText(MultiPartModel):
 
     @classmethod
     def _trace_parts(cls, model: Any, source: ModelSource, *, is_static: bool) -> Any:
-        # Heavy, and not needed for a start from the cache.
+        # A slow import, not needed to load from the cache.
         from npu_llm.vision_language.parts import trace_parts
 
         return trace_parts(model, source, is_static=is_static)
@@ -81,7 +81,7 @@ class NPUModelForImageTextToText(MultiPartModel):
 
     def _run_part(self, name: str, part: torch.nn.Module) -> Callable[..., Any]:
         """Returns the forward of a part without a cache."""
-        # The call that was traced, see npu_llm.vision_language.tracing.SeenPart.
+        # The traced call, see npu_llm.vision_language.tracing.SeenPart.
         known: dict[str, Any] | None = self._entry.about["parts"].get(name)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -93,8 +93,8 @@ class NPUModelForImageTextToText(MultiPartModel):
                 if known is not None:
                     wanted = f"with {_listed(known['inputs'], known['choices'])}"
                 raise OptionError(
-                    f"`{name}` must be called as when it was captured, {wanted}, got {got}. Omit "
-                    "options of images, or load a checkpoint that has them in its config.",
+                    f"`{name}` must be called as when it was traced, {wanted}, got {got}. Omit "
+                    "image options, or load a checkpoint with these in its config.",
                     code="input-name",
                 )
             return Outline(**known["result"]).make(self._parts.run(name, tensors))
@@ -103,12 +103,12 @@ class NPUModelForImageTextToText(MultiPartModel):
 
     @property
     def context_length(self) -> int | None:
-        """The largest number of tokens of prompt and answer, images included; None for no limit."""
+        """Maximum number of tokens of prompt and answer, including images; None for no limit."""
         length = self._entry.about["context_length"]
         return None if length is None else int(length)
 
     def new_cache(self) -> LanguageCache:
-        """An empty cache, for `past_key_values` of forward and generate."""
+        """Returns an empty cache, for `past_key_values` of forward and generate."""
         cache: LanguageCache = self._parts.new_cache(LANGUAGE)
         return cache
 
@@ -116,18 +116,19 @@ class NPUModelForImageTextToText(MultiPartModel):
         """Runs a step: the image encoder if there are images, and the language model.
 
         Args:
-            args: as transformers' class takes them.
-            kwargs: likewise; `labels`, embeddings, attentions and hidden states are refused.
+            args: arguments of transformers' class.
+            kwargs: arguments of transformers' class; `labels`, embeddings, attentions and hidden
+                states are rejected.
 
         Returns:
-            What transformers' class returns: logits (batch, kept, vocabulary) float32, the cache,
-            and what the encoder made of images.
+            The result of transformers' class: logits (batch, kept, vocabulary) float32, the cache,
+            and the image embeddings.
 
         Raises:
-            OptionError: [no-inner-states] for what the programs do not compute, [foreign-cache] for
-                a cache that this class did not make, [image-tokens] if images and the tokens that
-                stand for them differ in number, and what the checks of inputs raise.
-            ContextError: [context-overflow] for more tokens than the model takes.
+            OptionError: [no-inner-states] for results that the programs do not compute,
+                [foreign-cache] for a cache of another class, [image-tokens] if the numbers of
+                images and image tokens differ, and the errors of the input checks.
+            ContextError: [context-overflow] for more tokens than the model supports.
         """
         named = self._arguments(args, kwargs, _REFUSED)
         named["input_ids"] = check_tokens("input_ids", named.get("input_ids"), self._vocabulary)
@@ -151,12 +152,12 @@ class NPUModelForImageTextToText(MultiPartModel):
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any, **__: Any
     ) -> None:
-        """Makes the cache for a generation; transformers' own kinds cannot be used here."""
+        """Creates the cache for a generation; transformers' cache classes are not supported."""
         if model_kwargs.get(CACHE) is None and generation_config.use_cache:
             model_kwargs[CACHE] = self.new_cache()
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
-        """Ends an answer where the context ends, instead of failing there."""
+        """Ends an answer at the end of the context instead of raising there."""
         config = super()._prepare_generated_length(*args, **kwargs)  # type: ignore[misc]
         length, most = kwargs["input_ids_length"], self.context_length
         if most is not None and length > most:
@@ -171,7 +172,7 @@ class NPUModelForImageTextToText(MultiPartModel):
 
 
 def _wrong_count(config: Any, named: dict[str, Any]) -> OptionError:
-    """Returns the error for images and places for them that differ in number."""
+    """Returns the error for a mismatch of images and image tokens."""
     names = {"pixel_values": "image_token_id", "pixel_values_videos": "video_token_id"}
     counts = [
         f"{int((named['input_ids'] == getattr(config, mark)).sum())} for {name} "
@@ -180,14 +181,14 @@ def _wrong_count(config: Any, named: dict[str, Any]) -> OptionError:
         if named.get(name) is not None
     ]
     return OptionError(
-        "`input_ids` must have an image token for each vector of the image encoder, got "
-        f"{' and '.join(counts)}. Pass text and images as the model's processor returns them.",
+        f"`input_ids` must have one image token per image embedding, got {' and '.join(counts)}. "
+        "Pass text and images from the model's processor.",
         code="image-tokens",
     )
 
 
 def _token_bound(config: Any) -> int:
-    """Returns what token ids are below: those that stand for images may be beyond the others."""
+    """Returns the upper bound of token ids; image tokens may be above the others."""
     marks = [getattr(config, name, None) or 0 for name in ("image_token_id", "video_token_id")]
     return max(int(config.get_text_config().vocab_size), *(int(mark) + 1 for mark in marks))
 
@@ -219,16 +220,16 @@ def _listed(inputs: Sequence[str], choices: Mapping[str, Any]) -> str:
 
 
 def check_images(given: Mapping[str, Any], example: Sequence[int]) -> None:
-    """Checks images and frames of videos: a program reads whatever it gets.
+    """Checks images and video frames, because a program does not validate its inputs.
 
     Args:
-        given: arguments of a call, by name.
-        example: the shape of pixel_values that the model was captured with: its last three sizes,
-            channels, height and width, are fixed; of patches (patches, numbers) the last one.
+        given: arguments of a call by name.
+        example: shape of pixel_values in the trace. Its last three sizes, channels, height and
+            width, are fixed; of patches (patches, numbers) only the last one.
 
     Raises:
-        OptionError: [step-dtype] for anything but a tensor of floats, [image-channels] for another
-            shape, [input-not-finite] for NaN or infinity.
+        OptionError: [step-dtype] for a value that is not a float tensor, [image-channels] for
+            another shape, [input-not-finite] for NaN or infinity.
     """
     fixed = tuple(example[1:] if len(example) == 2 else example[-3:])
     for name in _IMAGES:
@@ -236,14 +237,14 @@ def check_images(given: Mapping[str, Any], example: Sequence[int]) -> None:
         if value is None:
             continue
         check_floats(name, value, "image")
-        # A video has frames where an image has none, or tiles.
+        # Videos have a dimension of frames, or images one of tiles.
         ranks = {len(example)} if name == _IMAGES[0] else {len(example), len(example) + 1}
         ranks |= {4, 5} if len(example) == 5 else set()
         if value.dim() not in ranks or tuple(value.shape[-len(fixed) :]) != fixed or not len(value):
             what = "numbers of a patch" if len(fixed) == 1 else "channels, height and width"
             raise OptionError(
-                f"{name}: its last sizes must be the {what}, {_sizes(fixed)}, got "
-                f"{tuple(value.shape)}. Prepare images with the model's own processor.",
+                f"`{name}` must have the {what}, {_sizes(fixed)}, as its last sizes, got "
+                f"{tuple(value.shape)}. Prepare images with the model's processor.",
                 code="image-channels",
             )
 

@@ -1,4 +1,4 @@
-"""The parts of a model of images and text: traced, lowered and compared with torch."""
+"""The parts of a vision-language model: traced, lowered and compared with torch."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ __all__ = ["compare_model", "describe_part", "trace_parts"]
 
 _PACKED = "cu_seqlens"
 _COUNTED = "window_index"
-_VOCABULARY = 64  # of tokens to try the language model with; their vectors are random
-# Of the inputs that are compared with torch.
+_VOCABULARY = 64  # test tokens of the language model; their embeddings are random
+# For the inputs that are compared with torch.
 _ROWS, _TOKENS, _LATER = 2, 5, 4
 
 
 def trace_parts(model: Any, source: ModelSource, *, is_static: bool) -> TracedModel:
-    """Traces the submodules of a model, each called as the model's own code does.
+    """Traces the submodules of a model, each called as by the model's own code.
 
     Args:
-        model: a model of images and text of transformers, on cpu, in eval mode.
+        model: a vision-language model of transformers.
         source: its files.
-        is_static: whether the parts become programs of fixed sizes.
+        is_static: whether programs have fixed sizes.
 
     Raises:
         ModelError: [model-task] for another model.
-        CaptureError: as observe_parts, trace_submodules and describe_part do.
+        CaptureError: the errors of observe_parts, trace_submodules and describe_part.
     """
     name = type(model).__name__
     if not hasattr(transformers, name) or not hasattr(model, "get_image_features"):
         raise ModelError(
-            f"`{source.path}` must be a vision-language model of transformers, got {name}. "
-            "Load it with another class, such as NPUModelForCausalLM.",
+            f"`{source.path}` must be a vision-language model of transformers, got {name}. Load "
+            "it with another class, such as NPUModelForCausalLM.",
             code="model-task",
         )
     seen = observe_parts(model)
@@ -108,11 +108,11 @@ def compare_model(model: Any, reference: Reference) -> str | None:
     """Runs a model of programs on the reference's inputs, token by token and with swapped rows.
 
     Args:
-        model: what NPUModelForImageTextToText.from_pretrained returns.
+        model: the result of NPUModelForImageTextToText.from_pretrained.
         reference: torch's results.
 
     Returns:
-        The difference from torch in words; None without one.
+        A description of the difference from torch; None without one.
     """
     mask = reference.inputs["attention_mask"].bool()
     counts = torch.cat([mask, torch.ones_like(reference.ids).bool()], 1)
@@ -123,7 +123,7 @@ def compare_model(model: Any, reference: Reference) -> str | None:
 
 
 def _checked_inputs(model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Returns two texts with an image each, the second one padded, and tokens that follow them."""
+    """Returns two texts with an image each, the second padded, and following tokens."""
     generator = torch.Generator().manual_seed(0)
     mark = int(model.config.image_token_id)
     vocabulary = int(model.config.get_text_config().vocab_size)
@@ -149,14 +149,14 @@ def _logits(
     *,
     swaps: bool = False,
 ) -> torch.Tensor:
-    """Returns logits of texts, and of tokens that come later, in steps of so many.
+    """Returns logits of texts, and of later tokens in steps of given sizes.
 
     Args:
-        model: transformers' or one of programs.
-        inputs: of the first call.
-        later: the tokens.
-        pieces: how many of them each step reads.
-        swaps: whether rows change places before each step.
+        model: a model of transformers, or one of programs.
+        inputs: arguments of the first call.
+        later: the later tokens.
+        pieces: number of these tokens in each step.
+        swaps: whether rows are swapped before each step.
     """
     given, mask = dict(inputs), inputs["attention_mask"]
     positions = _positions_after(model, inputs)
@@ -185,7 +185,7 @@ def _logits(
 def _positions_after(
     model: Any, inputs: dict[str, torch.Tensor]
 ) -> Callable[[torch.Tensor, int], torch.Tensor]:
-    """Returns a function from a mask to the positions of its last tokens, as generate has them."""
+    """Returns a function from a mask to the positions of its last tokens, as in generate."""
     inner = getattr(model, model.base_model_prefix)
 
     def positions(mask: torch.Tensor, count: int) -> torch.Tensor:
@@ -197,22 +197,22 @@ def _positions_after(
 
 
 def describe_part(model: Any, part: TracedPart, examples: Mapping[str, Example]) -> dict[str, Any]:
-    """Returns how a part without a cache runs in programs of fixed sizes, for JSON.
+    """Describes how a part without a cache runs in programs of fixed sizes, for JSON.
 
     Args:
-        model: of transformers.
+        model: the transformers model.
         part: its part.
-        examples: what the part is called with.
+        examples: example arguments of the part.
 
     Returns:
-        "ports": the shape of each input; -1 is the size that varies, "sequences" how many sequences
-        of patches there may be, "merged" how many patches are left. "dtypes": of each. "leading":
-        how many sizes vary, which is 1 for images and 2 for the tokens of texts, each of which the
-        part reads by itself; or 0 for patches of all images in one row, of which "merge" become
-        one.
+        "ports": the shape of each input; -1 is the dynamic size, "sequences" the number of
+        sequences of patches, "merged" the number of merged patches. "dtypes": dtype of each.
+        "leading": the number of dynamic sizes, which is 1 for images and 2 for text tokens, which
+        the part reads item by item; or 0 for the patches of all images in one row, of which "merge"
+        become one.
 
     Raises:
-        CaptureError: [static-parts] for a part that takes anything else.
+        CaptureError: [static-parts] for a part with other inputs.
     """
     varying = {name: examples[name].varying for name in part.inputs}
     shapes = {name: list(examples[name].tensor.shape) for name in part.inputs}
@@ -226,10 +226,11 @@ def describe_part(model: Any, part: TracedPart, examples: Mapping[str, Example])
     leading = len(next(iter(varying.values())))
     is_each = all(dims == tuple(range(leading)) for dims in varying.values())
     if not is_each or leading not in (1, 2) or not _keeps(part, leading):
-        got = ", ".join(f"{name} with sizes {dims} that vary" for name, dims in varying.items())
+        got = ", ".join(f"{name} with the dynamic sizes {dims}" for name, dims in varying.items())
         raise CaptureError(
-            f"{type(model).__name__}: its {part.name} must read images, tokens or patches one by "
-            f"one, for the static pipeline, got {got}. Run it in the dynamic pipeline.",
+            f"`{type(model).__name__}` must have a {part.name} that reads images, tokens or "
+            f"patches one by one, for the static pipeline, got {got}. Run it in the dynamic "
+            "pipeline.",
             code="static-parts",
         )
     before = [1] * (leading - 1)
@@ -244,7 +245,7 @@ def _lower_language(
     precision: Precision,
     weights: StreamedWeights,
 ) -> tuple[Any, dict[str, Any]]:
-    """Lowers the language model, whose cache is an input of fixed size."""
+    """Lowers the language model, with a cache of fixed size as an input."""
     own = 2 * len(layers)
     inputs = tuple("input_ids" if name == EMBEDS else name for name in part.inputs[:-own])
     placeholders = part.graph_module.graph.find_nodes(op="placeholder")
@@ -254,7 +255,7 @@ def _lower_language(
     }
     width = int(values["input_ids"].shape[2])
     captured = CapturedStep(part.graph_module, inputs, layers, _VOCABULARY, ())
-    # A mask that says of each token which others it sees needs no counting.
+    # A mask of token pairs needs no positions.
     sees = [name for name in inputs if name.partition(".")[0] == MASK and values[name].dim() == 4]
     generator = torch.Generator().manual_seed(0)
     lowered, static = lower_static_step(
@@ -280,7 +281,7 @@ def _lower_language(
 
 
 def _keeps(part: TracedPart, leading: int) -> bool:
-    """Whether all results of a part begin with the sizes that vary among its inputs."""
+    """Whether all results of a part begin with the dynamic sizes of its inputs."""
     graph = part.graph_module.graph
     (output,) = graph.find_nodes(op="output")
     first = graph.find_nodes(op="placeholder")[0].meta["val"]

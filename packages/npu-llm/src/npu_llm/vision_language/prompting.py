@@ -1,4 +1,4 @@
-"""From messages with images to a model's inputs, by its processor."""
+"""Converts messages with images to a model's inputs with its processor."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["load_processor", "prompt_inputs"]
 
 
 def load_processor(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Loads the processor of images and text of a model.
+    """Loads a model's processor of images and text.
 
     Args:
         path: the model's folder or name.
-        trust_remote_code: whether code that came with the model may run.
+        trust_remote_code: whether to run code that comes with the model.
 
     Raises:
-        ModelError: [missing-processor] if the model comes without one for images, [remote-code]
-            if it is code that is not trusted.
+        ModelError: [missing-processor] if the model has no image processor, [remote-code] if its
+            code is not trusted.
     """
     from transformers import AutoProcessor
 
@@ -32,7 +32,7 @@ def load_processor(path: str, *, trust_remote_code: bool = False) -> Any:
 
 
 def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the inputs of generate for a conversation that the model is to continue.
+    """Returns the inputs of generate for a conversation.
 
     Args:
         processor: see load_processor.
@@ -40,8 +40,8 @@ def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict
             and {"type": "text", "text": ...}.
 
     Raises:
-        ModelError: [chat-template] if the model's template refuses the messages, or if there are
-            several and the model has no template.
+        ModelError: [chat-template] if the model's template rejects the messages, or for several
+            messages without a template.
     """
     from jinja2.exceptions import TemplateError
 
@@ -63,7 +63,7 @@ def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict
     images = [one["image"] for one in content if one["type"] == "image"]
     text = " ".join(one["text"] for one in content if one["type"] == "text")
     mark = getattr(processor, "image_token", "<image>")
-    # As the processors of such models read it: a place for each image before the text.
+    # As processors of such models read it: an image mark per image before the text.
     found = processor(
         text=f"{mark * len(images)}{text}", images=images or None, return_tensors="pt"
     )
@@ -72,7 +72,7 @@ def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict
 
 def _refused(got: str) -> ModelError:
     return ModelError(
-        f"`messages` must be ones that the model's chat template takes, got: {got}. Ask a single "
-        "question, without a system message.",
+        f"`messages` must suit the model's chat template, got: {got}. Ask a single question, "
+        "without a system message.",
         code="chat-template",
     )

@@ -1,7 +1,7 @@
-"""Programs of a model of images and text.
+"""Programs of a vision-language model.
 
-In programs of fixed sizes, parts that read items one by one run in pieces, the last one padded.
-Patches of images are padded up to a bucket, as a sequence of their own.
+In programs of fixed sizes, parts that read items independently run in chunks, the last one padded.
+Patches of images are padded to a bucket, with the padding as a separate sequence.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["DynamicVisionLanguage", "StaticVisionLanguage"]
 _CHUNKS = (1, 16, 128)
 _SMALLEST_CACHE = 256
 _SMALLEST_PATCHES = 64
-# The most patches of all images together: the cost of attention over them grows by their square.
+# Maximum patches of all images together: the cost of attention grows with their square.
 _MAX_PATCHES = 16384
 
 
 class DynamicVisionLanguage(DynamicParts):
-    """Programs for inputs of any size."""
+    """Programs with dynamic shapes."""
 
     checked: ClassVar = {LANGUAGE: None}
 
@@ -86,10 +86,10 @@ class StaticVisionLanguage(StaticParts):
         return StepVariants(self, LANGUAGE, layout)
 
     def _sizes(self) -> StaticSizes:
-        """Returns the sizes in which the language model's programs come."""
+        """Returns the sizes of the language model's programs."""
         limit, prompt = self.entry.about["context_length"], self._static["prompt"]
         chunks: tuple[int, ...] = _CHUNKS
-        if self._static["steps"][LANGUAGE]["sees_ahead"]:  # a prompt is read at once
+        if self._static["steps"][LANGUAGE]["sees_ahead"]:  # a prompt is read in one step
             doubled = StaticSizes(limit, smallest=2 * _CHUNKS[-1]).capacities
             chunks = (*(one for one in _CHUNKS if one < doubled[0]), *doubled)
         smallest = min(_doubled(_SMALLEST_CACHE, self._static["checked"]), limit)
@@ -105,7 +105,7 @@ class StaticVisionLanguage(StaticParts):
     def _run_each(
         self, name: str, given: Mapping[str, torch.Tensor], leading: int
     ) -> list[torch.Tensor]:
-        """Runs a part that reads images, or tokens, one by one, in pieces."""
+        """Runs a part that reads images or tokens independently, in chunks."""
         first = next(iter(given.values()))
         outer, dim = first.shape[:leading], leading - 1
         ones = [1] * dim
@@ -134,7 +134,7 @@ class StaticVisionLanguage(StaticParts):
     def _run_packed(
         self, name: str, given: Mapping[str, torch.Tensor], merge: int
     ) -> list[torch.Tensor]:
-        """Runs an encoder of patches, padded up to a bucket by a sequence of their own."""
+        """Runs an encoder of patches, padded to a bucket with a separate sequence."""
         count = next(len(one) for port, one in given.items() if self._dims(name, port)[0] == -1)
         if count > _MAX_PATCHES:
             raise ContextError(
@@ -149,9 +149,9 @@ class StaticVisionLanguage(StaticParts):
             tensor, kind = given[port.name], self._dims(name, port.name)[0]
             length = _lengths(size, merge)[kind]
             missing = length - len(tensor)
-            if kind == "sequences":  # more of no patch
+            if kind == "sequences":  # padding with zeros
                 more = tensor[-1:].expand(missing)
-            elif kind == "merged":  # each stays where it is
+            elif kind == "merged":  # each keeps its index
                 more = torch.arange(len(tensor), length)
             else:
                 more = tensor.new_zeros(missing, *tensor.shape[1:])
@@ -175,7 +175,7 @@ class StaticVisionLanguage(StaticParts):
 
 
 def _lengths(size: int, merge: int) -> dict[int | str, int]:
-    """Returns the sizes that vary, by name. Each sequence has at least one merged patch."""
+    """Returns the dynamic sizes by name. Each sequence has at least one merged patch."""
     return {-1: size, "merged": size // merge, "sequences": size // merge + 1}
 
 

@@ -1,10 +1,10 @@
-"""Submodules of a model of images and text, and the calls between them.
+"""Submodules of a vision-language model, and the calls between them.
 
-Some encoders read patches. An image of any size is a list of patches and a grid. Positions, and
-the patches that attend to each other, depend on the grid's numbers, so a captured encoder takes
-them as inputs. transformers has the functions that compute them. Patches of one image or frame
-attend to each other, which transformers passes to kernels for packed sequences as the start of each
-sequence. Registered as such a kernel, attention here makes a mask of that.
+Some encoders read patches. An image of any size is a list of patches and a grid. Positions, and the
+patches that attend to each other, depend on the grid's values, so a traced encoder takes them as
+inputs, computed by functions of transformers. Patches of one image or frame attend to each other;
+transformers passes the start of each sequence to kernels for packed sequences. Attention here is
+registered as such a kernel, and derives a mask from the starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from npu_llm.tasks.results import describe_result, make_result
 
 try:
     from transformers.exporters.utils import precompute_export_inputs
-except ImportError:  # before transformers 5.2x: such encoders cannot be captured
+except ImportError:  # before transformers 5.2x: such encoders cannot be traced
     precompute_export_inputs = None
 
 __all__ = [
@@ -47,17 +47,17 @@ EMBED, LANGUAGE, HEAD = "embed", "language", "head"
 
 
 def find_parts(model: Any) -> dict[str, torch.nn.Module]:
-    """Returns a model's parts: the modules that its own code calls one after the other.
+    """Returns a model's parts: the modules that its own code calls in sequence.
 
     Args:
-        model: a model of transformers for images and text.
+        model: a vision-language model of transformers.
 
     Returns:
-        By name: the embedding of tokens, the language model, the head that gives logits, and each
-        other child of the model without its head, by its own name.
+        By name: the token embedding, the language model, the head for logits, and each other child
+        of the model without its head, by its own name.
 
     Raises:
-        CaptureError: [unknown-encoder] for a model that is not made of such parts.
+        CaptureError: [unknown-encoder] for a model with other parts.
     """
     embed, head = model.get_input_embeddings(), model.get_output_embeddings()
     inner = getattr(model, model.base_model_prefix, None)
@@ -65,9 +65,9 @@ def find_parts(model: Any) -> dict[str, torch.nn.Module]:
     languages = [name for name, child in children.items() if embed in set(child.modules())]
     if head is None or len(languages) != 1:
         raise CaptureError(
-            f"`{type(model).__name__}` must have a language model with an embedding of tokens, and "
-            f"a head, beside its image encoder, got {', '.join(children) or 'no parts'}. Such "
-            "models are not supported yet.",
+            f"`{type(model).__name__}` must have a language model with an embedding of tokens, "
+            f"and a head, next to its image encoder, got {', '.join(children) or 'no parts'}. "
+            "Such models are not supported yet.",
             code="unknown-encoder",
         )
     language = children.pop(languages[0])
@@ -86,7 +86,7 @@ def outer_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
-# Said with many calls, and without effect on what a part computes.
+# Passed in many calls, without an effect on a part's results.
 _WITHOUT_EFFECT = {"return_dict", "use_cache", "output_attentions"}
 
 
@@ -95,8 +95,8 @@ class Call:
     """A call of a part.
 
     Attributes:
-        tensors: by name; those in a mapping have its name, a dot and their key.
-        choices: what else has an effect, such as which hidden states to return.
+        tensors: tensors by name; those in a mapping are named with a dot and their key.
+        choices: other effective arguments, such as requested hidden states.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -108,8 +108,8 @@ class Outline:
     """The structure of a part's result.
 
     Attributes:
-        tree: the number of a tensor, None, a list, or a mapping of the fields of a result.
-        described: the result's class, as npu_llm.tasks.results describes it; None for a tensor.
+        tree: the index of a tensor, None, a list, or a mapping of a result's fields.
+        described: the result's class, described by npu_llm.tasks.results; None for a tensor.
     """
 
     tree: Any
@@ -122,7 +122,7 @@ class Outline:
 
 
 def read_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """Returns what a module is called with."""
+    """Returns the tensors and other arguments of a module's call."""
     signature = inspect.signature(type(module).forward)
     bound = signature.bind(module, *args, **kwargs)
     given = dict(list(bound.arguments.items())[1:])
@@ -136,14 +136,14 @@ def read_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[st
             tensors |= {f"{name}.{key}": one for key, one in value.items() if one is not None}
         elif value is None or value is False or name in _WITHOUT_EFFECT:
             continue
-        # What a part has no name for it hands on to its layers, which heed such outputs alone.
+        # Unknown arguments go to the part's layers, which only use such output options.
         elif name in signature.parameters or name.startswith("output_"):
             choices[name] = list(value) if isinstance(value, tuple) else value
     return Call(tensors, choices)
 
 
 def call_again(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Returns the arguments that have these tensors."""
+    """Returns call arguments with these tensors."""
     found: dict[str, Any] = {}
     for name, tensor in tensors.items():
         outer, _, key = name.partition(".")
@@ -155,7 +155,7 @@ def call_again(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def outline(result: Any) -> tuple[Outline, list[torch.Tensor]]:
-    """Returns what a result is made of, and its tensors."""
+    """Returns the structure of a result, and its tensors."""
     tensors: list[torch.Tensor] = []
     described = describe_result(result) if isinstance(result, ModelOutput) else None
     return Outline(_emptied(result, tensors), described), tensors
@@ -183,18 +183,18 @@ def _filled(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 GRID = "grid_thw"
-# transformers looks for "flash" in the name to tell who takes packed sequences.
+# transformers looks for "flash" in the name of kernels for packed sequences.
 _PACKED = "npu_flash_packed"
 
 
 def with_positions(
     module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Adds what an encoder computes from its grid, if it takes one.
+    """Adds the inputs that an encoder computes from its grid, if it has one.
 
     Args:
         module: the encoder.
-        tensors: what it is called with, by name.
+        tensors: its inputs by name.
 
     Raises:
         CaptureError: [capture-failed] if transformers has no such functions.
@@ -203,8 +203,8 @@ def with_positions(
         return dict(tensors)
     if precompute_export_inputs is None:
         raise CaptureError(
-            f"`{type(module).__name__}` must take what follows from its grid as inputs, which "
-            "transformers 5.24 lets it, got an older release. Install a newer transformers.",
+            f"`{type(module).__name__}` must take inputs derived from its grid, as transformers "
+            "5.24 allows, got an older release. Install a newer transformers.",
             code="capture-failed",
         )
     given: dict[str, Any] = dict(tensors)
@@ -216,7 +216,7 @@ def with_positions(
 def packed_attention(
     module: Any, tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[Mapping[str, Any]]:
-    """Lets an encoder of patches attend by a mask; yields arguments to call it with as well."""
+    """Makes an encoder of patches attend by a mask; yields additional arguments for it."""
     if GRID not in tensors:
         yield {}
         return
@@ -225,7 +225,7 @@ def packed_attention(
     before = config._attn_implementation
     config._attn_implementation = _PACKED
     try:
-        # Read by kernels alone, and computed from data where it is not given.
+        # Used by kernels alone, and computed from data if it is omitted.
         longest = {"max_seqlen": 1}
         if "cu_window_seqlens" in tensors:
             longest["max_window_seqlen"] = 1
@@ -244,7 +244,7 @@ def _attend(
     cu_seq_lens_q: torch.Tensor,
     **__: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attends within sequences that lie one after the other.
+    """Attends within consecutive sequences.
 
     Args:
         module: unused.
@@ -252,7 +252,7 @@ def _attend(
         key: see query.
         value: see query.
         scaling: factor of the scores.
-        cu_seq_lens_q: (sequences + 1,) where each starts, and the end.
+        cu_seq_lens_q: (sequences + 1,) the start of each sequence, and the end.
 
     Returns:
         (1, patches, heads, size), and None for the weights.

@@ -1,4 +1,4 @@
-"""Traces the parts of a model of images and text, called as its own code calls them."""
+"""Traces the parts of a vision-language model, called as by its own code."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ __all__ = [
     "trace_submodules",
 ]
 
-# Patches of a grid's image, as multiples of those that are merged into one.
+# Patches of an image's grid, as multiples of those merged into one.
 _GRID = (2, 3)
 
 
 def example_images(
     model: Any, *, rows: int, fill: Callable[[Sequence[int]], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Returns images as a model's processor would, one for each of some texts.
+    """Returns images like a model's processor, one for each of some texts.
 
     Args:
-        model: a model of transformers for images and text.
-        rows: how many texts.
-        fill: makes a float tensor of a shape.
+        model: a vision-language model of transformers.
+        rows: number of texts.
+        fill: creates a float tensor of a shape.
 
     Returns:
-        pixel_values, and what else forward takes with them.
+        pixel_values, and other inputs of forward for it.
 
     Raises:
-        CaptureError: [unknown-encoder] for a model that takes images in another way.
+        CaptureError: [unknown-encoder] for a model with other image inputs.
     """
     taken = inspect.signature(model.forward).parameters
     vision: Any = getattr(model.config, "vision_config", None)
@@ -91,7 +91,7 @@ def example_images(
         mask = torch.ones(rows, 1, side, side, dtype=torch.int64)
         return {"pixel_values": fill((rows, 1, *one)), "pixel_attention_mask": mask}
     if "image_sizes" in taken and getattr(model.config, "image_grid_pinpoints", None):
-        # Of the first resolution: tiles, and before them the whole image.
+        # For the first resolution: tiles, after the whole image.
         height, width = model.config.image_grid_pinpoints[0]
         tiles = 1 + (height // side) * (width // side)
         sizes = torch.tensor([[height, width]] * rows)
@@ -102,15 +102,15 @@ def example_images(
 def example_text(
     model: Any, *, images: int, tokens: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
-    """Returns texts in which an image stands after the first token.
+    """Returns texts with an image after the first token.
 
     Args:
-        model: a model of transformers for images and text.
-        images: how many places the image takes.
-        tokens: of each row, at least two; shorter rows are padded on the left.
+        model: a vision-language model of transformers.
+        images: number of image tokens.
+        tokens: tokens per row, at least two; shorter rows are left-padded.
 
     Returns:
-        input_ids and attention_mask (rows, length), and the kinds of tokens if forward takes them.
+        input_ids and attention_mask (rows, length), and the token types if forward takes them.
     """
     mark = int(model.config.image_token_id)
     taken = inspect.signature(model.forward).parameters
@@ -134,9 +134,9 @@ class SeenPart:
     """The calls of a part.
 
     Attributes:
-        examples: its inputs by name, with the dimensions that vary from call to call.
-        choices: what else it is called with, which is always the same.
-        result: what it returns.
+        examples: its inputs by name, with their dynamic dimensions.
+        choices: other arguments, which are constant.
+        result: structure of its result.
     """
 
     examples: dict[str, Example]
@@ -144,7 +144,7 @@ class SeenPart:
     result: Outline
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns as JSON what a call of its program needs to know."""
+        """Returns the data that calls of its program need, as JSON."""
         return {
             "inputs": sorted(self.examples),
             "choices": self.choices,
@@ -153,13 +153,13 @@ class SeenPart:
 
 
 def observe_parts(model: Any) -> dict[str, SeenPart]:
-    """Runs a model's own code twice, with other numbers of rows, images and tokens.
+    """Runs a model's own code twice, with different numbers of rows, images and tokens.
 
     Args:
-        model: a model of transformers for images and text; its weights are not read.
+        model: a vision-language model of transformers; its weights are not read.
 
     Returns:
-        By name: its parts as npu_llm.vision_language.submodules finds them, if they are called.
+        By name: its parts from npu_llm.vision_language.submodules, if they are called.
 
     Raises:
         CaptureError: [unknown-encoder] if its code cannot run on example inputs, or calls a part
@@ -183,7 +183,7 @@ def observe_parts(model: Any) -> dict[str, SeenPart]:
 
 
 def count_image_tokens(model: Any, images: Mapping[str, torch.Tensor], *, rows: int) -> int:
-    """Returns how many tokens a model makes of each of as many equal images as there are rows."""
+    """Returns the number of tokens per image, for one of several equal images per row."""
     with _seen_calls(model), torch.no_grad():
         found = model.get_image_features(**images)
     features = getattr(found, "pooler_output", found)
@@ -209,7 +209,7 @@ def _observe(model: Any, rows: int, tokens: int) -> dict[str, tuple[Call, Outlin
 
 @contextmanager
 def _seen_calls(model: Any) -> Iterator[dict[str, list[tuple[Call, Outline]]]]:
-    """Notes what a model's parts are called with; they return zeros."""
+    """Records the calls of a model's parts, which return zeros."""
     seen: dict[str, list[tuple[Call, Outline]]] = {}
     parts = find_parts(model)
 
@@ -249,13 +249,13 @@ def _as_zeros(part: torch.nn.Module, call: Call) -> Any:
 
 def _unknown(model: Any, got: str) -> CaptureError:
     return CaptureError(
-        f"{type(model).__name__}: its code must run on example images and text, and call each part "
-        f"once, got: {got}. Such models are not supported yet.",
+        f"`{type(model).__name__}` must run on example images and text, and call each part once, "
+        f"got: {got}. Such models are not supported yet.",
         code="unknown-encoder",
     )
 
 
-# No model has a dimension of one of these sizes, so a size that tracing fixed is noticed.
+# No model has a dimension of one of these sizes, so fixed sizes are detected.
 _BATCH, _TOKENS, _PAST = 11, 13, 17
 _HIDDEN = "hidden_states"
 
@@ -266,17 +266,17 @@ def trace_submodules(
     """Traces each part of a model with the inputs of its calls.
 
     Args:
-        model: a model of transformers for images and text, on cpu, in eval mode.
+        model: a vision-language model of transformers, on cpu, in eval mode.
         seen: the calls of its parts.
 
     Returns:
-        The graphs, that of the language model last, with its cache as inputs and results; and the
-        caches of its layers.
+        The graphs, the language model's last, with its cache as inputs and results; and the caches
+        of its layers.
 
     Raises:
-        CaptureError: if one cannot be traced, or [unsupported-cache] if the language model keeps
-            anything but keys and values, or [unknown-encoder] if it takes other inputs than
-            embeddings, a mask and positions.
+        CaptureError: if a part cannot be traced, [unsupported-cache] if the language model caches
+            more than keys and values, or [unknown-encoder] if it has inputs other than embeddings,
+            a mask and positions.
     """
     modules = find_parts(model)
     parts = [
@@ -289,7 +289,7 @@ def trace_submodules(
 
 
 def cache_names(layers: int) -> tuple[str, ...]:
-    """Returns a name for the key and the value of each layer of the language model."""
+    """Returns names for the key and the value of each layer of the language model."""
     return tuple(f"past.{i}.{kind}" for i in range(layers) for kind in ("key", "value"))
 
 
@@ -335,8 +335,8 @@ def _trace_language(
 
 
 def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Example]:
-    """Returns examples with a past, of what the language model was seen to take."""
-    # First what others are counted by.
+    """Returns examples with a past for the observed inputs of the language model."""
+    # First the ones that determine the sizes of others.
     examples = {EMBEDS: seen.examples[EMBEDS]}
     for name, example in seen.examples.items():
         rank, kind = example.tensor.dim(), name.partition(".")[0]
@@ -351,7 +351,7 @@ def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Exa
             mask = torch.ones(_BATCH, _PAST + _TOKENS, dtype=torch.int64)
             examples[name] = Example(mask, (0, 1))
         elif kind == MASK and rank == 4:
-            # True where a token may attend, or numbers that are added to scores.
+            # True for allowed pairs, or numbers that are added to scores.
             kept = example.tensor.dtype
             allowed = torch.ones(_BATCH, 1, _TOKENS, _PAST + _TOKENS, dtype=kept)
             examples[name] = Example(allowed, (0, 2, 3))
@@ -361,14 +361,14 @@ def _language_examples(module: torch.nn.Module, seen: SeenPart) -> dict[str, Exa
                 f"{name} {tuple(example.tensor.shape)} too. Such models are not supported yet.",
                 code="unknown-encoder",
             )
-    if POSITIONS not in examples:  # it counts tokens itself, and takes positions all the same
+    if POSITIONS not in examples:  # it counts tokens itself, and still takes positions
         positions = torch.zeros(_BATCH, _TOKENS, dtype=torch.int64)
         examples[POSITIONS] = Example(positions, (0, 1))
     return examples
 
 
 def _layer_caches(module: torch.nn.Module, seen: SeenPart) -> tuple[LayerCache, ...]:
-    """Returns heads and sizes of the keys and values that the language model keeps."""
+    """Returns heads and sizes of the language model's keys and values."""
     width = seen.examples[EMBEDS].tensor.shape[2]
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, torch.no_grad():
@@ -379,9 +379,9 @@ def _layer_caches(module: torch.nn.Module, seen: SeenPart) -> tuple[LayerCache, 
     kept = tensors_of(cache) if kinds == {DynamicLayer} else []
     if not kept or any(tensor is None or tensor.shape[2] != 2 for tensor in kept):
         raise CaptureError(
-            f"`{type(module).__name__}` must keep keys and values in each layer, and nothing else, "
-            f"got {', '.join(sorted(kind.__name__ for kind in kinds))}. Such models are not "
-            "supported yet.",
+            f"`{type(module).__name__}` must cache only keys and values in each layer, got "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}. Such models are not supported "
+            "yet.",
             code="unsupported-cache",
         )
     sizes = [(int(tensor.shape[1]), int(tensor.shape[3])) for tensor in kept]
