@@ -1,10 +1,10 @@
-"""One engine with one model of embeddings in one process: loads it, times it, saves vectors.
+"""Benchmark worker: loads and times one engine with one embedding model, and saves vectors.
 
     python _embeddings_worker.py JOB
 
-JOB is a Job as JSON; the last line that it prints is the result. Run it with the interpreter that
-has the engine. An engine is a function that loads a model and returns `encode(texts, batch)`, which
-returns vectors (texts, width) as a NumPy array.
+JOB is a Job as JSON; the last line of output is the result. Run it with the interpreter of the
+engine. An engine is a function that loads a model and returns `encode(texts, batch)`, which returns
+vectors (texts, width) as a NumPy array.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _WORDS = "the a river town light of over under old new people walk and talk abou
 
 @dataclass(frozen=True)
 class Job:
-    """What a process has to do.
+    """The task of a process.
 
     Attributes:
         engine: a key of ENGINES.
-        model: a folder of sentence-transformers.
-        sentences: how many.
-        repeats: how often each batch size is measured.
-        threads: how many to compute with.
-        cache: a folder that npu-llm may keep compiled models in.
-        vectors: a file for the vectors of all sentences, as numpy.save writes them.
+        model: a folder in sentence-transformers' format.
+        sentences: number of sentences.
+        repeats: measurements per batch size.
+        threads: number of threads.
+        cache: npu-llm's cache directory.
+        vectors: output file for all vectors, in numpy.save's format.
     """
 
     engine: str
@@ -50,7 +50,7 @@ class Job:
 
 
 def _texts(count: int) -> list[str]:
-    """Texts of 3 to 60 words."""
+    """Returns texts of 3 to 60 words."""
     draws, words = random.Random(0), _WORDS.split()
     return [
         " ".join(draws.choice(words) for _ in range(draws.randint(3, 60))) for _ in range(count)
@@ -95,7 +95,7 @@ def load_peer(job: Job, backend: str, settings: dict[str, Any]) -> tuple[Encode,
     return encode, True
 
 
-# OpenVINO's own choice, "openvino defaults", is bfloat16 on processors that have it.
+# OpenVINO's default, "openvino defaults", is bfloat16 on processors that support it.
 ENGINES: dict[str, Callable[[Job], tuple[Encode, bool]]] = {
     "npu-llm": lambda job: load_npu_llm(job, "float32"),
     "npu-llm bfloat16": lambda job: load_npu_llm(job, "bfloat16"),

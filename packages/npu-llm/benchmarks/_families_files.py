@@ -1,10 +1,10 @@
-"""The models that benchmarks/families.py measures, and the peers' own form of them.
+"""Creates the models for benchmarks/families.py, and the other engines' formats of them.
 
     python _families_files.py WORK FAMILY checkpoint|openvino [--small]
 
-Run it with the interpreter that has what it needs. Weights are random and seeded: sizes decide how
-long a step takes. Another family is another entry of FAMILIES, and for a kind of its own a function
-in `_MAKERS` here and among the kinds of _families_worker.py.
+Run it with the interpreter that has the required packages. Weights are random and seeded, because
+only sizes determine a step's time. Another family is another entry of FAMILIES; another kind needs
+a function in `_MAKERS` here and an entry in the kinds of _families_worker.py.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["FAMILIES", "Family", "form_path"]
 
 @dataclass(frozen=True)
 class Family:
-    """A model to measure.
+    """A model to benchmark.
 
     Attributes:
-        kind: what it does: "speech", "text" or "picture".
+        kind: its task: "speech", "text" or "picture".
         sizes: arguments of its config.
-        unit: what the figure of the table is.
+        unit: unit of the table.
     """
 
     kind: str
@@ -43,7 +43,7 @@ def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
 
 
 def _smolvlm(side: int, eyes: tuple[int, int, int], text: tuple[int, int, int]) -> dict[str, Any]:
-    """Sizes by the side of an image, and width, layers and width of the MLP of both halves."""
+    """Returns sizes by the image side, and the width, layers and MLP width of both halves."""
     width, layers, inner = text
     return {
         "vision_config": {
@@ -72,7 +72,7 @@ FAMILIES: dict[str, Family] = {
         "picture", _smolvlm(512, (768, 12, 3072), (576, 30, 1536)), "first tokens/s"
     ),
 }
-# In place of a family's own sizes, to see whether everything runs.
+# Sizes for a quick test instead of the family's own.
 _SMALL = {
     "speech": _whisper(64, 1, 4),
     "text": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4},
@@ -81,12 +81,12 @@ _SMALL = {
 
 
 def form_path(work: Path, family: str, form: str, *, small: bool) -> Path:
-    """Where a family's form lies."""
+    """Returns the path of a family's format."""
     return work / (f"{family}-small" if small else family) / form
 
 
 def _make_speech(sizes: dict[str, Any], target: Path) -> None:
-    """A multilingual Whisper, with the numbers of tokens that published ones have."""
+    """Creates a multilingual Whisper with the vocabulary sizes of published ones."""
     import transformers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -118,8 +118,8 @@ def _make_speech(sizes: dict[str, Any], target: Path) -> None:
         task_to_id={name: number[f"<|{name}|>"] for name in ("transcribe", "translate")},
         no_timestamps_token_id=number["<|notimestamps|>"],
         max_length=448,
-        # As many as published configs suppress. Random weights may end at once: all engines write
-        # as many tokens as they are asked for.
+        # As many suppressed tokens as in published configs. Random weights may end at once: all
+        # engines generate the requested number of tokens.
         suppress_tokens=[*range(1, 89), end],
         begin_suppress_tokens=[end],
     )
@@ -127,7 +127,7 @@ def _make_speech(sizes: dict[str, Any], target: Path) -> None:
 
 
 def _make_text(sizes: dict[str, Any], target: Path) -> None:
-    """A T5 with a tokenizer of letters."""
+    """Creates a T5 with a character tokenizer."""
     import transformers
 
     letters = [(letter, -2.0) for letter in "▁abcdefghijklmnopqrstuvwxyz:"]
@@ -140,7 +140,7 @@ def _make_text(sizes: dict[str, Any], target: Path) -> None:
 
 
 def _make_picture(sizes: dict[str, Any], target: Path) -> None:
-    """An Idefics3, as SmolVLM is, without a processor: its image is made as one leaves it."""
+    """Creates an Idefics3 like SmolVLM, without a processor: images are preprocessed."""
     import transformers
 
     config = transformers.Idefics3Config(**sizes)
@@ -163,7 +163,7 @@ def make_checkpoint(family: Family, target: Path, *, small: bool) -> None:
 
 
 def make_openvino(family: Family, checkpoint: Path, target: Path) -> None:
-    """Exports with optimum-intel in float32, with the tokenizer as OpenVINO GenAI needs it."""
+    """Exports with optimum-intel in float32, with the tokenizer for OpenVINO GenAI."""
     import optimum.intel
 
     kinds = {"speech": "OVModelForSpeechSeq2Seq", "text": "OVModelForSeq2SeqLM"}

@@ -1,9 +1,9 @@
-"""One engine with one model in one process: loads it, runs it, and prints what it measured.
+"""Benchmark worker: loads and runs one engine with one model, and prints the measurements.
 
     python _families_worker.py JOB    (a Job as JSON; the last line of what it prints is the result)
 
-Run it with the interpreter that has the engine. An engine is a function that loads a model and
-returns `run(new_tokens)`, which returns an Answer; a kind is a function that makes its input.
+Run it with the interpreter of the engine. An engine is a function that loads a model and returns
+`run(new_tokens)`, which returns an Answer; a kind is a function that creates its input.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What a process has to do.
+    """The task of a process.
 
     Attributes:
         engine: a key of ENGINES.
-        kind: what the model does: "speech", "text" or "picture".
-        place: the engine's form of the weights.
-        properties: OpenVINO's, for the peers that run on it.
-        new_tokens: how many to generate.
-        repeats: how often.
-        threads: how many to compute with.
-        cache: a folder that npu-llm may keep compiled models in.
+        kind: the model's task: "speech", "text" or "picture".
+        place: path of the weights in the engine's format.
+        properties: OpenVINO properties, for engines based on it.
+        new_tokens: number of tokens to generate.
+        repeats: number of runs.
+        threads: number of threads.
+        cache: npu-llm's cache directory.
     """
 
     engine: str
@@ -50,11 +50,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an engine gave.
+    """An engine's answer.
 
     Attributes:
-        count: how many tokens it generated.
-        text: what they say, or their numbers if the model writes no text.
+        count: number of generated tokens.
+        text: their text, or their ids if the model does not generate text.
     """
 
     count: int
@@ -66,8 +66,8 @@ class Loaded:
     """An engine with its model.
 
     Attributes:
-        run: answers with this many tokens.
-        is_compiled: whether this start compiled anything; None from an engine that does not tell.
+        run: generates this number of tokens.
+        is_compiled: whether the load compiled anything; None if the engine does not report it.
     """
 
     run: Callable[[int], Answer]
@@ -75,7 +75,7 @@ class Loaded:
 
 
 def _sound() -> Any:
-    """Tones and noise: (samples,) float32 at 16 kHz."""
+    """Returns tones and noise: (samples,) float32 at 16 kHz."""
     import numpy as np
 
     at = np.arange(_SECONDS * 16000) / 16000
@@ -85,7 +85,7 @@ def _sound() -> Any:
 
 
 def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
-    """generate() of transformers, which ours and optimum-intel's models have too."""
+    """Returns a runner for generate() of transformers, also of ours and optimum-intel's models."""
     import torch
 
     asked: dict[str, Any] = {"do_sample": False, "num_beams": 1}
@@ -93,7 +93,7 @@ def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
     if job.kind == "text":
         ids = torch.randint(2, 32000, (1, _SOURCE), generator=torch.Generator().manual_seed(0))
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        # As many tokens as asked for, whatever random weights make of them.
+        # The requested number of tokens, even with random weights.
         asked |= {"suppress_tokens": [1]}
     elif job.kind == "picture":
         given = _picture(model.config)
@@ -119,7 +119,7 @@ def _through_transformers(model: Any, job: Job) -> Callable[[int], Answer]:
 
 
 def _picture(config: Any) -> dict[str, Any]:
-    """An image that is not cut into tiles, and a question about it, as a processor leaves them."""
+    """Returns an image that is not split into tiles, and a question about it, both preprocessed."""
     import torch
 
     side, patch = config.vision_config.image_size, config.vision_config.patch_size
@@ -214,7 +214,7 @@ def main(job: Job) -> None:
     loaded = ENGINES[job.engine](job)
     load_s = time.perf_counter() - started
     loaded.run(_WARM_UP_TOKENS)
-    # Of an answer about a picture, the time to its first token counts.
+    # For answers about images, the time to first token counts.
     wanted = 1 if job.kind == "picture" else job.new_tokens
     best: dict[str, float] = {}
     for _ in range(job.repeats):

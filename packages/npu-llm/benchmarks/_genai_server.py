@@ -1,8 +1,8 @@
-"""A server like npu-llm's around openvino-genai's continuous batching, for serving.py beside this.
+"""An OpenAI-compatible server with openvino-genai's continuous batching, for serving.py.
 
     python _genai_server.py FILE PORT THREADS
 
-It streams /v1/chat/completions and nothing else: what both engines are compared by.
+It only streams /v1/chat/completions, which the comparison uses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Engine:
         threading.Thread(target=self._run, daemon=True).start()
 
     def ask(self, tokens: list[int], count: int) -> queue.SimpleQueue[Any]:
-        """Returns where the tokens come, in lists; None at the end."""
+        """Returns the queue of generated tokens, in lists; None marks the end."""
         told: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._new.put((tokens, count, told))
         return told

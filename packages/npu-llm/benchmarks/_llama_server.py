@@ -1,4 +1,4 @@
-"""llama.cpp's own server, as xllamacpp has it, for serving.py beside this.
+"""llama.cpp's server from xllamacpp, for serving.py.
 
 python _llama_server.py FILE PORT THREADS PLACES
 """

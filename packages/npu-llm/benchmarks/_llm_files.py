@@ -1,9 +1,9 @@
-"""The weights that benchmarks/llm.py measures, and each engine's own form of them.
+"""Creates the weights for benchmarks/llm.py, and each engine's format of them.
 
     python _llm_files.py WORK MODEL checkpoint|openvino|gguf [PRECISION]
 
-Run it with the interpreter that has the engine; a form that already exists is kept. A folder
-appears under its name only when it is complete.
+Run it with the interpreter of the engine; existing files are kept. A folder gets its final name
+once it is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["GGUF_KINDS", "MODELS", "form_path"]
 
-# Name -> what its weights are. The Llama has TinyLlama's sizes.
+# Name -> weights. The Llama has TinyLlama's sizes.
 MODELS: dict[str, dict[str, Any]] = {
     "smollm2-135m": {},
     "llama-1.1b": {
@@ -31,16 +31,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 2048,
     },
 }
-# llama.cpp's nearest quantizations to a precision, with the numbers of its llama_ftype.
+# llama.cpp's quantizations closest to a precision, with the numbers of its llama_ftype.
 GGUF_KINDS = {
     "F32": 0, "BF16": 32, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q8_0": 7, "Q2_K": 10,
     "Q3_K_M": 12, "Q4_K": 14, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
 }  # fmt: skip
-_PURE = {"Q4_K"}  # all matrices in this type; in others the more sensitive ones have more bits
+_PURE = {"Q4_K"}  # all matrices in this type; other mixes give sensitive ones more bits
 
 
 def form_path(work: Path, model: str, form: str, kind: str = "") -> Path:
-    """Where a model's form lies: a folder, or llama.cpp's file."""
+    """Returns the path of a model's format: a folder, or llama.cpp's file."""
     if form == "gguf":
         return work / model / f"model-{kind}.gguf"
     return work / model / "-".join(part for part in (form, kind) if part)
@@ -64,14 +64,14 @@ def make_checkpoint(work: Path, model: str, target: Path) -> None:
     else:
         read = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         del read.config.quantization_config
-        # transformers does not save what it unpacked from a GGUF file.
+        # transformers does not save weights that it dequantized from a GGUF file.
         made = LlamaForCausalLM(LlamaConfig.from_dict(read.config.to_diff_dict()))
         made.load_state_dict(read.state_dict())
     made.save_pretrained(target)
 
 
 def make_openvino(work: Path, model: str, target: Path, precision: str) -> None:
-    """Exports with optimum-intel in float32, and makes the other precisions from that."""
+    """Exports with optimum-intel in float32, and derives the other precisions from it."""
     import openvino
     from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
     from transformers import AutoTokenizer
@@ -93,11 +93,11 @@ def make_openvino(work: Path, model: str, target: Path, precision: str) -> None:
     for file in others:
         shutil.copy(file, target)
     if precision == "bfloat16":
-        # As its --weight-format fp16: what is computed in is bfloat16 by the hint.
+        # Like its --weight-format fp16; the hint sets bfloat16 arithmetic.
         read = openvino.Core().read_model(exact / "openvino_model.xml")
         openvino.save_model(read, target / "openvino_model.xml", compress_to_fp16=True)
         return
-    # npu-llm has zero points too, and the head in 4 bits unless the embedding is tied to it.
+    # npu-llm has zero points too, and a 4-bit head unless the embedding is tied to it.
     four = {"bits": 4, "group_size": 64, "ratio": 1.0, "all_layers": bool(MODELS[model])}
     options = OVWeightQuantizationConfig(
         sym=False, **(four if precision == "int4" else {"bits": 8})
@@ -108,7 +108,7 @@ def make_openvino(work: Path, model: str, target: Path, precision: str) -> None:
 
 
 def save_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Writes the tokenizer as OpenVINO models, as OpenVINO GenAI needs it."""
+    """Writes the tokenizer as OpenVINO models for OpenVINO GenAI."""
     import openvino
     import openvino_tokenizers
 
@@ -118,7 +118,7 @@ def save_tokenizer(tokenizer: Any, target: Path) -> None:
 
 
 def make_gguf(work: Path, model: str, target: Path, kind: str) -> None:
-    """Writes llama.cpp's file: in float32 by gguf, in the others by llama.cpp itself from that."""
+    """Writes llama.cpp's file: in float32 with gguf, in other types with llama.cpp from that."""
     if kind == "F32":
         write_gguf(form_path(work, model, "checkpoint"), target)
         return
@@ -162,7 +162,7 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
     for name, weight in weights.items():
         array = weight.float().numpy()
         if name.endswith(("q_proj.weight", "k_proj.weight")):
-            # llama.cpp rotates neighbours where transformers rotates halves.
+            # llama.cpp rotates adjacent rows, transformers rotates halves.
             count = heads if "q_proj" in name else pairs
             halves = array.reshape(count, 2, array.shape[0] // count // 2, array.shape[1])
             array = halves.swapaxes(1, 2).reshape(array.shape)
@@ -177,7 +177,7 @@ def write_gguf(checkpoint: Path, target: Path) -> None:
 
 
 def add_vocabulary(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
-    """Adds the tokenizer beside a checkpoint, cut to the size of the model's vocabulary."""
+    """Adds the tokenizer of a checkpoint, truncated to the model's vocabulary size."""
     import gguf
 
     made = json.loads((checkpoint / "tokenizer.json").read_text())

@@ -1,11 +1,11 @@
-"""One engine with one model in one process: loads it, generates, and prints what it measured.
+"""Benchmark worker: loads one engine with one model, generates, and prints the measurements.
 
     python _llm_worker.py JOB    (a Job as JSON; the result is the last line of standard output)
 
-Run it with the interpreter that has the engine. An engine is a function that loads a model and
-returns `generate(prompt, new_tokens)`, which returns the tokens, the seconds to the first one and
-the seconds from there to the last; those of npu-llm and llama.cpp keep in `generate.times` when
-each token came.
+Run it with the interpreter of the engine. An engine is a function that loads a model and returns
+`generate(prompt, new_tokens)`, which returns the tokens, the seconds to the first one and the
+seconds from there to the last. Those of npu-llm and llama.cpp record the time of each token in
+`generate.times`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What a process has to do.
+    """The task of a process.
 
     Attributes:
         engine: a key of ENGINES.
-        place: the engine's form of the weights.
+        place: path of the weights in the engine's format.
         precision: float32, bfloat16, int8 or int4.
-        properties: OpenVINO's, for the peers that run on it; empty for their own defaults.
-        prompts: for each length the token ids of several prompts, the first of them to warm up. No
-            prompt comes twice: engines keep what they computed for the start of a former one.
-        new_tokens: how many to generate.
-        threads: how many to compute with.
-        cache: a folder that npu-llm may keep compiled models in.
+        properties: OpenVINO properties, for engines based on it; empty for their defaults.
+        prompts: token ids of several prompts per length, the first one for warm-up. Prompts do not
+            repeat, because engines cache prefixes.
+        new_tokens: number of tokens to generate.
+        threads: number of threads.
+        cache: npu-llm's cache directory.
     """
 
     engine: str
@@ -54,13 +54,13 @@ class Job:
 
 
 class Clock:
-    """A streamer of transformers that notes when tokens come."""
+    """A streamer of transformers that records the time of each token."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def put(self, value: Any) -> None:
-        """Takes the prompt, then each token."""
+        """Receives the prompt, then each token."""
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class Clock:
 
 
 def through_transformers(model: Any) -> Generate:
-    """generate() of transformers, which ours and optimum-intel's models have too."""
+    """Returns generate() of transformers, also of ours and optimum-intel's models."""
     import torch
 
     def generate(prompt: list[int], new_tokens: int) -> Answer:
@@ -136,7 +136,7 @@ def load_genai(job: Job, backend: str) -> Generate:
         started = time.perf_counter()
         result = pipeline.generate(ids, config)
         total = time.perf_counter() - started
-        # Its own figure: a streamer in Python would cost it a call per token.
+        # Its own measurement: a Python streamer would add a call per token.
         first = result.perf_metrics.get_ttft().mean / 1e3
         return list(result.tokens[0]), first, total - first
 
@@ -144,7 +144,7 @@ def load_genai(job: Job, backend: str) -> Generate:
 
 
 def load_llama_cpp(job: Job) -> Generate:
-    """llama.cpp by its C interface: the Python class above it copies the logits of each token."""
+    """Loads llama.cpp through its C API: the Python class copies the logits of each token."""
     import llama_cpp
 
     silent = llama_cpp.llama_log_callback(lambda *_: None)
@@ -200,7 +200,7 @@ ENGINES: dict[str, Callable[[Job], Generate]] = {
 
 
 def memory_bytes() -> dict[str, int]:
-    """What the kernel counts of this process: VmHWM, the most resident; RssAnon, without files."""
+    """Returns the kernel's counters: VmHWM, peak resident memory; RssAnon, without files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "RssAnon")}

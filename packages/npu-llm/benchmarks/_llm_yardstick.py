@@ -1,8 +1,8 @@
-"""What a token costs in a program that does nothing else: a C++ file that llm.py builds and runs.
+"""Yardstick: the time of a token in a minimal C++ program that llm.py builds and runs.
 
 The file is called as `PROGRAM MODEL BITS CONTEXT TOKENS THREADS`, where MODEL is 0 for SmolLM2-135M
-and 1 for the Llama of 1.1 billion weights, and prints lines that begin with "best" and "median" and
-hold "N tokens/s".
+and 1 for the Llama with 1.1 billion weights. It prints lines that begin with "best" and "median"
+and contain "N tokens/s".
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NEEDED = {"avx512_vnni", "avx512_bf16"}
 
 @dataclass(frozen=True)
 class Yardstick:
-    """A program that was built, and how many threads it gets."""
+    """A built program and its number of threads."""
 
     program: Path
     threads: int
 
     @classmethod
     def build(cls, source: Path, work: Path, threads: int) -> Yardstick | None:
-        """Builds it; None, and a line that says so, on a processor that it was not written for."""
+        """Builds it; prints a line and returns None on an unsupported processor."""
         missing = _NEEDED - set(Path("/proc/cpuinfo").read_text().split())
         if missing:
             print(f"no yardstick: this processor has no {' and no '.join(sorted(missing))}")
@@ -41,7 +41,7 @@ class Yardstick:
         return cls(program, threads)
 
     def rates(self, model: str, precision: str, context: int, tokens: int) -> tuple[float, float]:
-        """Tokens per second of its best and its median token."""
+        """Returns tokens per second of its best and its median token."""
         sizes = (_NUMBERS[model], _BITS[precision], context, tokens, self.threads)
         called = [str(self.program), *map(str, sizes)]
         output = subprocess.run(called, check=True, capture_output=True, text=True).stdout
@@ -53,7 +53,7 @@ class Yardstick:
 
 
 def print_shares(yardstick: Yardstick, lines: Sequence[dict[str, Any]], tokens: int) -> None:
-    """Prints the yardstick's rate beside each of npu-llm's, and how much of it that is."""
+    """Prints the yardstick's rate next to each of npu-llm's, and their ratio."""
     print(
         "\nthe yardstick, tokens/s of its best and its median token; npu-llm's share of the median"
     )

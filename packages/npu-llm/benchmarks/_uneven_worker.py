@@ -1,6 +1,6 @@
-"""Decodes once for each line of its input: `python _uneven_worker.py JOB`, see _llm_worker.
+"""Decodes once per input line: `python _uneven_worker.py JOB`, see _llm_worker.
 
-It prints "ready" once it has warmed up, and for each line of its input the seconds between tokens.
+It prints "ready" after warm-up, and for each input line the seconds between tokens.
 """
 
 import itertools

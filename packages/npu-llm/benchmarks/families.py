@@ -1,23 +1,23 @@
-"""Speed of Whisper, T5 and SmolVLM beside optimum-intel, openvino-genai and transformers.
+"""Speed of Whisper, T5 and SmolVLM compared with optimum-intel, openvino-genai and transformers.
 
     python packages/npu-llm/benchmarks/families.py --work DIR --peers PYTHON
 
-DIR keeps each engine's form of the weights, so that a second run converts nothing. PYTHON is the
-interpreter that has the other engines; without it only transformers is measured beside npu-llm:
+DIR keeps each engine's format of the weights, so that later runs convert nothing. PYTHON is the
+interpreter of the other engines; without it only transformers is compared with npu-llm:
 
     pip install torch==2.13.* openvino-genai==2026.4.1.0 optimum-intel==2.2.0
 
-The models have published sizes and random weights. Each measurement runs in its own process, on as
-many processors as there are threads, in float32 everywhere: OpenVINO's own default is bfloat16 on
-processors that have it, so INFERENCE_PRECISION_HINT is f32 for engines on it. The rounds go through
-all engines in turn, and the best one counts. Answers are compared with those of transformers, and
-npu-llm's starts after the first are told if they compile anything. Speech: 30 s of sound and an
-answer of some tokens, as a multiple of real time. Text: tokens per second of an answer to 128
-tokens, the encoder's time included. A picture: one image of 512 pixels, not cut into tiles, and a
-question; how often per second the first token of an answer comes. openvino-genai takes no T5, and
-the exporter of optimum-intel 2.2, which makes the form for openvino-genai too, no SmolVLM beside
-transformers 5: there only transformers is measured beside npu-llm. `--small`
-runs all of it with small models, to see that it does.
+The models have published sizes and random weights. Each measurement runs in a separate process, on
+as many processors as there are threads, in float32 everywhere: OpenVINO defaults to bfloat16 on
+processors that support it, so INFERENCE_PRECISION_HINT is f32 for engines based on it. Rounds
+alternate between all engines, and the best one counts. Answers are compared with those of
+transformers, and later loads of npu-llm that compile anything are reported. Speech: 30 s of audio
+and an answer of some tokens, as a multiple of real time. Text: tokens per second of an answer to
+128 tokens, including the encoder's time. Picture: one image of 512 pixels, not split into tiles,
+and a question; first tokens per second. openvino-genai does not support T5, and the exporter of
+optimum-intel 2.2, which also creates openvino-genai's format, does not support SmolVLM with
+transformers 5: there only transformers is compared. `--small` runs everything with small models, as
+a test.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _REFERENCE = "transformers"
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: one engine with one model."""
+    """A measurement: one engine with one model."""
 
     family: str
     engine: str
 
 
 def all_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """The rows that were asked for and can be measured, engines innermost."""
+    """Returns the requested rows that can be measured, engines innermost."""
     for family in options.families:
         for engine in options.engines:
             kind = FAMILIES[family].kind
@@ -58,7 +58,7 @@ def all_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def prepare(rows: Sequence[Row], options: argparse.Namespace) -> None:
-    """Makes the forms of the weights that are not there yet."""
+    """Creates missing formats of the weights."""
     wanted = {(row.family, "checkpoint"): sys.executable for row in rows}
     wanted |= {(row.family, "openvino"): options.peers for row in rows if row.engine in OPENVINO}
     for (family, form), python in wanted.items():
@@ -69,7 +69,7 @@ def prepare(rows: Sequence[Row], options: argparse.Namespace) -> None:
 
 
 def measure(row: Row, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs a row in a process of its own."""
+    """Runs a row in a separate process."""
     is_peer = row.engine in OPENVINO
     form = "openvino" if is_peer else "checkpoint"
     job = Job(
@@ -90,7 +90,7 @@ def measure(row: Row, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_table(results: dict[Row, list[dict[str, Any]]]) -> None:
-    """Prints the best round of each row, and how npu-llm stands to the best of the others."""
+    """Prints the best round of each row, and the ratio of npu-llm to the best other engine."""
     for family in dict.fromkeys(row.family for row in results):
         print(f"\n{family}, float32, {FAMILIES[family].unit}")
         members = {row.engine: found for row, found in results.items() if row.family == family}

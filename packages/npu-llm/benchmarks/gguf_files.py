@@ -1,10 +1,10 @@
-"""Speed and memory at a GGUF file's own precision, next to llama.cpp on the same file.
+"""Speed and memory at a GGUF file's own precision, compared with llama.cpp on the same file.
 
     python packages/npu-llm/benchmarks/gguf_files.py --work DIR --peers PYTHON
 
 DIR and PYTHON are those of benchmarks/llm.py. Files are quantized by llama.cpp from float32, and
-each engine runs in its own process, in turn with the other. The best of all rounds counts. Q4_K
-stands for a file whose matrices are all of this type.
+each engine runs in a separate process, alternating with the other. The best of all rounds counts.
+Q4_K means a file with all matrices in this type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROMPTS = (32, 1024)  # tokens
 
 
 def make_files(model: str, kinds: list[str], options: argparse.Namespace) -> None:
-    """Makes the files that are not there yet."""
+    """Creates missing files."""
     steps = [(sys.executable, "checkpoint", "")]
     steps += [(options.peers, "gguf", kind) for kind in ("F32", *kinds)]
     for python, form, kind in steps:
@@ -37,7 +37,7 @@ def make_files(model: str, kinds: list[str], options: argparse.Namespace) -> Non
 
 
 def measure(model: str, kind: str, engine: str, number: int, options: argparse.Namespace) -> dict:
-    """Returns seconds to the first token and for each further one by prompt, and memory."""
+    """Returns seconds to the first token and per further token by prompt, and memory."""
     drawn = random.Random(number)
     vocabulary = MODELS[model].get("vocab_size", 40_000)
     job = Job(
@@ -64,7 +64,7 @@ def measure(model: str, kind: str, engine: str, number: int, options: argparse.N
 
 
 def print_row(kind: str, best: dict[str, dict]) -> None:
-    """Prints what both engines did with a file, and how many times as fast npu-llm is."""
+    """Prints both engines' figures for a file, and their ratio."""
     cells = []
     for length in PROMPTS:
         ours, theirs = (1 / best[engine][f"token_s {length}"] for engine in ENGINES)

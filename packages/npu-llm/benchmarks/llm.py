@@ -1,30 +1,31 @@
-"""Speed and memory of generation beside four other engines, and beside the memory's own speed.
+"""Speed and memory of generation, compared with four other engines and memory bandwidth.
 
     python packages/npu-llm/benchmarks/llm.py --work DIR --peers PYTHON
 
-DIR keeps each engine's form of the weights and every result, so that a second run converts nothing
-and a run that was stopped continues. PYTHON is the interpreter that has the other engines:
+DIR keeps each engine's format of the weights and every result, so that later runs convert nothing
+and an interrupted run continues. PYTHON is the interpreter of the other engines:
 
     pip install torch==2.13.* openvino-genai==2026.4.1.0 optimum-intel==2.2.0
     pip uninstall torchvision  # optimum-intel brings one that torch 2.13's CPU build refuses
     pip install --no-binary llama-cpp-python llama-cpp-python gguf
 
-llama.cpp is compiled for the processor; 0.3.36 ends with a segmentation fault where that has AMX
-(2026-11-22, in ggml_backend_amx_mul_mat), and runs when it is compiled without:
+llama.cpp is compiled for the processor; 0.3.36 crashes with a segmentation fault on processors with
+AMX (2026-11-22, in ggml_backend_amx_mul_mat), and runs when it is compiled without AMX:
 
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX_VNNI=ON -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
     -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON"
 
-Each measurement runs in its own process, so that memory is an engine's own and models of gigabytes
-do not have to fit together. Each round has its own prompts and goes through all engines in turn;
-the best round counts. TTFT is the time to the first token of a prompt, tokens/s the rate after it.
-The limit is to read what a token needs (the weights and the cache) once, at the speed of a plain
-read of a large array. If the processor's last cache holds the weights, a share can exceed 100 %.
+Each measurement runs in a separate process, so that memory is that of one engine and models of
+gigabytes do not have to fit together. Each round has its own prompts and alternates between all
+engines; the best round counts. TTFT is the time to the first token of a prompt, tokens/s the rate
+after it. The limit is reading a token's data (the weights and the cache) once, at the speed of a
+plain read of a large array. If the processor's last-level cache holds the weights, a share can
+exceed 100 %.
 
-The row `npu-llm` is the pipeline "kernels". The engines that run on OpenVINO get the same
-properties as npu-llm's pipelines that do; `openvino-genai defaults` keeps its own, which are bf16,
-a u8 cache and activations quantized beside compressed weights. GenAI is measured with both of its
-attention backends.
+The row `npu-llm` is the pipeline "kernels". Engines based on OpenVINO get the properties of
+npu-llm's pipelines; `openvino-genai defaults` keeps its defaults, which are bf16, a u8 cache and
+quantized activations with compressed weights. GenAI is measured with both of its attention
+backends.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from npu_llm.precision import PRECISIONS, compile_options
 HERE = Path(__file__).parent
 CHOSEN_PRECISIONS = ("float32", "bfloat16", "int8", "int4")
 PROMPTS = (32, 1024)  # tokens
-# What OpenVINO's properties say of a row. The rest of npu-llm's options is the same everywhere.
+# The OpenVINO properties of a row. The rest of npu-llm's options is the same everywhere.
 SHARED = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
-# llama.cpp's nearest quantizations. Rows of Q4_K have 256 columns at least.
+# llama.cpp's closest quantizations. Rows of Q4_K have at least 256 columns.
 NEAREST = {"float32": ["F32"], "bfloat16": ["BF16"], "int8": ["Q8_0"], "int4": ["Q4_0", "Q4_K_M"]}
 OPENVINO = ("openvino-genai", "openvino-genai sdpa", "openvino-genai defaults", "optimum-intel")
 OURS = ("npu-llm", "npu-llm dynamic", "npu-llm static")
@@ -65,21 +66,21 @@ ENGINES = (*OURS, *OPENVINO, "llama.cpp", "transformers")
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: one engine with one model in one precision."""
+    """A measurement: one engine with one model in one precision."""
 
     model: str
     precision: str
     engine: str
-    kind: str  # llama.cpp's quantization, or what OpenVINO's properties are
+    kind: str  # llama.cpp's quantization, or the kind of OpenVINO's properties
 
     @property
     def label(self) -> str:
-        """The engine and what is particular about it."""
+        """The engine and its distinguishing option."""
         return f"{self.engine} {self.kind}" if self.engine == "llama.cpp" else self.engine
 
 
 def all_rows(options: argparse.Namespace) -> list[Row]:
-    """The rows that were asked for, engines innermost."""
+    """Returns the requested rows, engines innermost."""
     rows = []
     for model in options.models:
         for precision in options.precisions:
@@ -101,13 +102,13 @@ def kinds(engine: str, precision: str) -> list[str]:
 
 
 def shared_properties(precision: str) -> dict[str, str]:
-    """The properties with which npu-llm compiles."""
+    """Returns the properties with which npu-llm compiles."""
     options = compile_options(PRECISIONS[precision])
     return {name: options[name] for name in SHARED}
 
 
 def make_job(row: Row, number: int, options: argparse.Namespace) -> Job:
-    """What a process of a round does; the round's number is the seed of its prompts."""
+    """Returns the task of a process in a round; the round's number seeds its prompts."""
     engine, form, kind = row.engine, "checkpoint", ""
     if row.engine in OPENVINO:
         form, kind = "openvino", row.precision
@@ -138,7 +139,7 @@ def make_job(row: Row, number: int, options: argparse.Namespace) -> Job:
 
 
 def run_script(python: str, script: str, arguments: Sequence[str], threads: int) -> tuple[str, int]:
-    """Runs one of the scripts beside this one; returns its output and its highest RssAnon."""
+    """Runs one of the scripts in this directory; returns its output and its peak RssAnon."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
     process = subprocess.Popen(
         ["taskset", "-c", cores, python, "-W", "ignore", str(HERE / script), *arguments],
@@ -173,7 +174,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def prepare(rows: Sequence[Row], options: argparse.Namespace) -> None:
-    """Makes the forms of the weights that are not there yet."""
+    """Creates missing formats of the weights."""
     wanted: dict[tuple[str, str, str], str] = {}
     for row in rows:
         wanted[row.model, "checkpoint", ""] = sys.executable
@@ -204,7 +205,7 @@ def measure(row: Row, number: int, options: argparse.Namespace) -> dict[str, Any
 
 
 def read_bandwidth(size_bytes: int = 1 << 30) -> float:
-    """Bytes per second of reading a large array with all threads, the best of three ways."""
+    """Returns bytes per second of reading a large array with all threads, the best of three."""
     array = torch.ones(size_bytes // 4)
     vector = torch.ones(4096)
     ways = (array.sum, array.view(torch.int64).sum, lambda: array.view(-1, 4096) @ vector)
@@ -218,10 +219,10 @@ def read_bandwidth(size_bytes: int = 1 << 30) -> float:
 
 
 def token_bytes(row: Row, prompt: int, options: argparse.Namespace) -> float:
-    """Bytes that a token reads at least: weights once, and the cache of half the answer.
+    """Returns the minimum bytes read per token: weights once, and the cache of half the answer.
 
-    Of an embedding that is not tied to the head one row is read, which counts as nothing; scales
-    and zero points of int4 are counted, those of int8 are one per row.
+    For an embedding that is not tied to the head only one row is read, which is neglected. Scales
+    and zero points of int4 are counted; those of int8 are one per row.
     """
     place = form_path(options.work, row.model, "checkpoint")
     config = json.loads((place / "config.json").read_text())
@@ -244,7 +245,7 @@ def token_bytes(row: Row, prompt: int, options: argparse.Namespace) -> float:
 
 
 class Records:
-    """What was measured so far, a line of JSON each; a stopped run goes on from there."""
+    """The measurements so far, one line of JSON each; an interrupted run continues from them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -252,12 +253,12 @@ class Records:
         self.found: list[dict[str, Any]] = [json.loads(line) for line in lines]
 
     def of(self, row: Row, new_tokens: int) -> list[dict[str, Any]]:
-        """The results of a row."""
+        """Returns the results of a row."""
         key = asdict(row) | {"new_tokens": new_tokens}
         return [record for record in self.found if all(record[name] == key[name] for name in key)]
 
     def add(self, row: Row, new_tokens: int, result: dict[str, Any]) -> None:
-        """Adds a result, on disk at once."""
+        """Adds a result and writes it to disk."""
         record = asdict(row) | {"new_tokens": new_tokens} | result
         self.found.append(record)
         with self.path.open("a") as file:
@@ -267,7 +268,7 @@ class Records:
 def summary(
     rows: Sequence[Row], records: Records, bandwidth: float, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """The best of the rounds, for each row and prompt."""
+    """Returns the best round for each row and prompt."""
     for row in rows:
         results = records.of(row, options.new_tokens)
         for prompt in options.prompts:
@@ -312,7 +313,7 @@ def print_table(lines: Sequence[dict[str, Any]]) -> None:
 
 
 def print_ratios(members: Sequence[dict[str, Any]]) -> None:
-    """Prints how npu-llm stands to the best of the others in each figure."""
+    """Prints the ratio of npu-llm to the best other engine for each figure."""
     ours = [line for line in members if line["engine"] == "npu-llm"]
     others = [line for line in members if line["engine"] not in OURS]
     if not ours or not others:
@@ -328,7 +329,7 @@ def print_ratios(members: Sequence[dict[str, Any]]) -> None:
 
 
 def equal_tokens(tokens: list[int], ours: list[int]) -> int:
-    """How many tokens from the start are those of npu-llm."""
+    """Returns the number of leading tokens that equal npu-llm's."""
     pairs = zip(tokens, ours, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), len(ours))
 

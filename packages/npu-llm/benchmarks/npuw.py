@@ -1,4 +1,4 @@
-"""Estimates NPUW, OpenVINO's pipeline of language models for NPUs: sums over its calls, in ms.
+"""Estimates NPUW, OpenVINO's LLM pipeline for NPUs: sums over its calls, in ms.
 
     optimum-cli export openvino --model MODEL --weight-format int4 --sym --group-size -1 FOLDER
     python packages/npu-llm/benchmarks/npuw.py FOLDER [--target 4000 5010] [--layers 30]

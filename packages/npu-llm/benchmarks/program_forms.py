@@ -3,7 +3,7 @@
     python packages/npu-llm/benchmarks/program_forms.py MODEL [MODEL ...] --target 4000 --dtype int8
 
 MODEL is a checkpoint's folder or file, or the name of a shape below, which gets random weights.
-Nothing is measured on an NPU, and none is needed; `npu-compiler target install` brings the
+Nothing is measured on an NPU, and none is needed; `npu-compiler target install` installs the
 compiler.
 """
 

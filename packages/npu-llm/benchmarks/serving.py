@@ -1,13 +1,12 @@
-"""Servers of the same GGUF file, compared by the same questions of several clients at once.
+"""Compares servers of the same GGUF file under the same load of concurrent clients.
 
     python packages/npu-llm/benchmarks/serving.py --gguf FILE [--llama PYTHON] [--genai PYTHON]
 
-PYTHON is an interpreter with xllamacpp, which has llama.cpp's own server, or with openvino-genai,
-whose continuous batching gets a server like ours. All servers run from the beginning, and are
-asked in turn: a window of questions each, then the next window in another order. The answers are
-greedy and have exactly the length that was asked for, so that all servers compute as many tokens.
-No question comes twice. Refusals and answers without text are counted. The clients run on the same
-cores, as they would on one machine.
+PYTHON is an interpreter with xllamacpp, for llama.cpp's server, or with openvino-genai, whose
+continuous batching gets a similar server to ours. All servers run from the beginning, and get
+requests in turn: a window each, then the next window in another order. Answers are greedy and have
+exactly the requested length, so that all servers compute as many tokens. No prompt repeats.
+Refusals and empty answers are counted. The clients run on the same cores.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 @dataclass
 class Server:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -41,7 +40,7 @@ class Server:
     log: IO[bytes]
 
     def wait(self) -> None:
-        """Waits until it answers."""
+        """Waits until it responds."""
         for _ in range(1200):
             try:
                 gather(self.connection, work(1, 1, (8, 8), (8, 8), seed=99))
@@ -65,7 +64,7 @@ def work(
 
 
 def command(name: str, file: Path, port: int, options: Any) -> list[str]:
-    """Returns what starts a server."""
+    """Returns the command of a server."""
     if name == "npu-llm":
         return [
             sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--model", str(file),
@@ -100,7 +99,7 @@ def start(name: str, file: Path, options: Any) -> Server:
 
 
 def compare(file: Path, options: Any) -> dict[tuple[int, str], Load]:
-    """Returns how each server answered, by the number of clients and its name."""
+    """Returns each server's results by the number of clients and its name."""
     names = ["npu-llm"]
     names += ["llama-server"] if options.llama else []
     names += ["openvino-genai"] if options.genai else []
@@ -133,7 +132,7 @@ def numbers(text: str) -> list[int]:
 
 
 def bounds(text: str) -> tuple[int, int]:
-    """Returns the fewest and the most of a number or two."""
+    """Returns the minimum and maximum from one or two numbers."""
     found = numbers(text)
     return found[0], found[-1]
 

@@ -2,13 +2,13 @@
 
     python packages/npu-llm/benchmarks/soak.py --gguf FILE [--clients 100] [--minutes 10]
 
-Well-behaved clients ask one short question after the other, and check that each answer is whole:
-as many tokens as asked for, a reason for its end, and the same text for the same question. The
-others read slowly, leave in the middle, send garbage, huge prompts and schemas that take long to
-compile. A process of its own asks for the tokens of a short text 20 times in a second: its waits
-are what one client costs another. The exit code is 1 if an answer is lost or differs, if a wait is
-longer than `--longest-wait`, if memory grows by more than `--growth` after the first quarter, or if
-the server does not end cleanly.
+Well-behaved clients send one short prompt after the other, and check that each answer is complete:
+the requested number of tokens, a finish reason, and equal text for equal prompts. The others read
+slowly, disconnect early, send garbage, huge prompts and schemas that take long to compile. A
+separate process requests the tokens of a short text 20 times per second: its waiting times show how
+clients delay each other. The exit code is 1 if an answer is lost or differs, if a wait exceeds
+`--longest-wait`, if memory grows by more than `--growth` after the first quarter, or if the server
+does not shut down cleanly.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import Any
 from npu_llm.serving.client import WORDS, Percentiles
 
 QUESTIONS, PROBES_PER_S = 40, 20
-CACHE_MB = 256  # which the requests of the first minutes fill
+CACHE_MB = 256  # which the first minutes' requests fill
 
 
 class Soak:
-    """The clients of one server, and what they found."""
+    """The clients of one server, and their findings."""
 
     def __init__(self, port: int, seconds: float, seed: int) -> None:
         self.port = port
@@ -210,7 +210,7 @@ async def _events(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]
 
 
 def _probe(port: int, seconds: float) -> None:
-    """Prints the seconds that each request for the tokens of a short text took."""
+    """Prints the seconds of each request for the tokens of a short text."""
     import http.client
 
     waits, end = [], time.monotonic() + seconds
@@ -285,7 +285,7 @@ def main() -> None:
     )
     memory = asyncio.run(_watch(soak, server.pid, options.clients))
     waits = json.loads(probe.communicate()[0])
-    time.sleep(3)  # what was left to answers that nobody reads
+    time.sleep(3)  # the rest of unread answers
     left = re.findall(r"vllm:num_requests_\w+{.*} (\S+)", _get(port, "/metrics"))
     server.send_signal(signal.SIGTERM)
     code = server.wait(timeout=60)

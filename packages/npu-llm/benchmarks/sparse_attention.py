@@ -1,13 +1,13 @@
-"""What sparse attention of an ordinary model saves and loses: time of a token and loss against k.
+"""Effects of sparse attention in an ordinary model: time per token and loss against k.
 
     python packages/npu-llm/benchmarks/sparse_attention.py --model MODEL --text FILE --plot FILE.svg
 
-A window of the text fills the model's context. All but its last tokens are read as a prompt, which
-is dense, once for all; the last are read one by one, as an answer is made, and scored. The first
-row attends to everything, as without sparse attention. The time is the median of a step, without
-the sampling that an answer needs; with one thread it is processor time, which a machine that others
-use too leaves as it is. The limit that matters is memory: what a step reads are the weights, then
-keys and values, or with k positions the bounds of all keys, and keys and values of k.
+A window of the text fills the model's context. All but its last tokens are prefilled once, with
+dense attention. The last tokens are decoded one by one, and scored. The first row attends to
+everything, without sparse attention. The time is the median of a step without sampling; with one
+thread it is processor time, which other load does not affect. Memory bandwidth is the bottleneck: a
+step reads the weights, then keys and values, or with k positions the bounds of all keys, and keys
+and values of k.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import torch
 import npu_llm
 from npu_command.charts import PALETTE, Chart, make_figure, own_style
 
-_PIECE = 512  # tokens of the prompt that are read together
+_PIECE = 512  # prompt tokens per step
 _COUNTS = (128, 256, 512, 1024, 2048, 4096)
 
 
 def read_prompts(model: Any, windows: list[torch.Tensor], scored: int) -> list[Any]:
-    """Returns what a cache holds after each window's tokens but those that are scored."""
+    """Returns a cache's content after each window's tokens before the scored ones."""
     saved = []
     for tokens in windows:
         cache, length = model.new_cache(), len(tokens) - scored - 1
@@ -62,7 +62,7 @@ def measure(
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measures attention to everything, then to each number of positions."""
+    """Measures dense attention, then each number of positions."""
     rows: list[dict[str, Any]] = []
     windows: list[torch.Tensor] = []
     prompts: list[Any] = []
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], *, title: str) -> str:
-    """Returns an SVG of time and loss against k; dense attention is a line across."""
+    """Returns an SVG of time and loss against k; dense attention is a horizontal line."""
     dense, sparse = rows[0], rows[1:]
     counts = [row["top_k"] for row in sparse]
     with own_style():
@@ -114,7 +114,7 @@ def draw(rows: list[dict[str, Any]], *, title: str) -> str:
 
 
 def main() -> None:
-    """Parses the arguments, measures, and writes what was asked for."""
+    """Parses the arguments, measures, and writes the requested files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", type=Path, required=True)

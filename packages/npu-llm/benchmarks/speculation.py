@@ -1,12 +1,12 @@
-"""Speed of prompt lookup beside plain greedy generation, on text that is rewritten.
+"""Speed of prompt lookup decoding compared with greedy generation, for rewriting a text.
 
     python packages/npu-llm/benchmarks/speculation.py [--dtypes float32,int8] [--guesses 5,10,20]
 
-SmolLM2-135M-Instruct repeats a text with a small change, where guesses from the prompt are often
-right. Plain and guessing runs take turns for several rounds, so that a busy machine affects all of
-them alike; the best round counts. The tokens must be the same. The table also shows how many steps
-an answer took: a step of several tokens costs more than a step of one, so less time is saved than
-steps are.
+SmolLM2-135M-Instruct repeats a text with a small change, so drafts from the prompt are often
+accepted. Plain and speculative runs alternate for several rounds, so that other load affects them
+alike; the best round counts. The tokens must be the same. The table also shows the number of steps
+per answer: a step of several tokens costs more than a step of one, so less time is saved than
+steps.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TASKS = {
 
 @dataclass
 class Best:
-    """The best round of a way to generate."""
+    """The best round of a generation method."""
 
     seconds: float = float("inf")
     steps: int = 0
 
 
 def run(model: Any, inputs: Any, guesses: int, new_tokens: int) -> tuple[list[int], float, int]:
-    """Tokens of an answer, seconds and steps; 0 guesses for plain generation."""
+    """Returns an answer's tokens, seconds and steps; 0 drafts for plain generation."""
     steps: list[Any] = []
 
     def note(spans: Sequence[Any]) -> None:
@@ -74,7 +74,8 @@ def measure(
     for _ in range(options.rounds):
         for count, result in best.items():
             tokens, seconds, result.steps = run(model, inputs, count, options.new_tokens)
-            # A step of several tokens sums in another order, which in less than fp32 may decide.
+            # A step of several tokens sums in another order, which may change the result below
+            # fp32.
             if dtype == "float32" and tokens != expected:
                 raise SystemExit(f"{task}, {count} guesses: other tokens than without guesses")
             result.seconds = min(result.seconds, seconds * len(expected) / len(tokens))

@@ -1,17 +1,17 @@
-"""Decoding on cores that are not alike, or that others use as well, next to llama.cpp.
+"""Decoding on unequal or shared cores, compared with llama.cpp.
 
     python packages/npu-llm/benchmarks/uneven_cores.py --work DIR --peers PYTHON
 
-DIR and PYTHON are those of benchmarks/llm.py. Both engines decode the same file, in turn, each
+DIR and PYTHON are those of benchmarks/llm.py. Both engines decode the same file, alternating, each
 under the same disturbances in each round:
 
-- busy: a process that never rests is pinned to the first core;
-- throttled: a control group gives one thread of the engine half of its core (needs root);
-- laptop: two processes that work and rest for some milliseconds each, as a browser's do;
-- twice: a second process of the same engine decodes beside it.
+- busy: a busy loop is pinned to the first core;
+- throttled: a control group limits one thread of the engine to half of its core (needs root);
+- laptop: two processes that alternately work and sleep for some milliseconds, like a browser's;
+- twice: a second process of the same engine decodes at the same time.
 
-The ideal is the undisturbed time over the share of the cores that is left. It is known for the
-first two: three quarters, with two cores. Of each kind the median of the rounds is printed.
+The ideal is the undisturbed time divided by the remaining share of the cores. It is known for the
+first two: three quarters, with two cores. The median of the rounds is printed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ while True:
 
 
 class Decoder:
-    """An engine in its own process."""
+    """An engine in a separate process."""
 
     def __init__(self, engine: str, options: argparse.Namespace) -> None:
         drawn = random.Random(1)
@@ -81,16 +81,16 @@ class Decoder:
         return line
 
     def ask(self) -> None:
-        """Lets it decode."""
+        """Starts decoding."""
         self.process.stdin.write("decode\n")
         self.process.stdin.flush()
 
     def times(self) -> list[float]:
-        """Waits for the seconds between its tokens."""
+        """Waits for the times between tokens, in seconds."""
         return json.loads(self._read())
 
     def helper(self) -> int:
-        """Returns the thread that has worked most, besides the one that calls the engine."""
+        """Returns the thread with the most processor time, except the engine's caller."""
         tasks = Path(f"/proc/{self.process.pid}/task")
         used = {
             int(task.name): sum(
@@ -122,7 +122,7 @@ def beside(*commands: list[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def throttled(thread: int) -> Iterator[None]:
-    """Gives a thread half of a core."""
+    """Limits a thread to half of a core."""
     root = GROUPS / "cpu" if (GROUPS / "cpu").is_dir() else GROUPS
     group = root / "npu-uneven-cores"
     group.mkdir()
@@ -143,7 +143,7 @@ def throttled(thread: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeating(other: Decoder) -> Iterator[None]:
-    """Lets another engine decode beside the body, twice as long as that needs."""
+    """Runs another engine during the body, for twice as long as needed."""
     for _ in range(2):
         other.ask()
     try:
@@ -154,7 +154,7 @@ def repeating(other: Decoder) -> Iterator[None]:
 
 
 def measure(decoder: Decoder, other: Decoder, kind: str) -> list[float]:
-    """Returns the seconds between tokens under a disturbance."""
+    """Returns the times between tokens under a disturbance, in seconds."""
     first = str(min(os.sched_getaffinity(0)))
     around = {
         "none": contextlib.nullcontext,
