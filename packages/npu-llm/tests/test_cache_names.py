@@ -1,4 +1,4 @@
-"""Both names of a model's cache, whatever transformers' release calls it."""
+"""Both names of the cache argument, with any transformers release."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Our loop gives what transformers' gives, and leaves to it what it does not do."""
+"""Our decoding loop gives transformers' results, and leaves unsupported options to it."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Masks and experts while a model is captured: the same numbers with any transformers."""
+"""Traced masks and experts: the same results with any transformers release."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A model that attends to some blocks of its keys: when it is dense, and what caches go through."""
+"""Sparse attention of a model: when it is dense, and operations on its caches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Architectures, small and with random weights: the same tokens as transformers in fp32."""
+"""Architectures with small random weights give the same tokens as transformers in fp32."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Language models on the npu device, with transformers' own generate()."""
+"""Language models on the npu device, with the `generate` interface of transformers."""
 
 from __future__ import annotations
 

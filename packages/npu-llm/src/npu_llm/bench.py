@@ -30,20 +30,22 @@ __all__ = ["BenchRecord", "benchmark", "plot_records"]
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """The figures for one size of prompt, answer and batch; times are the best of the repeats.
+    """The measurements of one combination of prompt length, answer length and batch size.
+
+    Times are the best of the repeats.
 
     Attributes:
-        prompt_tokens: tokens of each row's prompt.
-        new_tokens: tokens generated in each row.
+        prompt_tokens: prompt tokens per row.
+        new_tokens: generated tokens per row.
         batch_size: number of rows.
-        repeats: how many answers the best was taken from, without those to warm up.
+        repeats: number of measured answers, of which the best counts; excludes warm-up.
         first_token_s: seconds from the call to the first token of all rows (TTFT).
         prefill_tokens_per_s: prompt tokens of all rows, divided by first_token_s.
         decode_tokens_per_s: tokens of all rows after the first, divided by their time; None for
             answers of one token.
         peak_memory_bytes: peak resident memory of this process so far, including mapped files.
         anonymous_memory_bytes: resident memory after this size, without mapped files.
-        power_w: mean power during generation, in watts; None where it cannot be read.
+        power_w: mean power during generation, in watts; None if it cannot be read.
     """
 
     prompt_tokens: int
@@ -75,21 +77,22 @@ def benchmark(
 
     Args:
         model: the model to measure.
-        prompt_lengths: in tokens; the prompts are seeded random tokens.
-        new_tokens: lengths of the answers, in tokens.
-        batch_sizes: how many rows are generated at once.
+        prompt_lengths: prompt lengths in tokens; prompts are seeded random tokens.
+        new_tokens: answer lengths in tokens.
+        batch_sizes: numbers of rows generated together.
         repeats: answers per combination; the best one counts.
-        warm_up: answers per combination before those.
-        meter: measures energy; by default what `find_meter` returns.
-        on_record: called with each record as soon as it is there.
-        on_answer: called between answers, those to warm up included, with how many are there and
-            how many there will be.
+        warm_up: unmeasured answers per combination before the measured ones.
+        meter: measures energy; the result of `find_meter` by default.
+        on_record: called with each record once it is complete.
+        on_answer: called after each answer, including warm-up, with the number of answers done and
+            their total.
 
     Returns:
-        One record per combination, with prompt lengths varying fastest.
+        One record per combination; prompt lengths vary fastest.
 
     Raises:
-        OptionError: [bench-size] for a size below 1, or one that the model's context cannot hold.
+        OptionError: [bench-size] for a size below 1, or one that does not fit into the model's
+            context.
     """
     sizes = list(product(batch_sizes, new_tokens, prompt_lengths))
     _check(model, sizes, repeats, warm_up)
@@ -119,9 +122,9 @@ def plot_records(records: Iterable[BenchRecord], *, title: str) -> str:
     first: dict[str, dict[str, float]] = {}
     speed: dict[str, dict[str, float]] = {}
     for record in records:
-        if not isinstance(record, BenchRecord):  # of an iterator, which no check of the call reads
+        if not isinstance(record, BenchRecord):  # items of iterators are not checked
             raise KindError(
-                f"records must be BenchRecord objects, got {record!r}. Pass the result of "
+                f"`records` must be BenchRecord objects, got {record!r}. Pass the result of "
                 "benchmark.",
                 code="argument-kind",
             )
@@ -140,8 +143,8 @@ def _check(model: Any, sizes: Sequence[tuple[int, int, int]], repeats: int, warm
         if min(batch, new, prompt, repeats) < 1 or warm_up < 0:
             raise OptionError(
                 "benchmark: lengths, batch sizes and repeats must be at least 1, and warm_up at "
-                f"least 0, got prompt {prompt}, new tokens {new}, batch {batch}, "
-                f"repeats {repeats}, warm_up {warm_up}. Raise those that are smaller.",
+                f"least 0, got prompt {prompt}, new tokens {new}, batch {batch}, repeats "
+                f"{repeats}, warm_up {warm_up}. Raise the smaller ones.",
                 code="bench-size",
             )
         if bound is not None and prompt + new > bound:
@@ -190,7 +193,7 @@ def _measure(
 
 
 def _answer_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
-    """Returns the seconds to the first token of all rows, and from there to the last."""
+    """Returns the seconds to the first token of all rows, and from there to the last token."""
     batch = len(ids)
     if batch > 1 and model.block_pool is None:
         return _batch_times(model, ids, new_tokens)
@@ -220,7 +223,7 @@ def _answer_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float
 
 
 def _batch_times(model: Any, ids: torch.Tensor, new_tokens: int) -> tuple[float, float]:
-    """Measures a batch in one program of OpenVINO's, by an answer of one token and a whole one."""
+    """Measures a batch in one OpenVINO program: an answer of one token, then a whole answer."""
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     started = time.perf_counter()
@@ -243,10 +246,10 @@ class EnergyMeter:
     """Energy counters.
 
     Attributes:
-        name: what is counted, such as "package-0"; empty if nothing is.
-        counters: files that hold microjoules since some time in the past.
-        wrap_joules: where the sum of the counters wraps around to 0; 0 if that is unknown.
-        reason: why nothing can be read; empty if something can.
+        name: name of the counted domain, such as "package-0"; empty without counters.
+        counters: files with microjoules since an arbitrary start.
+        wrap_joules: value at which the sum of the counters wraps around to 0; 0 if unknown.
+        reason: reason that energy cannot be read; empty if it can.
     """
 
     name: str
@@ -256,11 +259,11 @@ class EnergyMeter:
 
     @property
     def is_readable(self) -> bool:
-        """Whether there is anything to read."""
+        """Whether energy can be read."""
         return bool(self.counters)
 
     def read_joules(self) -> float | None:
-        """Returns the counters' sum; None if there are none, or if one is gone."""
+        """Returns the sum of the counters; None if there are none, or if one has disappeared."""
         try:
             values = [int(counter.read_text()) for counter in self.counters]
         except (OSError, ValueError):
@@ -268,7 +271,7 @@ class EnergyMeter:
         return sum(values) / 1e6 if values else None
 
     def mean_watts(self, before_joules: float | None, duration_s: float) -> float | None:
-        """Returns the mean power since read_joules returned `before_joules`, `duration_s` ago."""
+        """Returns the mean power in watts since `before_joules` was read, `duration_s` ago."""
         after = self.read_joules()
         if before_joules is None or after is None or duration_s <= 0:
             return None
@@ -279,11 +282,11 @@ class EnergyMeter:
 
 
 def find_meter(*, powercap: Path = _POWERCAP, hwmon: Path = _HWMON) -> EnergyMeter:
-    """Finds an NPU's energy counter, or else those of the processor's packages.
+    """Finds an NPU's energy counter, or else those of the processor packages.
 
     Args:
-        powercap: where Linux lists RAPL zones.
-        hwmon: where it lists sensors.
+        powercap: directory in which Linux lists RAPL zones.
+        hwmon: directory in which Linux lists sensors.
     """
     npu = [
         counter

@@ -1,7 +1,7 @@
-"""How transformers calls what holds keys and values: `cache` since 5.24, `past_key_values` before.
+"""The name of transformers' cache argument: `cache` since 5.24, `past_key_values` before.
 
-Both are the name of an argument, of a field of outputs, and of a key of generate's own dictionary.
-Our models take either name, whatever transformers' release is.
+Both name an argument, a field of outputs, and a key of generate's internal dictionary. Our models
+accept either name under any release of transformers.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ __all__ = ["CACHE", "CACHES", "NAMES", "one_cache", "rename_cache"]
 
 _RELEASE = tuple(int(part) for part in version("transformers").split(".")[:2])
 _NAMES = ("cache", "past_key_values")
-# All names that a caller may give it.
+# All names that a caller may use.
 NAMES = frozenset(_NAMES)
 
 _IS_RENAMED = _RELEASE >= (5, 24)
 
 CACHE = "cache" if _IS_RENAMED else "past_key_values"
-# Names that models have for it, which keep states instead of keys and values too.
+# Names of the same argument in models that also keep states.
 CACHES = ("cache", "state") if _IS_RENAMED else ("past_key_values", "cache_params", "state")
 
 
 def one_cache(cache: Any, past_key_values: Any) -> Any:
-    """Returns the one of two arguments that was given; None if neither was.
+    """Returns whichever of two arguments was given; None if neither was.
 
     Raises:
-        OptionError: [two-caches] if both were, and differ.
+        OptionError: [two-caches] if both were given and differ.
     """
     if cache is None or past_key_values is None or cache is past_key_values:
         return past_key_values if cache is None else cache
@@ -40,10 +40,10 @@ def one_cache(cache: Any, past_key_values: Any) -> Any:
 
 
 def rename_cache(arguments: dict[str, Any]) -> Any:
-    """Gives the cache among arguments the name that transformers has for it here; returns it.
+    """Renames the cache argument to the installed transformers' name for it; returns the cache.
 
     Raises:
-        OptionError: [two-caches].
+        OptionError: [two-caches] if two different caches were given.
     """
     found = one_cache(*(arguments.pop(name, None) for name in _NAMES))
     if found is not None:

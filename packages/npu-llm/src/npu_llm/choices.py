@@ -1,4 +1,4 @@
-"""The names that a user chooses among, without torch: help and wrong options are said at once."""
+"""Option values, importable without torch so that --help and errors are fast."""
 
 from typing import Literal, TypeVar
 
@@ -30,14 +30,14 @@ __all__ = [
 
 _Name = TypeVar("_Name", bound=str)
 PrecisionName = Literal["file", "float32", "bfloat16", "float16", "int8", "int4"]
-# Those that weights can be rounded to.
+# Precisions to which weights can be rounded.
 FLOATS_AND_INTEGERS: tuple[PrecisionName, ...] = (
     "float32", "bfloat16", "float16", "int8", "int4",
 )  # fmt: skip
 PRECISION_NAMES: tuple[PrecisionName, ...] = ("file", *FLOATS_AND_INTEGERS)
-# Of checkpoints whose weights are floats, and of programs that compute from no quantized blocks.
+# The default for checkpoints with float weights, and for programs that do not support blocks.
 DEFAULT_PRECISION: PrecisionName = "bfloat16"
-# Tokens up to which an export for NPUs has blobs.
+# The default context of the blobs in an export for NPUs.
 BLOB_CONTEXT = 1024
 # The fastest on NPUs by their compiler's estimates whose perplexity is within 3 % of float32's.
 TARGET_PRECISION: PrecisionName = "int8"
@@ -46,27 +46,27 @@ DTYPE_HELP = (
     f"(default: file for GGUF files and quantized checkpoints, {DEFAULT_PRECISION} for others, "
     f"{TARGET_PRECISION} on an NPU, or that of an exported folder)"
 )
-# What keys and values may be stored as, instead of the dtype of the arithmetic.
+# Storage types of keys and values, instead of the dtype of the arithmetic.
 KvCache = Literal["u8"]
 KV_CACHES: tuple[KvCache, ...] = ("u8",)
-# Weights in int4 that share a scale.
+# Numbers of int4 weights that share a scale.
 GROUP_SIZES = (32, 64, 128)
-# When programs are compared with torch.
+# Options for comparing programs with torch.
 Verify = Literal["first", "always", "off"]
 VERIFY: tuple[Verify, ...] = ("first", "always", "off")
-# How the vectors of a text's tokens become one.
+# Methods of pooling the tokens' vectors.
 POOLINGS = ("mean", "cls", "max", "last")
-# How a model's steps run, see npu_llm.models.load.
+# Execution modes of a model's steps, see npu_llm.models.load.
 PipelineName = Literal["kernels", "dynamic", "static"]
 PIPELINES: tuple[PipelineName, ...] = ("kernels", "dynamic", "static")
 
 
 def choose_pipeline(name: str | None, device: str) -> PipelineName:
-    """Returns the pipeline that a user asked for, or the one that suits a device.
+    """Returns the requested pipeline, or the one that suits a device.
 
     Args:
         name: "kernels", "dynamic" or "static"; None or "auto" to choose by the device.
-        device: OpenVINO's name for the device.
+        device: OpenVINO's name of the device.
 
     Raises:
         OptionError: [unknown-pipeline] for another name, [npu-dynamic] for "dynamic" on an NPU.
@@ -75,9 +75,9 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
     is_npu = device.startswith("NPU")
     if asked == "dynamic" and is_npu:
         raise OptionError(
-            "`pipeline` must be one that an NPU can run, whose programs have fixed sizes and no "
-            'state, got "dynamic". Omit it, or export the folder again here, for the static '
-            "pipeline; NPU_DEVICE=CPU runs the dynamic one.",
+            "`pipeline` must be one that an NPU can run, which needs programs of fixed sizes "
+            'without state, got "dynamic". Omit it, or export the folder again here, for the '
+            "static pipeline; NPU_DEVICE=CPU runs the dynamic one.",
             code="npu-dynamic",
         )
     if asked is not None:
@@ -88,17 +88,17 @@ def choose_pipeline(name: str | None, device: str) -> PipelineName:
 
 
 def check_group_size(size: object) -> None:
-    """Raises OptionError [group-size] for a number of weights that cannot share a scale."""
+    """Raises OptionError [group-size] for an unsupported number of weights per scale."""
     if size is not None and size not in GROUP_SIZES:
         raise OptionError(
             f"`group_size` must be one of {', '.join(map(str, GROUP_SIZES))}, got {size!r}. Omit "
-            "it to use the pipeline's default.",
+            "it for the pipeline's default.",
             code="group-size",
         )
 
 
 def parse_dtype(dtype: object) -> PrecisionName | None:
-    """Returns the name of the precision that a user asked for; None to choose by the model.
+    """Returns the name of the requested precision; None to choose by the model.
 
     Args:
         dtype: a name of PRECISION_NAMES, or None or "auto".
@@ -119,10 +119,10 @@ def parse_dtype(dtype: object) -> PrecisionName | None:
 
 
 def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
-    """Returns what keys and values are to be stored as; None for the dtype of the arithmetic.
+    """Returns the storage type of keys and values; None for the dtype of the arithmetic.
 
     Args:
-        kv_cache: what a user passed: a name of KV_CACHES, or None or "auto".
+        kv_cache: the user's value: a name of KV_CACHES, or None or "auto".
 
     Raises:
         OptionError: [unknown-kv-cache] for anything else.
@@ -139,7 +139,7 @@ def parse_kv_cache(kv_cache: str | None) -> KvCache | None:
 
 
 def parse_pipeline(name: str | None) -> PipelineName | None:
-    """Returns the pipeline that a user asked for; None to choose by the device.
+    """Returns the requested pipeline; None to choose by the device.
 
     Args:
         name: "kernels", "dynamic" or "static"; None or "auto".
@@ -159,10 +159,10 @@ def parse_pipeline(name: str | None) -> PipelineName | None:
 
 
 def parse_verify(verify: str) -> Verify:
-    """Returns when programs are compared with torch.
+    """Returns the validated option for comparing programs with torch.
 
     Args:
-        verify: what a user passed.
+        verify: the user's value.
 
     Raises:
         OptionError: [unknown-verify] for anything but "first", "always" and "off".
@@ -177,7 +177,7 @@ def parse_verify(verify: str) -> Verify:
 
 
 def _chosen(value: object, names: tuple[_Name, ...], *, rule: str, step: str, code: str) -> _Name:
-    """Returns which of the names a value is; raises OptionError for another."""
+    """Returns the name that matches a value; raises OptionError for an unknown one."""
     for name in names:
         if isinstance(value, str) and value == name:
             return name

@@ -1,6 +1,6 @@
-"""The settings that come from the environment; nothing else in this package reads it.
+"""Settings from the environment; no other module of this package reads it.
 
-Arguments of from_pretrained and options of the commands take precedence over these.
+Arguments of from_pretrained and command options take precedence over these.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Settings", "read_settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """Settings from environment variables.
 
     Attributes:
-        cache_dir: where compiled models are kept between starts.
+        cache_dir: directory of the compile cache.
     """
 
     cache_dir: Path
@@ -31,8 +31,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings.
 
     Args:
-        environment: variables; those of the process by default. `NPU_LLM_CACHE_DIR` names the
-            cache directory, else it is `npu-llm` in `XDG_CACHE_HOME`, else in `~/.cache`.
+        environment: the variables; those of the process by default. `NPU_LLM_CACHE_DIR` names the
+            cache directory, which is otherwise `npu-llm` in `XDG_CACHE_HOME`, or else in
+            `~/.cache`.
 
     Raises:
         OptionError: [bad-setting] when NPU_LLM_CACHE_DIR is a file.

@@ -1,9 +1,10 @@
-"""The loop of transformers' generate, for sampling, custom logits processors and encoder-decoders.
+"""The decoding loop of `generate`, for sampling, custom logits processors and encoder-decoders.
 
-Greedy answers come from npu_llm.engine.engine. transformers' own loop prepares each step for
-everything that generate allows, which costs a small model as much as the step itself. This one runs
-the step on buffers that grow by one token, calls transformers' logits processors and stopping
-criteria, and stops by itself at a length and at end tokens. Its draws are those of transformers.
+The engine (npu_llm.engine.engine) generates greedy answers. The loop of transformers prepares each
+step for every feature of generate, which for a small model takes as long as the step itself. This
+loop runs the step on buffers that grow by one token, calls transformers' logits processors and
+stopping criteria, and handles length limits and end tokens itself. It samples the same tokens as
+transformers.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ __all__ = ["Stops", "can_decode", "decode", "one_thread", "pad_of", "stops_of", 
 _KNOWN = frozenset(
     ("attention_mask", "cache_position", "logits_to_keep", CACHE, "position_ids", "use_cache")
 )
-# Ops on at most this many logits take less time on one thread than OpenMP's others cost a step.
+# Up to this number of logits, one thread is faster than waking OpenMP's others.
 _MOST_ON_ONE_THREAD = 1 << 20
 
 
 @dataclass(frozen=True)
 class Stops:
-    """When an answer ends.
+    """Conditions that end an answer.
 
     Attributes:
-        ends: the tokens after which it ends.
-        limit: how many tokens prompt and answer have at most; None for any number.
-        others: criteria of transformers, called after each token.
+        ends: end tokens.
+        limit: maximum number of tokens of prompt and answer; None for no limit.
+        others: stopping criteria of transformers, called after each token.
     """
 
     ends: Sequence[int] = ()
@@ -54,13 +55,13 @@ def can_decode(
     *,
     known: frozenset[str] = _KNOWN,
 ) -> bool:
-    """Whether `decode` supports everything that is asked for.
+    """Whether `decode` supports all requested options.
 
     Args:
-        input_ids: (batch, tokens); only transformers' loop continues from the new tokens alone.
+        input_ids: (batch, tokens); continuing from new tokens alone needs transformers' loop.
         config: the prepared generation config.
-        arguments: what generate would pass to the model.
-        known: names of those that the model's first step takes.
+        arguments: the arguments that generate passes to the model.
+        known: names of the arguments that the model's first step accepts.
     """
     asked = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     if any(getattr(config, name, None) for name in asked) or not config.use_cache:
@@ -90,13 +91,14 @@ def decode(
         input_ids: as for `tokens`.
         cache: as for `tokens`.
         config: the prepared generation config.
-        stopping_criteria: those of transformers.
+        stopping_criteria: stopping criteria of transformers.
         streamer: a streamer of transformers.
-        result: the name of its class of results.
-        search: the other arguments of `tokens`.
+        result: name of the model's result class.
+        search: other arguments of `tokens`.
 
     Returns:
-        What transformers' own loop returns: (batch, tokens + new) int64, or that and the cache.
+        The result of transformers' loop: (batch, tokens + new) int64, or an object with it and the
+        cache.
     """
     columns = [input_ids]
     steps = tokens(
@@ -135,21 +137,22 @@ def tokens(
     pad: int,
     then: Callable[..., torch.Tensor] = run_step,
 ) -> Iterator[torch.Tensor]:
-    """Yields the next token of each row, until every row has ended.
+    """Yields the next token of each row until every row has ended.
 
     Args:
         first: runs the prompt's step on input_ids, attention_mask and position_ids of the tokens
-            that the cache does not hold; returns logits (batch, 1, vocabulary).
-        input_ids: (batch, tokens) int64, including the cache's tokens.
-        cache: the model's; filled as tokens come.
-        attention_mask: (batch, tokens); None for ones.
-        position_ids: (batch, tokens) or those of the new tokens; None to count them by the mask.
-        logits_processor: changes scores, called as those of transformers; None or empty to keep
-            them.
-        stops: when rows end.
-        do_sample: whether to draw tokens instead of taking the most likely one.
-        pad: what follows the end of a row.
-        then: runs each later step; takes and returns what npu_llm.kv_cache.cache.run_step does.
+            that are not in the cache; returns logits (batch, 1, vocabulary).
+        input_ids: (batch, tokens) int64, including the tokens in the cache.
+        cache: the model's cache, filled during generation.
+        attention_mask: (batch, tokens); all ones if None.
+        position_ids: (batch, tokens), or positions of the new tokens only; None to derive them from
+            the mask.
+        logits_processor: logits processors with the interface of transformers; may be None or
+            empty.
+        stops: conditions that end the rows.
+        do_sample: whether to sample instead of taking the most likely token.
+        pad: token that fills a row after its end.
+        then: runs each later step; has the signature of npu_llm.kv_cache.cache.run_step.
 
     Yields:
         (batch,) int64 on cpu.
@@ -203,7 +206,7 @@ def _choose(
     do_sample: bool,
     device: torch.device,
 ) -> torch.Tensor:
-    """The next token of each row: (batch,) int64 on cpu."""
+    """Returns the next token of each row: (batch,) int64 on cpu."""
     if not processors and not do_sample:
         return torch.as_tensor(argmax(logits))
     with one_thread() if logits.numel() <= _MOST_ON_ONE_THREAD else nullcontext():
@@ -217,7 +220,7 @@ def _choose(
 
 
 def stops_of(criteria: Sequence[StoppingCriteria]) -> Stops:
-    """Returns when an answer ends by criteria of transformers."""
+    """Converts transformers' stopping criteria to Stops."""
     from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
     ends: list[int] = []
@@ -235,12 +238,12 @@ def stops_of(criteria: Sequence[StoppingCriteria]) -> Stops:
 
 
 def pad_of(config: GenerationConfig) -> int:
-    """Returns what follows the end of a row."""
+    """Returns the token that fills a row after its end."""
     return 0 if config.pad_token_id is None else int(config.pad_token_id)
 
 
 def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """Returns a tensor with longer rows that begin with the given ones."""
+    """Returns a tensor with longer rows that start with the given ones."""
     grown = tensor.new_zeros(tensor.shape[0], max(length, tensor.shape[1] + 1))
     grown[:, : tensor.shape[1]] = tensor
     return grown
@@ -248,12 +251,12 @@ def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Has torch's ops on the host run on the calling thread alone.
+    """Runs torch's host ops on the calling thread alone inside the block.
 
-    OpenMP's threads spin for some milliseconds after an op that they shared, such as one on 50,000
-    logits, and meanwhile take the processors that the next step needs: a token of Whisper base took
-    7.4 ms with them and 4.9 without (two Zen 5 cores, 2026-11-25). torch keeps the number for each
-    thread, so that other threads' ops stay as they are.
+    After a shared op, such as one on 50,000 logits, OpenMP's threads spin for some milliseconds and
+    occupy the processors that the next step needs: a token of Whisper base took 7.4 ms with them
+    and 4.9 without (two Zen 5 cores, 2026-11-25). torch keeps this setting per thread, so other
+    threads are not affected.
     """
     threads = torch.get_num_threads()
     if threads == 1:

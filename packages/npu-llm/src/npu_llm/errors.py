@@ -1,7 +1,7 @@
 """The errors of this package, all under npu_runtime's NpuError, and checks of tokens and text.
 
-docs/reference/errors explains the codes. Python keeps bytes from the command line that are not
-UTF-8 in a string as lone surrogates, on which tokenizers fail; check_text refuses them.
+docs/reference/errors explains the codes. Python represents bytes of the command line that are not
+UTF-8 as lone surrogates, on which tokenizers fail; check_text rejects them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
 
 
 class LlmError(NpuError):
-    """Something that npu-llm cannot do, with a stable code."""
+    """An error of npu-llm, with a stable code."""
 
 
 class ModelError(LlmError):
-    """A model's files are missing, damaged, or of a kind that cannot be loaded."""
+    """A model's files are missing, damaged, or of an unsupported kind."""
 
 
 class OptionError(LlmError, ValueError):
-    """An option has a value that is not accepted."""
+    """An option has an invalid value."""
 
 
 class ContextError(LlmError, ValueError):
@@ -54,7 +54,7 @@ class CaptureError(LlmError):
 
 
 class CompatError(LlmError, ImportError):
-    """A program needs a part of another library that is not served here."""
+    """A program needs a part of another library that is not supported here."""
 
 
 class CacheError(LlmError):
@@ -62,7 +62,7 @@ class CacheError(LlmError):
 
 
 class MemoryNeedError(LlmError):
-    """A model does not fit into the memory that is available."""
+    """A model does not fit into the available memory."""
 
 
 class SessionError(LlmError):
@@ -74,37 +74,38 @@ class ServerError(LlmError):
 
 
 def stopping() -> ServerError:
-    """Returns the error of a request to what is closed."""
+    """Returns the error for a request to a component that is shutting down."""
     return ServerError(
-        "`server` must be running to take a request, got one while it stops. Ask again when it has "
-        "started.",
+        "`server` must be running to take a request, got one during shutdown. Retry after it has "
+        "restarted.",
         code="server-stopping",
     )
 
 
 def too_busy(limit: int) -> ServerError:
-    """Returns the error of a request to a model that has as many as it takes."""
+    """Returns the error for a request to a model whose queue is full."""
     return ServerError(
-        f"server: takes {limit} requests for this model at once, got one more. Ask again later.",
+        f"server: takes at most {limit} requests for this model at a time, got one more. Retry "
+        "later.",
         code="server-busy",
     )
 
 
 def missing_tokenizer(subject: object) -> ModelError:
-    """Returns the error for text that meets a model without a tokenizer.
+    """Returns the error for text input to a model without a tokenizer.
 
     Args:
-        subject: the model, by name or path.
+        subject: name or path of the model.
     """
     return ModelError(
-        f"`{subject}` must have a tokenizer next to the weights to read and write text, got none. "
-        "Put tokenizer.json and tokenizer_config.json there.",
+        f"`{subject}` must have a tokenizer next to its weights, to read and write text, got "
+        "none. Put tokenizer.json and tokenizer_config.json there.",
         code="missing-tokenizer",
     )
 
 
 def truncated_file(path: Path, size: int, needed: int, *, code: str) -> ModelError:
-    """Returns the error for a file that ends before the bytes that its header asks for."""
+    """Returns the error for a file that is shorter than its header declares."""
     return ModelError(
         f"`{path}` must be a whole file; its header asks for {needed:,} bytes, it has {size:,}. "
         "Download it again.",
@@ -113,31 +114,31 @@ def truncated_file(path: Path, size: int, needed: int, *, code: str) -> ModelErr
 
 
 def invalid_file(path: Path, form: str, reason: str, *, code: str) -> ModelError:
-    """Returns the error for a file that is not one of its format."""
+    """Returns the error for a file of an invalid format."""
     return ModelError(
         f"`{path}` must be a valid {form} file; {reason}. Download it again.", code=code
     )
 
 
 def check_token_range(name: str, low: int, high: int, vocabulary: int) -> None:
-    """Raises OptionError [token-range] for tokens that a model does not have.
+    """Raises OptionError [token-range] for token ids outside the vocabulary.
 
     Args:
-        name: the argument that holds the tokens.
+        name: name of the argument that holds the tokens.
         low: the smallest token.
         high: the largest token.
         vocabulary: token ids are below this.
     """
     if low < 0 or high >= vocabulary:
         raise OptionError(
-            f"`{name}` must lie between 0 and {vocabulary - 1}, got {low if low < 0 else high}. "
+            f"`{name}` must be between 0 and {vocabulary - 1}, got {low if low < 0 else high}. "
             "Encode the text with the model's own tokenizer.",
             code="token-range",
         )
 
 
 def check_text(subject: str, text: str) -> str:
-    """Returns the text, if it can be written as UTF-8.
+    """Returns the text if it can be encoded as UTF-8.
 
     Raises:
         OptionError: [text-encoding] if it cannot.
@@ -150,7 +151,7 @@ def check_text(subject: str, text: str) -> str:
 
 
 def read_text(subject: str, read: Callable[[], str]) -> str:
-    """Returns what a function reads from a stream.
+    """Returns the text that a function reads from a stream.
 
     Raises:
         OptionError: [text-encoding] when that is not UTF-8.

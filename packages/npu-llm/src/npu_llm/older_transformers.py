@@ -1,6 +1,6 @@
-"""Makes transformers 4.57 behave as 5 does where models are read, captured and run.
+"""Makes transformers 4.57 read, trace and run models as version 5 does.
 
-Nothing here has an effect under transformers 5.
+Has no effect under transformers 5.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["allow_host_tokens", "as_in_newer", "show_tokenizer_failure"]
 _IS_OLDER = int(transformers.__version__.partition(".")[0]) < 5
 
 _MAKE_MASK = "_prepare_4d_causal_attention_mask_with_cache_position"
-# Mixtures of experts that are all routed the same way: by the largest values of a softmax.
+# Mixtures of experts that share one routing: the largest values of a softmax.
 _ROUTED_BLOCKS = (
     "MixtralSparseMoeBlock",
     "OlmoeSparseMoeBlock",
@@ -32,11 +32,11 @@ _ROUTED_BLOCKS = (
 
 @contextmanager
 def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
-    """Makes transformers 4 compute masks and experts as 5 does, while a model is captured.
+    """Makes transformers 4 compute masks and experts as 5 does while a model is traced.
 
-    Version 4 makes masks with vmap inside a mode of its own, or by writing into parts of them, and
-    it omits masks or runs experts depending on values: none of this can be traced. Replacements of
-    the model's methods are set on the model itself, not on its classes.
+    Version 4 creates masks with vmap in a special mode or by writing into slices of them. It also
+    omits masks or runs experts depending on values. None of this can be traced. Replacements are
+    set on the model's modules, not on their classes.
     """
     with ExitStack() as stack:
         if _IS_OLDER:
@@ -47,7 +47,7 @@ def as_in_newer(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def allow_host_tokens() -> Iterator[None]:
-    """Keeps transformers 4 from warning about tokens on the CPU, which 5 accepts."""
+    """Suppresses transformers 4's warning about tokens on the CPU, which version 5 accepts."""
     if not _IS_OLDER:
         yield
         return
@@ -58,10 +58,10 @@ def allow_host_tokens() -> Iterator[None]:
 
 @contextmanager
 def show_tokenizer_failure() -> Iterator[None]:
-    """Makes an unreadable tokenizer file raise a ValueError with the reason, as in 5.
+    """Makes an unreadable tokenizer file raise a ValueError with the reason, as in version 5.
 
-    The tokenizer's reader raises a plain Exception, which transformers 4 hides behind an error
-    about protobuf where that is not installed.
+    The tokenizer's reader raises a plain Exception, which transformers 4 replaces by an error about
+    protobuf if that is not installed.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def show_tokenizer_failure() -> Iterator[None]:
 
 
 def _broadcast(mask_function: Callable[..., Any], bh_indices: bool = True) -> Callable[..., Any]:
-    """Returns a function of the indices of batch, head, query and key that gives the whole mask."""
+    """Returns a function of the batch, head, query and key indices that gives the whole mask."""
 
     def whole(
         batch: torch.Tensor | None, head: torch.Tensor | None, query: Any, key: Any
@@ -92,7 +92,7 @@ def _broadcast(mask_function: Callable[..., Any], bh_indices: bool = True) -> Ca
 
 
 def _patches(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
-    """Yields owner, attribute and replacement of everything that cannot be traced."""
+    """Yields owner, attribute and replacement for everything that cannot be traced."""
     from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 
     yield masking_utils, "_vmap_for_bhqkv", _broadcast
@@ -106,14 +106,14 @@ def _patches(model: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _has_window(module: Any) -> bool:
-    """Whether a module's masks have a sliding window: those that do read the config."""
+    """Whether a module's masks have a sliding window: their functions then read the config."""
     looks = "config" in inspect.signature(getattr(module, _MAKE_MASK)).parameters
     return looks and bool(getattr(module.config, "sliding_window", None))
 
 
 @contextmanager
 def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Replaces an object's attribute for a while; an inherited one is only shadowed."""
+    """Replaces an object's attribute inside the block; an inherited one is shadowed."""
     missing = object()
     original = vars(owner).get(name, missing)
     setattr(owner, name, replacement)
@@ -136,11 +136,11 @@ def _causal_mask(
 ) -> torch.Tensor:
     """Returns a mask to add to scores, (batch, 1, tokens, target_length): past keys, no padding.
 
-    The padding mask is indexed by the keys' numbers, so that these can become an input.
+    The padding mask is indexed by key numbers, so that these can become an input.
     """
     keys = torch.arange(target_length, device=cache_position.device)
     so_far = keys[None, :] <= cache_position[:, None]
-    # Heavy, and already imported when a model is captured.
+    # A slow import; already loaded when a model is traced.
     from npu_compiler.lowering.context import MASKED
 
     seen = so_far[None, None] & attention_mask[:, keys].bool()[:, None, None, :]
@@ -148,10 +148,10 @@ def _causal_mask(
 
 
 def _run_experts(block: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs every expert of a block on all tokens, weighted with 0 where it was not chosen.
+    """Runs every expert of a block on all tokens, weighted with 0 if it was not chosen.
 
-    This is more work than running the chosen ones, but which they are depends on values, and each
-    expert has matrices of its own here: joining them would take their memory twice.
+    This is more work than running the chosen experts, but the choice depends on values. Each expert
+    has separate matrices here; stacking them would double their memory.
 
     Args:
         block: with `gate`, `experts` and `top_k`; without `norm_topk_prob` it normalizes. A

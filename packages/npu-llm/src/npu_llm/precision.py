@@ -1,6 +1,6 @@
-"""Precisions: the names that users may give, and what each means for weights and arithmetic.
+"""Precisions: option names, and the storage and arithmetic types that they select.
 
-Most of it is known without torch.
+Most of it does not need torch.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Precision:
-    """How a model's weights are stored and what its arithmetic is done in.
+    """Storage type of a model's weights, and dtype of its arithmetic.
 
     Attributes:
-        name: the name a user gives.
-        weights: what the weights are stored as; "file" for each as its file has it.
-        compute: dtype of the arithmetic, on a device that has it; float32 on another.
+        name: the option's name.
+        weights: storage type of the weights; "file" to keep each weight's type.
+        compute: dtype of the arithmetic if the device supports it; float32 otherwise.
         dtype_name: name of `torch_dtype`.
         activation_group: how many activations share a scale where they are quantized to 8 bits to
-            match compressed weights; 0 where they stay as they are.
+            match compressed weights; 0 if they are not quantized.
     """
 
     name: str
@@ -49,18 +49,19 @@ class Precision:
 
     @property
     def words(self) -> str:
-        """The name as part of a sentence, after "in"."""
+        """The name within a sentence, after "in"."""
         return "the form of its files" if self.weights == "file" else self.name
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """What `model.dtype` says."""
+        """The value of `model.dtype`."""
         return _torch_dtype(self.dtype_name)
 
 
-# SmolLM2 in int8, compared with unquantized activations (2026-11, two Zen cores): first token after
-# 1,024 in 0.68 of the time, 1.2 to 1.5 times the tokens per second, perplexity 0.2 % higher. Groups
-# of 32 are slower, those of 128 as fast but less exact; int4 weights have groups of 64 as well.
+# SmolLM2 in int8, compared with unquantized activations (2026-11, two Zen cores): time to first
+# token after 1,024 tokens is 0.68 of theirs, decoding is 1.2 to 1.5 times as fast, perplexity is
+# 0.2 % higher. Groups of 32 are slower; groups of 128 are as fast but less exact. int4 weights have
+# groups of 64 as well.
 _ACTIVATION_GROUP = 64
 
 _PRECISIONS: dict[PrecisionName, Precision] = {
@@ -71,13 +72,13 @@ _PRECISIONS: dict[PrecisionName, Precision] = {
     "int8": Precision("int8", "int8", "bfloat16", "int8", _ACTIVATION_GROUP),
     "int4": Precision("int4", "int4", "bfloat16", "int8", _ACTIVATION_GROUP),
 }
-# The same, for any text that a user may give.
+# The same for arbitrary text from a user.
 PRECISIONS: dict[str, Precision] = {name: _PRECISIONS[name] for name in PRECISION_NAMES}
 _HINTS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def parse_precision(dtype: str | torch.dtype | None) -> Precision | None:
-    """Returns the precision for what a user passed as `dtype`; None to choose by the model.
+    """Returns the precision for a `dtype` argument; None to choose by the model.
 
     Args:
         dtype: a name of PRECISIONS, the torch dtype of that name, or None or "auto".
@@ -91,9 +92,9 @@ def parse_precision(dtype: str | torch.dtype | None) -> Precision | None:
     return None if found is None else PRECISIONS[found]
 
 
-# How much higher the perplexity of SmolLM2-135M is when the blocks that most of its weights are in
-# are rounded again, in percent (2,295 tokens, 2026-11-28). In bfloat16 it is as
-# low or lower, since activations stay floats.
+# Increase in perplexity of SmolLM2-135M, in percent, when blocks are rounded again, by the type of
+# most of its blocks (2,295 tokens, 2026-11-28). In bfloat16 it does not increase, because
+# activations stay floats.
 _COSTS: dict[str, dict[str, float]] = {
     "Q4_1": {"int8": 0.5, "int4": 22.8},
     "Q5_0": {"int8": 0.4, "int4": 36.5},
@@ -103,11 +104,11 @@ _COSTS: dict[str, dict[str, float]] = {
 
 
 def rounding_cost(quantization: str, precision: Precision) -> str:
-    """Returns what rounding again costs, as the end of a sentence; empty if it was not measured.
+    """Returns the cost of rounding again, as the end of a sentence; empty if not measured.
 
     Args:
-        quantization: how the weights are quantized, in words (ModelFacts.quantization).
-        precision: what they are rounded to.
+        quantization: description of the weights' quantization (ModelFacts.quantization).
+        precision: the target precision.
     """
     for kind, costs in _COSTS.items():
         if quantization.startswith(f"GGUF: {kind}") and precision.name in costs:
@@ -119,7 +120,7 @@ def rounding_cost(quantization: str, precision: Precision) -> str:
 def compile_options(
     precision: Precision, kv_cache: KvCache | None = None, *, device: str | None = None
 ) -> dict[str, str]:
-    """OpenVINO's properties for a precision on a device, by default the one in use."""
+    """Returns OpenVINO's properties for a precision on a device, by default the one in use."""
     serving = device_info()
     return device_options(
         precision.compute,
@@ -131,9 +132,9 @@ def compile_options(
 
 
 def rounding_of(precision: Precision) -> torch.dtype:
-    """The dtype to which a program's results or weights are rounded on the device in use.
+    """Returns the dtype to which the device in use rounds a program's results or weights.
 
-    Weights of 16 bits, and constants beside integers, are stored as float16 where they fit.
+    Weights of 16 bits, and constants next to integers, are stored as float16 if they fit.
     """
     computed = cache_dtype_name(precision)
     is_exact = computed == "float32" and precision.weights != "float32"
@@ -143,24 +144,24 @@ def rounding_of(precision: Precision) -> torch.dtype:
 def kernels_cache(
     precision: Precision, kv_cache: KvCache | None = None
 ) -> Literal["float32", "bfloat16", "u8"]:
-    """What kernel programs store keys and values as, on any device."""
+    """Returns the storage type of keys and values in kernel programs, on any device."""
     if kv_cache is not None:
         return kv_cache
     return "float32" if precision.weights == "float32" else "bfloat16"
 
 
 def cache_dtype(precision: Precision, *, device: str | None = None) -> torch.dtype:
-    """The default dtype of keys and values: what the device computes in, or the one in use."""
+    """Returns the default dtype of keys and values: the compute dtype of the device."""
     return _torch_dtype(cache_dtype_name(precision, device=device))
 
 
 def cache_dtype_name(precision: Precision, *, device: str | None = None) -> str:
-    """The name of cache_dtype."""
+    """Returns the name of cache_dtype."""
     return _HINTS[compile_options(precision, device=device)["INFERENCE_PRECISION_HINT"]]
 
 
 def _torch_dtype(name: str) -> torch.dtype:
-    import torch  # late: what asks for names needs none
+    import torch  # imported late: callers that need only names do not load torch
 
     found = getattr(torch, name)
     assert isinstance(found, torch.dtype)

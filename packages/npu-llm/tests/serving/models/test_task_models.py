@@ -52,7 +52,7 @@ def test_more_than_it_takes_are_refused():
         executor = Executor("t", max_waiting=1)
         with executor.slot():
             with (
-                pytest.raises(ServerError, match=r"takes 1 requests.*\[server-busy\]"),
+                pytest.raises(ServerError, match=r"takes at most 1 requests.*\[server-busy\]"),
                 executor.slot(),
             ):
                 pass
