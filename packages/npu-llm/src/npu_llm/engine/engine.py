@@ -1,4 +1,4 @@
-"""Engine: answers many requests in the same steps, in a thread or step by step in the caller's."""
+"""Engine: continuous batching of requests, in a background thread or in the caller's."""
 
 from __future__ import annotations
 
@@ -86,9 +86,8 @@ class EngineOptions:
         budget = self.max_num_batched_tokens
         if budget is not None and budget <= self.max_num_seqs:
             raise OptionError(
-                f"`max_step_tokens` must be above the {self.max_num_seqs} requests that run at "
-                f"once, so that prompts have a share, got {budget}. Raise it, or "
-                "let fewer requests run.",
+                f"`max_step_tokens` must be above the {self.max_num_seqs} running requests, so "
+                f"that prompts have a share, got {budget}. Raise it, or let fewer requests run.",
                 code="step-tokens",
             )
 
@@ -100,7 +99,7 @@ class EngineState:
     Attributes:
         running, waiting: numbers of requests.
         num_preemptions: preemptions since the start.
-        num_steps, num_tokens: steps, and tokens that they read, since the start.
+        num_steps, num_tokens: steps, and tokens that they processed, since the start.
         usage: of the cache.
     """
 
@@ -127,9 +126,9 @@ class RequestHandle:
 class Engine:
     """Answers requests with one model.
 
-    A server calls `start`, and submits from any thread. A program that waits for its answers
-    iterates `generate`, or calls `step`, which runs in its own thread. No one else may run steps of
-    the model meanwhile.
+    A server calls `start`, and submits requests from any thread. A program that waits for its
+    answers iterates `generate`, or calls `step`, which runs in its own thread. Only one thread may
+    run steps of the model.
     """
 
     def __init__(self, model: EntryModel, options: EngineOptions | None = None) -> None:
@@ -165,7 +164,7 @@ class Engine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs; a failure of it has ended all requests with its error."""
+        """Whether the thread runs; after a failure, all requests have ended with its error."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(
@@ -178,7 +177,7 @@ class Engine:
     ) -> RequestHandle:
         """Adds a request.
 
-        Takes attributes of Request; raises what `submit_all` does.
+        Takes attributes of Request; raises the errors of `submit_all`.
         """
         request = Request(prompt=prompt, params=params, on_event=on_event, constraint=constraint)
         return self.submit_all([request])[0]
@@ -189,8 +188,8 @@ class Engine:
         Raises:
             ContextError: [context-overflow] if a prompt and one more token do not fit into the
                 model's context, [cache-blocks] if they do not fit into the cache.
-            OptionError: [empty-prompt] for a prompt without tokens, [token-range] for a token that
-                the model does not have, [request-count] for more requests than can ever wait.
+            OptionError: [empty-prompt] for a prompt without tokens, [token-range] for a token id
+                outside the vocabulary, [request-count] for more requests than the queue can hold.
             ServerError: [server-busy] if too many wait, [server-stopping] after `close`.
         """
         limit = self.check_count(len(requests))
@@ -200,7 +199,7 @@ class Engine:
                 raise stopping()
             if self._unfinished + len(sequences) > limit:
                 raise ServerError(
-                    f"server: takes {limit} requests at once, got one more. Ask again later.",
+                    f"server: takes at most {limit} requests at once, got one more. Retry later.",
                     code="server-busy",
                 )
             self._unfinished += len(sequences)
@@ -230,7 +229,7 @@ class Engine:
         *,
         constraint: TokenConstraint | None = None,
     ) -> Generator[Event, None, None]:
-        """Answers a request in the caller's thread; takes and raises what `submit` does.
+        """Answers a request in the caller's thread; has the arguments and errors of `submit`.
 
         Closing the iterator, or an exception such as KeyboardInterrupt in a step, cancels the
         request.
@@ -268,7 +267,7 @@ class Engine:
                 the answer ends there.
 
         Raises:
-            NpuError: as `submit`; also any error that ends a request.
+            NpuError: the errors of `submit`, and any error that ends a request.
         """
         answers: list[list[int]] = [[] for _ in prompts]
         events: list[deque[Event]] = [deque() for _ in prompts]
@@ -319,7 +318,7 @@ class Engine:
         return True
 
     def state(self) -> EngineState:
-        """Returns the current work, approximately if a thread runs the steps."""
+        """Returns the current state, approximately if a thread runs the steps."""
         scheduler = self._scheduler
         with self._changed:
             running = len(scheduler.running)
@@ -330,7 +329,7 @@ class Engine:
             )  # fmt: skip
 
     def close(self, *, grace_s: float = 0.0) -> None:
-        """Refuses further requests, waits for the present ones, cancels the rest, and ends.
+        """Rejects further requests, waits for current ones, cancels the rest, and ends.
 
         Args:
             grace_s: seconds to wait.
@@ -367,7 +366,7 @@ class Engine:
             self._cancelled.append(sequence)
             self._changed.notify()
 
-    # In the thread that runs the steps
+    # In the thread that runs steps
 
     def _serve(self) -> None:
         failure: BaseException | None = None
@@ -410,7 +409,7 @@ class Engine:
                 self._finish(sequence, "cancelled")
 
     def _finish_without_room(self, sequence: Sequence) -> None:
-        """Ends a sequence where the cache ends; without an answer so far, by an error."""
+        """Finishes a sequence at the end of the cache; without an answer so far, with an error."""
         if sequence.num_answer_tokens:
             self._finish(sequence, "length")
         else:
@@ -462,7 +461,7 @@ def _score_prompts(chunks: Several[Chunk], logits: Logits) -> Logits:
 
 def _no_room(num_tokens: int) -> ContextError:
     return ContextError(
-        f"`cache` must have room for the prompt, got {num_tokens:,} tokens, which are more than it "
+        f"`cache` must have room for the prompt, got {num_tokens:,} tokens, which is more than it "
         "holds. Shorten the prompt, or start the server with more cache memory.",
         code="cache-blocks",
     )

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheUsage", "KVStore", "PagedStore", "SequentialStore", "common_length"]
 
-# Tokens that a cache has forgotten may still take memory and time. Once they outnumber both this
-# and the tokens that are kept, reading those again into a new cache costs less.
+# Removed tokens may still take memory and time in a cache. Once they outnumber both this and the
+# kept tokens, it costs less to read those again into a new cache.
 _HIDDEN_TOKENS = 256
 
 
 @dataclass(frozen=True)
 class CacheUsage:
-    """The use of a cache.
+    """Utilization of a cache.
 
     Attributes:
-        used: share of its room that running sequences hold, 0.0 to 1.0.
-        cached: share that only cached prefixes hold.
+        used: share of its capacity in use by running sequences, 0.0 to 1.0.
+        cached: share in use by cached prefixes only.
     """
 
     used: float
@@ -57,27 +57,27 @@ class KVStore(ABC):
 
     @abstractmethod
     def fits(self, num_tokens: int) -> bool:
-        """Whether a sequence of this length has room if it is alone."""
+        """Whether a sequence of this length fits if it is alone."""
 
     @abstractmethod
     def allocate(self, sequence: Sequence, *, reserved: int) -> bool:
-        """Makes room for all tokens of a sequence, and sets its num_computed.
+        """Allocates room for all tokens of a sequence, and sets its num_computed.
 
         Args:
             sequence: one without room.
-            reserved: number of sequences that must still have room for their next token.
+            reserved: number of sequences that still need room for their next token.
 
         Returns:
-            False if there is no room; nothing has changed then.
+            False if there is no room; then nothing has changed.
         """
 
     @abstractmethod
     def append_slots(self, sequence: Sequence) -> bool:
-        """Makes room for the pending tokens; False if there is none."""
+        """Allocates room for the pending tokens; False if there is none."""
 
     @abstractmethod
     def run(self, chunks: Several[Chunk]) -> Logits:
-        """Reads chunks of different sequences in one step.
+        """Runs chunks of different sequences in one step.
 
         Returns:
             logits (rows, vocabulary) float32: num_logits of each chunk, in the order of the chunks.
@@ -93,14 +93,14 @@ class KVStore(ABC):
 
     @abstractmethod
     def usage(self) -> CacheUsage:
-        """Returns the use of the cache."""
+        """Returns the utilization of the cache."""
 
 
 class PagedStore(KVStore):
     """The blocks of a kernel program, for any number of sequences in one step."""
 
     def __init__(self, pool: BlockPool, *, max_blocks: int | None = None) -> None:
-        """Takes a program's blocks.
+        """Stores a program's blocks.
 
         Args:
             pool: the blocks; the store limits their number.
@@ -156,7 +156,7 @@ class PagedStore(KVStore):
         return logits
 
     def free(self, sequence: Sequence) -> None:
-        """Releases a sequence's blocks; full ones stay cached until room is needed."""
+        """Releases a sequence's blocks; full ones stay cached until they are evicted."""
         self._tables.pop(sequence.seq_id).crop(0)
 
     def clear(self) -> None:
@@ -255,7 +255,7 @@ class SequentialStore(KVStore):
     # For steps that run outside the engine, and for saved sessions
 
     def lend(self, prompt: Several[int]) -> StepCache:
-        """Returns a cache that holds a proper prefix of a prompt, which is cached_tokens then."""
+        """Returns a cache with a proper prefix of a prompt, which becomes cached_tokens."""
         if self._cache is not None and not self._model.continues(self._cache):
             self.clear()  # other adapters are in use
         # The last token is always read, for its logits.
@@ -269,21 +269,21 @@ class SequentialStore(KVStore):
         return self._cache
 
     def give_back(self, tokens: Several[int]) -> None:
-        """Records the tokens that the lent cache holds; only the first ones if there are more."""
+        """Records the tokens in a lent cache; only the first ones if there are more."""
         if self._cache is None or self._cache.is_broken:
             self.clear()
             return
-        # Steps with wrong guesses leave tokens of an answer that are not part of it.
+        # Steps with rejected drafts leave tokens that are not part of the answer.
         known = min(self._cache.get_seq_length(), len(tokens))
         self.cached_tokens = list(tokens[:known])
         self._shorten(known)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns the cache's content; empty if it cannot be copied or holds nothing."""
+        """Returns the cache's content; empty if it cannot be copied or is empty."""
         return self._cache.tensors() if self._cache is not None and self.cached_tokens else {}
 
     def restore(self, tokens: Several[int], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restores the content for some tokens; without content it reads the tokens at once."""
+        """Restores the content for some tokens; without content it prefills them."""
         self.clear()
         if not tokens:
             return
@@ -301,7 +301,7 @@ class SequentialStore(KVStore):
         self.cached_tokens, self._cache = list(tokens), cache
 
     def _shorten(self, length: int) -> None:
-        """Keeps the first tokens; drops the cache if it cannot be shortened."""
+        """Keeps the first tokens; drops the cache if it cannot be cropped."""
         if self._cache is None or length == self._cache.get_seq_length():
             return
         if length and self._cache.is_croppable:
@@ -320,7 +320,7 @@ def common_length(one: Several[int], other: Several[int]) -> int:
 
 
 def _without_gradients() -> contextlib.AbstractContextManager[None]:
-    """Returns torch's inference mode; nothing in a process without torch."""
+    """Returns torch's inference mode; a no-op in a process without torch."""
     if not is_torch_loaded():
         return contextlib.nullcontext()
     import torch

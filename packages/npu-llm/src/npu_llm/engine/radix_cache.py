@@ -1,8 +1,7 @@
-"""RadixCache: prefix caching, by a tree of the full blocks that requests share.
+"""RadixCache: prefix caching with a tree of full blocks that requests share.
 
 A node is a full block: its tokens, after those of its parent. The tree holds a reference to each
-block, which therefore outlives the request that filled it. Least recently used leaves are evicted
-first.
+block, so blocks outlive their requests. Least recently used leaves are evicted first.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Node:
 
 
 class RadixCache:
-    """Full blocks by their tokens and those of the blocks before them."""
+    """Full blocks by their tokens and those of the preceding blocks."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
@@ -43,7 +42,7 @@ class RadixCache:
 
         Args:
             tokens: the tokens.
-            salt: only blocks that were inserted with an equal one match.
+            salt: blocks match only if they were inserted with an equal salt.
         """
         path = []
         node: _Node | None = self._root

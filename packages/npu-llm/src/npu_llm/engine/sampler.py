@@ -1,4 +1,4 @@
-"""Sampler: chooses the next token of each answer by its logits and sampling parameters."""
+"""Sampler: selects the next token of each answer from its logits and sampling parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Token:
     """A token of an answer.
 
     Attributes:
-        id: its number.
+        id: token id.
         logprob: its log probability before sampling parameters; None if not requested.
         top: the most likely tokens and their log probabilities.
     """
@@ -41,11 +41,11 @@ def sample(samplers: Sequence[Sampler], logits: Logits) -> list[Token | Exceptio
     """Samples the next token of each answer.
 
     Args:
-        samplers: one for each answer.
-        logits: (answers, vocabulary) float32; not changed.
+        samplers: one per answer.
+        logits: (answers, vocabulary) float32; not modified.
 
     Returns:
-        For each answer the token, or the failure of its own constraint or logits.
+        Per answer the token, or the failure of its constraint or logits.
     """
     found: list[Token | Exception] = []
     for sampler, row in zip(samplers, np.asarray(logits), strict=True):
@@ -61,7 +61,7 @@ def score_tokens(logits: Logits, tokens: Sequence[int], *, num_top: int) -> list
 
     Args:
         logits: (tokens, vocabulary) float32.
-        tokens: one for each row.
+        tokens: one per row.
         num_top: number of most likely tokens to report with each.
     """
     highest = logits.max(-1, keepdims=True)
@@ -112,7 +112,7 @@ class Sampler:
         """Samples a token, and updates the state with it.
 
         Args:
-            logits: (vocabulary,) float32; not changed.
+            logits: (vocabulary,) float32; not modified.
 
         Raises:
             ArithmeticError: if no token can be sampled.
@@ -120,7 +120,7 @@ class Sampler:
         params = self._params
         scores = self._penalized(logits)
         if self._constraint is not None:
-            import torch  # which constraints of forms need
+            import torch  # required by form constraints
 
             scores = self._constraint.mask(torch.from_numpy(scores)).numpy()
         elif self._num_before_end > 0:

@@ -1,4 +1,4 @@
-"""SamplingParams: the choice of an answer's tokens, and its end; also from generate's arguments."""
+"""SamplingParams: sampling settings and end conditions, also from generate's arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SamplingParams:
 
     Attributes:
         max_new_tokens: maximum length of the answer in tokens, at least 1.
-        min_new_tokens: number of tokens before which `stop_token_ids` cannot be sampled.
+        min_new_tokens: minimum number of tokens before `stop_token_ids` can be sampled.
         temperature: divisor of the logits; 0.0 for greedy search.
         top_k: number of most likely tokens to sample from; 0 for all.
         top_p: probability mass of the most likely tokens to sample from.
@@ -27,12 +27,11 @@ class SamplingParams:
             of negative ones.
         logit_bias: values added to logits, by token.
         seed: seed of the answer's random numbers; None for a new one from the system.
-        stop: strings that end the answer; the client that decodes the tokens applies them.
+        stop: strings that end the answer, applied by the client that decodes the tokens.
         stop_token_ids: tokens that end the answer.
-        logprobs: number of most likely tokens to report with each token; None to report neither
-            those nor the token's log probability.
-        prompt_logprobs: the same for the tokens of the prompt, which is then read without cached
-            prefixes.
+        logprobs: number of most likely tokens to report with each token; None to report no log
+            probabilities.
+        prompt_logprobs: the same for the prompt's tokens; disables cached prefixes for it.
     """
 
     max_new_tokens: int = 512
@@ -102,7 +101,7 @@ def to_params(options: Mapping[str, Any]) -> SamplingParams | None:
         if not is_known and not is_empty and value not in _WITHOUT_EFFECT.get(name, ()):
             return None
     if not all(_is_valid(name, given[name]) for name in _BOUNDS.keys() & given.keys()):
-        return None  # transformers raises
+        return None  # transformers raises its error
     found = {name: given[name] for name in _SAME if name in given}
     if given.get("do_sample"):
         found |= {"top_k": _TOP_K} | {name: given[name] for name in _SAMPLING if name in given}

@@ -1,8 +1,8 @@
-"""Scheduler: chooses the sequences and tokens of each step.
+"""Scheduler: selects the sequences and tokens of each step.
 
-First come, first served. A step has the next token of every decoding sequence and, within its
+First come, first served. A step contains the next token of every decoding sequence and, within its
 budget, chunks of the admitted prompts. If the cache has no room for a next token, the last sequence
-is preempted: it waits in its old place, and is read again.
+is preempted: it returns to its place in the queue, and is prefilled again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Scheduler:
     """The sequences of one model.
 
     Attributes:
-        waiting: in order of arrival.
-        running: those with room in the cache, in order of arrival.
+        waiting: waiting sequences in order of arrival.
+        running: sequences with room in the cache, in order of arrival.
         num_preemptions: preemptions since the start.
     """
 
@@ -57,7 +57,7 @@ class Scheduler:
     def schedule(self) -> list[Chunk]:
         """Returns the chunks of the next step.
 
-        The list is empty if there is nothing to do, or if `stuck` has no room even alone.
+        The list is empty if there is nothing to do, or if `stuck` does not fit even alone.
         """
         chunks = self._decoding()
         budget = self._max_num_batched_tokens - len(chunks)
@@ -66,13 +66,13 @@ class Scheduler:
                 budget -= self._add_chunk(chunks, sequence, budget)
         while budget and self._admit(chunks):
             budget -= self._add_chunk(chunks, self.running[-1], budget)
-            # A preempted sequence may have come before others that run.
+            # A preempted sequence may have arrived before running ones.
             self.running.sort(key=lambda one: one.seq_id)
         return chunks
 
     @property
     def stuck(self) -> Sequence | None:
-        """The sequence without room even alone, if an empty step was due to one."""
+        """The sequence that does not fit even alone, if this caused an empty step."""
         return next(iter(self.running or self.waiting), None)
 
     @staticmethod
@@ -105,12 +105,12 @@ class Scheduler:
         self.add(sequence)
 
     def _admit(self, chunks: Iterable[Chunk]) -> bool:
-        """Admits the next sequence; False if none waits, has room, or should run now."""
+        """Admits the next sequence; False if none waits, fits, or should run now."""
         if not self.waiting or len(self.running) >= self._max_num_seqs:
             return False
         sequence = self.waiting[0]
         if any(_shares_more(sequence, chunk) for chunk in chunks):
-            return False  # the next step finds in the cache what this one reads for another
+            return False  # the next step finds this step's blocks of another sequence in the cache
         if not self._store.allocate(sequence, reserved=len(self.running)):
             return False
         del self.waiting[0]
@@ -122,11 +122,11 @@ class Scheduler:
 
 
 def _shares_more(sequence: Sequence, chunk: Chunk) -> bool:
-    """Whether a step is about to read a full block of another sequence's prefix."""
+    """Whether a step is about to compute a full block of another sequence's prefix."""
     other = chunk.sequence
     if chunk.num_tokens < 2 or sequence.cache_salt != other.cache_salt or sequence.scores_prompt:
         return False
-    # The last token of a prompt is always read, so it is not part of the shared prefix.
+    # The last token of a prompt is always computed, so it is not part of the shared prefix.
     alike = common_length(sequence.token_ids, other.token_ids)
     alike = min(alike, len(sequence.token_ids) - 1)
     known = other.num_computed // BLOCK_SLOTS

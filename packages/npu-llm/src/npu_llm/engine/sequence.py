@@ -43,7 +43,7 @@ class Finished:
 
 
 Event = Token | Finished
-# Called by the thread that steps the engine; must return at once and not raise.
+# Called by the thread that runs steps; must return at once and not raise.
 OnEvent = Callable[[Event], object]
 
 
@@ -53,12 +53,12 @@ class Request:
 
     Attributes:
         prompt: tokens to continue.
-        params: how to continue them.
+        params: sampling parameters.
         on_event: called by the thread that runs the steps, with each Token and a last Finished.
         on_prompt: called in the same way with the tokens of the prompt after its first, if their
             log probabilities are requested.
-        constraint: allows the tokens of a structured output; None for all.
-        cache_salt: requests share cached prefixes only with those of the same salt.
+        constraint: restricts the tokens of structured output; None for no restriction.
+        cache_salt: cached prefixes are shared only between requests with the same salt.
     """
 
     prompt: Several[int]
@@ -82,7 +82,7 @@ class Sequence:
         num_cached_tokens: prompt tokens that were in the cache when the sequence first ran.
         is_cancelled: whether the client has cancelled it.
         has_started: whether it has run.
-        sampler: chooses its tokens.
+        sampler: samples its tokens.
     """
 
     def __init__(self, seq_id: int, request: Request) -> None:
@@ -102,7 +102,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens that must still be read."""
+        """Number of tokens that are not in the cache yet."""
         return len(self.token_ids) - self.num_computed
 
     @property
@@ -117,18 +117,18 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log probabilities of its prompt must still be found."""
+        """Whether log probabilities of its prompt are still missing."""
         is_whole = len(self._scored) >= self.num_prompt_tokens - 1
         return self.params.prompt_logprobs is not None and not is_whole
 
     def score(self, logits: Logits) -> None:
-        """Takes the logits of the tokens of the prompt that a step has read.
+        """Receives the logits of the prompt tokens in a step.
 
         Args:
-            logits: (tokens, vocabulary) float32, before num_computed counts them.
+            logits: (tokens, vocabulary) float32, before num_computed is updated.
         """
         first = self.num_computed + 1
-        known = len(self._scored) + 1 - first  # of a preempted sequence, which is read again
+        known = len(self._scored) + 1 - first  # of a preempted sequence that is prefilled again
         following = self.token_ids[first : min(first + len(logits), self.num_prompt_tokens)]
         if following[known:]:
             self._scored += score_tokens(
@@ -154,7 +154,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens of one sequence that a step reads.
+    """The tokens of one sequence in a step.
 
     Attributes:
         sequence: the sequence.

@@ -1,1 +1,1 @@
-"""A server for models: requests of several clients share steps of the engine."""
+"""HTTP server for models, with continuous batching of requests."""

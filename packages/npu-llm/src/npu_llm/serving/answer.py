@@ -19,8 +19,8 @@ from npu_llm.tokenizer.detokenizer import Detokenizer
 
 __all__ = ["Answer", "Piece", "gather_pieces"]
 
-# Seconds between pieces. Each event costs server and client half a millisecond on the cores that
-# run the model, and 50 a second are faster than people read.
+# Seconds between pieces. Each event costs server and client half a millisecond on the model's
+# cores, and 50 per second are faster than people read.
 _INTERVAL_S = 0.02
 
 
@@ -30,7 +30,7 @@ class Piece:
 
     Attributes:
         text: may be empty, for example after half a character.
-        tokens: tokens whose text has begun, without those of a removed stop string.
+        tokens: tokens whose text has started, without those of a removed stop string.
     """
 
     text: str
@@ -248,7 +248,7 @@ def _raise_failure(ended: Finished) -> None:
         raise ended.error
     if ended.reason == "cancelled":
         raise ServerError(
-            "`server` must run until an answer is complete, got the end of the server. Ask again "
-            "when it has started.",
+            "`server` must run until an answer is complete, got a shutdown. Retry after it has "
+            "restarted.",
             code="server-stopping",
         )

@@ -103,7 +103,7 @@ class Connection:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError(
                 f"`--server` must be an address such as http://127.0.0.1:8000, got {url!r}. Add "
-                "what is missing.",
+                "the missing part.",
                 code="server-url",
             )
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
@@ -166,7 +166,7 @@ class Connection:
     ) -> Generator[Delta, None, None]:
         """Yields pieces of text and reasoning; appends the whole answer to `answers`.
 
-        Closing the iterator stops the answer. Takes and raises what `chat` does.
+        Closing the iterator stops the answer. Arguments and errors are those of `chat`.
         """
         body = {
             "messages": list(messages),
@@ -221,8 +221,8 @@ class Connection:
             yield response
         except (OSError, http.client.HTTPException, ValueError) as failure:
             raise ServerError(
-                f"`{self.url}` must be a server that answers, got {failure}. Start "
-                "it, or check the address.",
+                f"`{self.url}` must be a server that responds, got {failure}. Start it, or check "
+                "the address.",
                 code="server-unreachable",
             ) from failure
         finally:
@@ -247,7 +247,7 @@ def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
         return _refusal(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
         return ServerError(
-            f"`{url}` must answer as OpenAI's interface does, got {response.status} "
+            f"`{url}` must have the responses of OpenAI's API, got {response.status} "
             f"{response.reason}. Check the address.",
             code="server-refused",
         )
@@ -255,7 +255,7 @@ def _refused(url: str, response: http.client.HTTPResponse) -> ServerError:
 
 def _refusal(error: Mapping[str, Any]) -> ServerError:
     return ServerError(
-        f"`server` must take the request, got: {error.get('message')} Change it, or ask later.",
+        f"`server` must accept the request, got: {error.get('message')} Change it, or retry later.",
         code="server-refused",
     )
 

@@ -1,4 +1,4 @@
-"""TextRequest: a request for text without its protocol; Generation: the answers to it."""
+"""TextRequest: a protocol-independent request for text; Generation: its answers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TextRequest:
         count: answers to each prompt.
         candidates: number of answers to sample for each prompt, of which the `count` with the
             highest mean log probability are kept; None for `count`.
-        sampling: settings of SamplingParams that override the model's defaults.
+        sampling: sampling parameters that override the model's defaults.
         max_tokens: maximum length of each answer; None for the rest of the context; 0 to score the
             prompt only.
         logprobs: number of most likely tokens to report with each token; None for none.
@@ -208,7 +208,7 @@ class Generation:
         Raises:
             RequestError: [request-unsupported] for tools if the chat template does not describe
                 tools.
-            NpuError: as the tokenizer, the form and Engine.submit_all.
+            NpuError: the errors of the tokenizer, the form and Engine.submit_all.
         """
         per_prompt = request.candidates or request.count
         served.engine.check_count(per_prompt * len(request.prompts))
@@ -259,7 +259,7 @@ class Generation:
                 yield delta
 
     async def choices(self) -> list[Choice]:
-        """Waits for all answers and returns them; raises as `deltas`."""
+        """Waits for all answers and returns them; raises the errors of `deltas`."""
         found = [
             Choice(self.prompts[index // self._per_prompt]) for index in range(len(self.answers))
         ]
@@ -340,8 +340,8 @@ def _check_tokens(served: ServedModel, field: str, tokens: Iterable[int]) -> Non
     bound = served.model.vocabulary
     if not all(0 <= token < bound for token in tokens):
         raise RequestError(
-            f"`{field}` must have tokens from 0 to {bound - 1}, got others. POST /tokenize returns "
-            "a text's tokens.",
+            f"`{field}` must have token ids from 0 to {bound - 1}, got others. Get a text's "
+            "tokens with POST /tokenize.",
             code="request-field",
             parameter=field,
         )
@@ -390,14 +390,14 @@ def _check_tools(served: ServedModel, request: TextRequest, prompt: Prompt) -> N
         return
     if served.output_format.calls is None:
         raise RequestError(
-            "`tools` must be sent to a model whose chat template describes them, got "
+            "`tools` must be omitted for a model without a chat template for them, got some for "
             f"{served.name}. Omit them.",
             code="request-unsupported",
             parameter="tools",
         )
     if prompt.tool_choice != "auto" and request.make_form is not None:
         raise RequestError(
-            "`response_format` must be omitted where a tool must be called, got both. Omit one.",
+            "`response_format` must be omitted if a tool call is required, got both. Omit one.",
             code="request-field",
             parameter="response_format",
         )

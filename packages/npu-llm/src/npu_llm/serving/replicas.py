@@ -25,8 +25,8 @@ _FIELDS = ("messages", "instructions", "prompt", "input")
 def prefix_key(body: bytes) -> str:
     """Returns a digest of a request's prefix; empty if it has no text.
 
-    A request's `prompt_cache_key` replaces its text. Of a conversation only the first message is
-    used, so that the turns of a conversation, and conversations with the same system message, have
+    A request's `prompt_cache_key` replaces its text. Only the first message of a conversation is
+    used, so that all turns of a conversation, and conversations with the same system message, have
     the same digest.
 
     Args:
@@ -170,5 +170,5 @@ async def _stream(
 
 def _lost(what: str) -> ServerError:
     return ServerError(
-        f"`server` must have a replica that answers, got {what}. Ask again.", code="server-replica"
+        f"`server` must have a replica that responds, got {what}. Retry.", code="server-replica"
     )

@@ -93,7 +93,7 @@ def test_each_endpoint_has_its_kind_of_model():
                     pass
         lonely = registry_of(log)
         with pytest.raises(
-            ModelError, match=r"/v1/embeddings and /rerank, got no such model.*has none"
+            ModelError, match=r"/v1/embeddings and /rerank, got no such model.*Use one of: none"
         ):
             async with lonely.use(None, ServedEncoder):
                 pass
@@ -129,7 +129,7 @@ def test_models_in_memory_stay_within_their_bound():
         assert log == ["+a", "+b", "-b", "-a", "+c"]
         async with registry.use("c", ServedModel):
             await registry.load("b")
-            with pytest.raises(ServerError, match=r"memory for a beside.*got c, .*server-memory"):
+            with pytest.raises(ServerError, match=r"memory for a besides.*got c, .*server-memory"):
                 async with registry.use("b", ServedModel), registry.use("a", ServedModel):
                     pass
         await registry.load("a")

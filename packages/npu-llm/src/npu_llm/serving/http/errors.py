@@ -74,7 +74,7 @@ def error_content(error: BaseException, protocol: Protocol = "openai") -> dict[s
     status = status_of(error)
     if not isinstance(error, NpuError):
         error = ServerError(
-            "`server` must answer each request, got a failure, which its log has. Ask again.",
+            "`server` must answer each request, got an internal failure. See its log, or retry.",
             code="server-failure",
         )
     if protocol == "ollama":
@@ -121,8 +121,7 @@ def field_error(details: Sequence[Mapping[str, Any]]) -> RequestError:
     received = "nothing" if first["type"] == "missing" else _shown(first.get("input"))
     rule = str(first["msg"]).rstrip(".")
     return RequestError(
-        f"`{place}` must be as the interface says: {rule[:1].lower()}{rule[1:]}, got {received}. "
-        "Change it.",
+        f"`{place}` must be valid: {rule[:1].lower()}{rule[1:]}, got {received}. Change it.",
         code="request-field",
         parameter=place,
     )

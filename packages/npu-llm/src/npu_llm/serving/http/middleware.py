@@ -61,7 +61,7 @@ class JsonLines(logging.Formatter):
 
 
 class Middleware:
-    """Checks, numbers, logs and traces each request of an application."""
+    """Authenticates, numbers, logs and traces each request of an application."""
 
     def __init__(self, app: ASGIApp, settings: Settings, traces: Traces | None = None) -> None:
         self._app = app
@@ -69,7 +69,7 @@ class Middleware:
         self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request to the application, or refuses it; see ASGI."""
+        """Passes a request to the application, or rejects it; see ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -114,8 +114,8 @@ class Middleware:
         if settings.checks_host and not is_local(_name_of(headers.get("host", ""))):
             # DNS rebinding: a page of another site whose name resolves to this machine.
             raise ServerError(
-                "server: answers requests for this machine by its own names, got another in the "
-                "Host header. Use 127.0.0.1 or localhost, or start it with --api-key.",
+                "server: must be addressed by a name of this machine, got another in the Host "
+                "header. Use 127.0.0.1 or localhost, or start it with --api-key.",
                 code="server-host",
             )
         if not settings.api_keys or scope["path"] in _FREE:
@@ -124,11 +124,11 @@ class Middleware:
         if scheme.lower() != "bearer":
             key = headers.get("x-api-key", "")  # Anthropic's
         given = key.strip().encode()
-        # Every key is compared, so that the time does not reveal which one matched.
+        # Every key is compared, so that the time does not reveal a match.
         if not sum(hmac.compare_digest(given, one.encode()) for one in settings.api_keys):
             raise ServerError(
-                "`server` must be asked with its key, got "
-                f"{'another' if key else 'none'}. Send Authorization: Bearer KEY.",
+                f"`server` must be called with its API key, got {'another' if key else 'none'}. "
+                "Send Authorization: Bearer KEY.",
                 code="server-key",
             )
 
@@ -205,14 +205,14 @@ class Traces:
         """Returns traces that are sent to a collector by OTLP over HTTP.
 
         Args:
-            endpoint: such as http://127.0.0.1:4318/v1/traces.
+            endpoint: address such as http://127.0.0.1:4318/v1/traces.
 
         Raises:
             OptionError: [traces-endpoint] for another address, [missing-otel].
         """
         if not endpoint.startswith(("http://", "https://")):
             raise OptionError(
-                f"`--otlp-traces-endpoint` must be an address of HTTP, got {endpoint[:80]!r}. Pass "
+                f"`--otlp-traces-endpoint` must be an HTTP address, got {endpoint[:80]!r}. Pass "
                 "one such as http://127.0.0.1:4318/v1/traces.",
                 code="traces-endpoint",
             )
@@ -228,14 +228,14 @@ class Traces:
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def start(self, method: str, path: str, headers: Headers) -> Span:
-        """Starts a request's span, as part of the trace that its headers name, if they do."""
+        """Starts a request's span, in the trace of its headers, if any."""
         from opentelemetry.trace import SpanKind
 
         context = self._context.extract(dict(headers))
         return self._tracer.start_span(f"{method} {path}", context, kind=SpanKind.SERVER)
 
     def end(self, span: Span, notes: Mapping[str, Any]) -> None:
-        """Ends it with the figures of its line in the log."""
+        """Ends a span with the figures of its log line."""
         from opentelemetry.trace import StatusCode
 
         for name, value in notes.items():

@@ -33,7 +33,7 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
     Args:
         request: a request whose body has not been read.
         wanted: the schema of its fields.
-        settings: limits of size and time, and whether unknown fields are refused.
+        settings: limits of size and time, and whether unknown fields are rejected.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-json],
@@ -43,9 +43,9 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and "origin" in request.headers:
         # Pages of other sites can send other types to this machine without a preflight. Browsers
-        # name the site; programs, some of which set no type, do not.
+        # send the page's site; programs, some of which send no type, do not.
         raise RequestError(
-            f"`content-type` must be application/json where a page sends a request, got "
+            "`content-type` must be application/json for requests from a page, got "
             f"{kind[:80] or 'none'!r}. Set it.",
             code="request-type",
         )
@@ -55,15 +55,15 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
     try:
         given: Any = json.loads(content)
     except (ValueError, RecursionError) as failure:  # UnicodeDecodeError is a ValueError
-        reason = "deeper levels than can be read" if isinstance(failure, RecursionError) else ""
+        reason = "more nesting levels than supported" if isinstance(failure, RecursionError) else ""
         raise RequestError(
             f"`body` must be JSON, got {reason or 'something else: ' + str(failure)[:120]}. "
-            "Mend it.",
+            "Correct it.",
             code="request-json",
         ) from failure
     if not isinstance(given, dict):
         raise RequestError(
-            f"`body` must be a JSON object, got a {type(given).__name__}. Name the fields.",
+            f"`body` must be a JSON object, got a {type(given).__name__}. Send the fields.",
             code="request-json",
         )
     try:
@@ -74,20 +74,19 @@ async def read_body(request: Request, wanted: type[_Wanted], settings: Settings)
         raise field_error(failure.errors(include_url=False, include_context=False)) from failure
     except RecursionError as failure:
         raise RequestError(
-            "`body` must not be nested without end, got deeper levels than can be read. Mend it.",
+            "`body` must have limited nesting, got more levels than supported. Correct it.",
             code="request-json",
         ) from failure
 
 
 def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
-    """Refuses unsupported fields, and records unknown ones."""
+    """Rejects unsupported fields, and records unknown ones."""
     others = other_fields(body)
     refused = others.unsupported + (others.unknown if is_strict else [])
     if refused:
         name = refused[0][:200]
         raise RequestError(
-            f"`{name}` must be a field, with a value, that this server supports, got another. Omit "
-            "it.",
+            f"`{name}` must be a supported field with a supported value, got another. Omit it.",
             code="request-unsupported",
             parameter=name,
         )
@@ -96,7 +95,7 @@ def _note_others(request: Request, body: Body, *, is_strict: bool) -> None:
 
 
 async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> bytes:
-    """Returns the body as bytes; raises as read_body.
+    """Returns the body as bytes; raises the errors of read_body.
 
     Args:
         request: a request whose body has not been read.
@@ -115,8 +114,8 @@ async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> byt
                     _refuse_size(max_bytes)
     except TimeoutError as failure:
         raise RequestError(
-            f"`body` must come within {seconds:g} s, got {len(content):,} bytes by then. Send it "
-            "at once.",
+            f"`body` must arrive within {seconds:g} s, got {len(content):,} bytes by then. Send "
+            "it at once.",
             code="request-time",
         ) from failure
     return bytes(content)
@@ -125,7 +124,7 @@ async def read_bytes(request: Request, *, max_bytes: int, seconds: float) -> byt
 def _refuse_size(max_bytes: int) -> NoReturn:
     raise RequestError(
         f"`body` must be at most {max_bytes:,} bytes, got more. Send less, or start the server "
-        "with a higher bound.",
+        "with a higher limit.",
         code="request-size",
     )
 
@@ -143,7 +142,7 @@ async def read_form(
     Args:
         request: a request whose body has not been read.
         wanted: the schema of its fields.
-        settings: as for read_body; the size limit of a form is at least 25 MB, OpenAI's limit.
+        settings: see read_body; the size limit of a form is at least 25 MB, OpenAI's limit.
 
     Raises:
         RequestError: [request-type], [request-size], [request-time], [request-form],
@@ -156,7 +155,7 @@ async def read_form(
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise RequestError(
             f"`content-type` must be multipart/form-data, got {kind[:80] or 'none'!r}. Send the "
-            "sound as a form's file.",
+            "audio as a form's file.",
             code="request-type",
         )
     most = max(settings.max_body_bytes, _SOUND_BYTES)
@@ -166,7 +165,7 @@ async def read_form(
     except (MultiPartException, KeyError, ValueError) as failure:
         raise RequestError(
             f"`body` must be a form of at most {_MAX_FIELDS} fields and one file, got another "
-            f"({str(failure)[:120] or type(failure).__name__}). Mend it.",
+            f"({str(failure)[:120] or type(failure).__name__}). Correct it.",
             code="request-form",
         ) from failure
     try:
@@ -178,14 +177,14 @@ async def read_form(
 
 
 def _check_origin(request: Request, settings: Settings) -> None:
-    """Refuses a form from a page of another site: browsers send those without a preflight."""
+    """Rejects a form from a page of another site: browsers send these without a preflight."""
     origin = request.headers.get("origin")
     is_allowed = origin in settings.cors_origins or "*" in settings.cors_origins
     is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
     if not is_own and not is_allowed:
         raise ServerError(
-            "server: takes forms of programs and of its own page, got one of another site's page. "
-            "Send it from a program.",
+            "server: must get forms from programs or its own page, got one from another site's "
+            "page. Send it from a program.",
             code="server-host",
         )
 
@@ -217,7 +216,7 @@ async def _file(form: FormData) -> bytes:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise RequestError(
-            "`file` must be there, as a file, got none. Send the sound.",
+            "`file` must be present as a file, got none. Send the audio.",
             code="request-field",
             parameter="file",
         )

@@ -136,8 +136,8 @@ def run(registry: ModelRegistry, settings: Settings, *, on_start: Callable[[int]
 def _cannot_listen(settings: Settings) -> ServerError:
     place = settings.uds or f"{settings.host}:{settings.port}"
     return ServerError(
-        f"`server` must be able to listen on {place}, got a refusal of the system. Is another "
-        "server there? Pass another --port.",
+        f"`server` must be able to listen on {place}, got a refusal of the system. Stop another "
+        "server there, or pass another --port.",
         code="server-port",
     )
 

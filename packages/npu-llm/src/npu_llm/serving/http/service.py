@@ -75,11 +75,11 @@ class Service:
         self.started = int(time.time())
 
     async def read(self, request: Request, wanted: type[_Wanted]) -> _Wanted:
-        """Returns a request's body; raises as read_body."""
+        """Returns a request's body; raises the errors of read_body."""
         return await read_body(request, wanted, self.settings)
 
     async def read_form(self, request: Request, wanted: type[_Form]) -> tuple[_Form, bytes]:
-        """Returns a form's fields and its file; raises as read_form."""
+        """Returns a form's fields and its file; raises the errors of read_form."""
         return await read_form(request, wanted, self.settings)
 
     async def answer(
@@ -209,7 +209,7 @@ class Metrics:
         collector.register(_Engines(registry))
 
     def count(self, model: str, prompt_tokens: int, answer: Answer) -> None:
-        """Counts a finished or abandoned answer."""
+        """Counts a completed or abandoned answer."""
         self._prompt.labels(model).inc(prompt_tokens)
         self._queries.labels(model).inc(prompt_tokens)
         self._cached.labels(model).inc(answer.cached_tokens)
@@ -248,16 +248,16 @@ class _Engines:
     def collect(self) -> Iterator[Any]:
         """Yields the metrics; see prometheus_client's collectors."""
         running = GaugeMetricFamily(
-            "vllm:num_requests_running", "Requests that are answered.", labels=["model_name"]
+            "vllm:num_requests_running", "Running requests.", labels=["model_name"]
         )
         waiting = GaugeMetricFamily(
-            "vllm:num_requests_waiting", "Requests that wait.", labels=["model_name"]
+            "vllm:num_requests_waiting", "Waiting requests.", labels=["model_name"]
         )
         usage = GaugeMetricFamily(
             "vllm:kv_cache_usage_perc", "Share of the cache in use, 0 to 1.", labels=["model_name"]
         )
         put_back = CounterMetricFamily(
-            "vllm:num_preemptions", "How often a request was put back.", labels=["model_name"]
+            "vllm:num_preemptions", "Number of preemptions.", labels=["model_name"]
         )
         for name, served in list(self._models.loaded.items()):
             if not isinstance(served, ServedModel):

@@ -23,7 +23,7 @@ class Settings:
         uds: Unix socket to listen on instead; None for the address.
         api_keys: keys of which clients must send one; empty for no authentication.
         is_open: whether to answer without a key on an address that other machines can reach.
-        grace_s: grace period of answers after SIGTERM.
+        grace_s: grace period for answers after SIGTERM.
         max_body_bytes: maximum size of a request.
         header_timeout_s: time limit for a request's line and headers.
         body_timeout_s: time limit for its body.
@@ -31,7 +31,7 @@ class Settings:
         traces_to: OTLP endpoint for spans of requests; None for no tracing.
         cors_origins: origins whose pages may use the server; "*" for all.
         tls_cert, tls_key: files of the certificate and its key; None for no TLS.
-        refuses_unknown_fields: whether a request with an unknown field is refused; else the field
+        refuses_unknown_fields: whether a request with an unknown field is rejected; else the field
             is ignored and named in a header of the response.
         fetches_media: whether images and sounds are fetched from URLs in requests.
     """
@@ -57,8 +57,8 @@ class Settings:
         is_reachable = self.uds is None and not is_local(self.host)
         if is_reachable and not self.api_keys and not self.is_open:
             raise OptionError(
-                f"`--host` must be an address of this machine alone where no key is asked for, got "
-                f"{self.host}. Pass --api-key, or --no-api-key to answer everybody.",
+                f"`--host` must be a loopback address without an API key, got {self.host}. Pass "
+                "--api-key, or --no-api-key to accept all clients.",
                 code="server-address",
             )
 

@@ -74,7 +74,7 @@ class EventStream(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Waits until the client leaves."""
+    """Waits until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

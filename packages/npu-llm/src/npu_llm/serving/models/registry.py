@@ -1,4 +1,4 @@
-"""Registry of a server's models, which are loaded at their first request."""
+"""Registry of a server's models, which are loaded on their first request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "kind_of"]
 Served = ServedModel | ServedEncoder | ServedReranker | ServedSpeech
 _Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedReranker, ServedSpeech)
 
-# Kinds of models by their output: text, vectors of texts, scores of pairs, transcripts of sounds.
+# Kinds of models by output: text, embeddings of texts, scores of pairs, transcripts of audio.
 Kind = Literal["text", "vectors", "scores", "transcripts"]
 CLASSES: dict[Kind, type[Served]] = {
     "text": ServedModel,
@@ -63,13 +63,13 @@ class ModelRegistry:
         Args:
             loaders: functions that load the models, by name.
             kinds: classes of the models, by name; ServedModel by default.
-            parents: see above.
+            parents: names of adapters' base models, by adapter.
             idle_s: seconds without a request after which a model is unloaded; None for never.
             max_loaded: maximum number of loaded models; the least recently used idle one is
                 unloaded. None for no limit.
             sizes: sizes of models in bytes, by name.
-            max_bytes: maximum total size of loaded models; a request that would need more while all
-                others are busy is refused. None for no limit.
+            max_bytes: maximum total size of loaded models; a request that would exceed it while all
+                others are busy is rejected. None for no limit.
         """
         self.names = list(loaders)
         self.loaded: dict[str, Served] = {}
@@ -94,8 +94,8 @@ class ModelRegistry:
             name = name.removesuffix(":latest")
         if name not in self._loaders:
             raise ModelError(
-                f"`model` must be one that the server has: {', '.join(self.names)}, got "
-                f"{name[:80]!r}. GET /v1/models lists them.",
+                f"`model` must be a model of the server: {', '.join(self.names)}, got "
+                f"{name[:80]!r}. List them with GET /v1/models.",
                 code="unknown-model",
             )
         return name
@@ -116,7 +116,7 @@ class ModelRegistry:
 
         Args:
             name: name of the model; None for the first of its kind.
-            kind: kind that it must be.
+            kind: required kind.
 
         Raises:
             ModelError: [unknown-model], [model-endpoint] for another kind, or an error of loading.
@@ -163,8 +163,8 @@ class ModelRegistry:
             return name
         other = "no such model" if name is None else f"{name}, for {_ENDPOINTS[self._kinds[name]]}"
         raise ModelError(
-            f"`model` must be one for {_ENDPOINTS[kind]}, got {other}. This server has "
-            f"{', '.join(able) or 'none'} for that.",
+            f"`model` must be a model for {_ENDPOINTS[kind]}, got {other}. Use one of: "
+            f"{', '.join(able) or 'none'}.",
             code="model-endpoint",
         )
 
@@ -183,12 +183,12 @@ class ModelRegistry:
                 await self._unload(min(idle, key=lambda one: self._last_s[one]))
             elif is_too_large:
                 raise ServerError(
-                    f"`server` must have memory for {name} beside the models that answer, got "
-                    f"{', '.join(self.loaded)}, which leave too little. Ask again later.",
+                    f"`server` must have memory for {name} besides the busy models, got "
+                    f"{', '.join(self.loaded)}, which leave too little. Retry later.",
                     code="server-memory",
                 )
             else:
-                return  # one more is allowed while all of them answer
+                return  # one more is allowed while all of them are busy
 
     def _are_too_many(self) -> bool:
         return self._most_loaded is not None and len(self.loaded) >= self._most_loaded
@@ -234,7 +234,7 @@ def kind_of(path: str | None) -> Kind:
     try:
         return _TASKS.get(find_task(path), "text")
     except ModelError:
-        return "text"  # loading it as a language model reports the problem
+        return "text"  # loading it as a language model reports the reason
 
 
 def _writes(folder: Path) -> bool:
@@ -243,7 +243,7 @@ def _writes(folder: Path) -> bool:
         try:
             return find_gguf_task(folder) == "AutoModelForCausalLM"
         except (ModelError, OSError):
-            return True  # loading reports the problem
+            return True  # loading reports the reason
     try:
         if (folder / MANIFEST).is_file():
             about = json.loads((folder / MANIFEST).read_text())["about"]

@@ -57,12 +57,12 @@ class ServedModel:
             engine: a running engine; None to create one.
 
         Raises:
-            ModelError: [missing-tokenizer] for a model without one.
+            ModelError: [missing-tokenizer] for a model without a tokenizer.
         """
         self.name = name
         self.model = model
         self.context_length = model.context_length
-        # Encoding a long text takes time, and changes settings of some tokenizers meanwhile.
+        # Encoding a long text takes time, and temporarily changes settings of some tokenizers.
         self._encoder = model.text_tokenizer
         self._long_encoder: Any = None  # created for the first long text
         self._num_long = 0
@@ -120,15 +120,15 @@ class ServedModel:
         template_options: Mapping[str, Any] | None = None,
         continues_last: bool = False,
     ) -> list[int]:
-        """Returns the tokens of a conversation; arguments and errors as for encode_chat.
+        """Returns the tokens of a conversation; see Tokenizer.encode_chat for arguments and errors.
 
         Raises:
-            RequestError: [request-unsupported] for images and sounds.
+            RequestError: [request-unsupported] for images and audio.
         """
         if any(isinstance(message.get("content"), list) for message in messages):
             raise RequestError(
-                f"`messages` must be texts for {self.name}, got an image or a sound. Name a model "
-                "that reads those.",
+                f"`messages` must be texts for {self.name}, got an image or audio. Use a model "
+                "that reads these.",
                 code="request-unsupported",
                 parameter="messages",
             )
@@ -201,15 +201,15 @@ class ServedModel:
         if context is not None and longest is not None and length > context * longest:
             raise ContextError(
                 f"`prompt` must fit into the context of {context:,} tokens, got {length:,} "
-                f"characters, of which a token holds at most {longest:,}. Shorten it.",
+                f"characters, of which a token has at most {longest:,}. Shorten it.",
                 code="context-overflow",
             )
         if length <= _LONG:
             return await _in_thread(self._short, lambda: work(self._encoder))
         if self._num_long >= _MAX_LONG:
             raise ServerError(
-                f"server: takes {_MAX_LONG} texts above {_LONG:,} characters at once, got one "
-                "more. Ask again later.",
+                f"server: takes at most {_MAX_LONG} texts above {_LONG:,} characters at once, got "
+                "one more. Retry later.",
                 code="server-busy",
             )
         self._num_long += 1
@@ -238,7 +238,7 @@ def _length(value: Any) -> int:
 
 
 def _recommended(model: LanguageModel) -> SamplingParams:
-    """Returns the sampling parameters that a model's makers recommend."""
+    """Returns the sampling parameters that a model's authors recommend."""
     config = model.generation_defaults
     if not config.get("do_sample"):
         return SamplingParams()

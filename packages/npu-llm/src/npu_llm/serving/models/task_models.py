@@ -79,7 +79,7 @@ _MAX_TEXTS = 64
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of texts.
+    """Embeddings of texts.
 
     Attributes:
         values: (texts, width) float32, finite.
@@ -165,7 +165,7 @@ class _ServedTexts(_ServedTask):
 
 
 class ServedEncoder(_ServedTexts):
-    """An encoder for vectors."""
+    """An encoder for embeddings."""
 
     model: NPUModelForFeatureExtraction
 
@@ -181,17 +181,17 @@ class ServedEncoder(_ServedTexts):
     async def embed(
         self, texts: Sequence[str] | Sequence[list[int]], *, dimensions: int | None = None
     ) -> Vectors:
-        """Returns the vectors of texts, pooled and normalized as the checkpoint records.
+        """Returns the embeddings of texts, with the checkpoint's pooling and normalization.
 
         Args:
-            texts: at least one; text, or tokens as they are.
-            dimensions: length of the vectors, for models trained for several lengths (Matryoshka:
-                Kusupati et al., 2022).
+            texts: at least one; text or token ids.
+            dimensions: length of the embeddings, for models trained for several lengths
+                (Matryoshka: Kusupati et al., 2022).
 
         Raises:
             OptionError: [text-encoding], [token-range], or [vector-size] for unsupported
                 dimensions.
-            ContextError: [context-overflow] for a text that is too long; texts are not truncated.
+            ContextError: [context-overflow] for a text above the limit; texts are not truncated.
             ServerError: [server-busy], [server-stopping].
         """
         self._check_size(dimensions)
@@ -229,7 +229,7 @@ class ServedEncoder(_ServedTexts):
     def _run(self, batch: list[list[int]]) -> torch.Tensor:
         values = self.model.encode_tokens(batch)
         if not bool(values.isfinite().all()):
-            raise ArithmeticError(f"{self.name} made vectors that are not finite")
+            raise ArithmeticError(f"{self.name} returned embeddings that are not finite")
         return values
 
     def _check_size(self, dimensions: int | None) -> None:
@@ -241,8 +241,7 @@ class ServedEncoder(_ServedTexts):
             return
         sizes = ", ".join(str(one) for one in sorted({*trained, self._width}))
         raise OptionError(
-            f"`dimensions` must be {sizes}, as {self.name} was trained for no other, got "
-            f"{dimensions}. Omit it.",
+            f"`dimensions` must be {sizes} for {self.name}, got {dimensions}. Omit it.",
             code="vector-size",
         )
 
@@ -298,7 +297,7 @@ class ServedSpeech(_ServedTask):
 
     Attributes:
         name: name in requests.
-        context_length: None: a sound may be of any length.
+        context_length: None: audio may have any length.
     """
 
     context_length: int | None = None
@@ -323,7 +322,7 @@ class ServedSpeech(_ServedTask):
             options: transcription options.
 
         Raises:
-            OptionError: as npu_llm.speech.wave_file.read_samples; [speech-option] for an
+            OptionError: the errors of npu_llm.speech.wave_file.read_samples; [speech-option] for an
                 unsupported option.
             ServerError: [server-busy], [server-stopping].
         """

@@ -71,8 +71,8 @@ class ServedVisionModel(ServedModel):
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Raises RequestError [request-unsupported]: the model answers conversations."""
         raise RequestError(
-            f"`prompt` must be a conversation for {self.name}, which reads images, got a text. Use "
-            "/v1/chat/completions.",
+            f"`prompt` must be a conversation for the vision-language model {self.name}, got a "
+            "text. Use /v1/chat/completions.",
             code="request-unsupported",
             parameter="prompt",
         )
@@ -88,10 +88,10 @@ class ServedVisionModel(ServedModel):
         """Returns the tokens of a conversation with images, and the model's inputs.
 
         Raises:
-            RequestError: [request-unsupported] for tools, sounds, or a message to continue;
+            RequestError: [request-unsupported] for tools, audio, or a message to continue;
                 [request-field] for special tokens in a text.
             OptionError: [image-unreadable] for an unreadable image.
-            ModelError: [chat-template] if the template refuses the messages.
+            ModelError: [chat-template] if the template rejects the messages.
         """
         if tools or template_options or continues_last:
             raise _unsupported("tools, options of the template or an open message")
@@ -142,7 +142,7 @@ class _TextSide:
         self.vocabulary = int(model.config.get_text_config().vocab_size)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raises OptionError [token-range] for a token that the model does not have."""
+        """Raises OptionError [token-range] for a token id outside the vocabulary."""
         if tokens:
             check_token_range("tokens", min(tokens), max(tokens), self.vocabulary)
 
@@ -181,8 +181,8 @@ class _VisionEngine:
         limit = 1 + self.options.max_waiting
         if count > limit:
             raise OptionError(
-                f"`requests` must be at most {limit:,} at once, which run or wait, got {count:,} "
-                "answers to one request. Request fewer answers.",
+                f"`requests` must be at most {limit:,} running or waiting, got {count:,} answers "
+                "to one request. Request fewer answers.",
                 code="request-count",
             )
         return limit
@@ -216,7 +216,7 @@ class _VisionEngine:
         return EngineState(running, count - running, 0, self._num_tokens, self._num_tokens, usage)
 
     def close(self, *, grace_s: float = 0.0) -> None:
-        """Refuses further requests, and ends the present ones at the next token."""
+        """Rejects further requests, and ends current ones at the next token."""
         self._is_closing = True
         for answer in list(self._unfinished.values()):
             answer.is_cancelled = True
@@ -226,7 +226,7 @@ class _VisionEngine:
         context = self._model.context_length
         if context is not None and length > context:
             raise ContextError(
-                f"`prompt` must fit into the context of {context:,} tokens, images included, got "
+                f"`prompt` must fit into the context of {context:,} tokens, including images, got "
                 f"{length:,}. Shorten it.",
                 code="context-overflow",
             )
@@ -276,7 +276,7 @@ class _VisionEngine:
 
 def _unsupported(received: str) -> RequestError:
     return RequestError(
-        f"`messages` must be texts and images for a model that reads images, got {received}. Omit "
+        f"`messages` must be texts and images for a vision-language model, got {received}. Omit "
         "it.",
         code="request-unsupported",
         parameter="messages",
@@ -289,7 +289,7 @@ def _read_image(content: bytes) -> Any:
         from PIL import Image, UnidentifiedImageError
     except ImportError as failure:
         raise OptionError(
-            "messages: Pillow must be installed to read images, got none. Run pip install "
+            "messages: must have Pillow installed for images, got none. Run pip install "
             '"npu-llm[images]".',
             code="missing-pillow",
         ) from failure

@@ -1,1 +1,1 @@
-"""The server's web page: page.html, a single file that needs no network."""
+"""The server's web page: page.html, a single file without external resources."""

@@ -71,7 +71,7 @@ def test_dimensions_are_those_that_the_model_was_trained_for(mixed, encoder):
             client.embeddings.create(model="vectors", input="the cat", dimensions=size)
         )
         assert torch.allclose(found[0], whole[:size], atol=1e-5)
-    with pytest.raises(openai.BadRequestError, match="12, 32, as vectors") as caught:
+    with pytest.raises(openai.BadRequestError, match="12, 32 for vectors") as caught:
         client.embeddings.create(model="vectors", input="the cat", dimensions=13)
     assert caught.value.code == "vector-size"
 
@@ -259,7 +259,7 @@ def test_a_sound_in_a_chat_is_transcribed(hearing, transcriber, stream):
 
 
 def test_a_chat_without_a_sound_is_refused(hearing):
-    with pytest.raises(openai.BadRequestError, match="`messages` must end with one sound"):
+    with pytest.raises(openai.BadRequestError, match="`messages` must end with one audio input"):
         hearing.client().chat.completions.create(
             model="ears", messages=[{"role": "user", "content": "the"}]
         )

@@ -126,7 +126,7 @@ def _conversation(body: AnthropicCountBody) -> Conversation:
 
 
 def _messages_of(message: AnthropicMessage) -> Iterator[dict[str, Any]]:
-    """Yields a message in the form of chat templates, where outputs of tools are messages."""
+    """Yields a message in the form of chat templates, in which tool outputs are messages."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
         return

@@ -166,8 +166,8 @@ def inputs_of(parameter: str, given: Any, *, most: int) -> list[Any]:
     if not is_right_count or not all(found):
         received = "an empty one" if is_right_count else f"{len(found):,}"
         raise RequestError(
-            f"`{parameter}` must be 1 to {most:,} texts or lists of tokens, none empty, got "
-            f"{received}. Pass some.",
+            f"`{parameter}` must be 1 to {most:,} texts or lists of tokens, without empty ones, "
+            f"got {received}. Pass some.",
             code="request-field",
             parameter=parameter,
         )
@@ -214,7 +214,7 @@ def schema_forms(
     """
     if kind == "json_schema" and schema is None:
         raise RequestError(
-            f"`{field}` must have a schema for this type, got nothing. Pass the schema.",
+            f"`{field}` must have a schema for this type, got none. Pass the schema.",
             code="request-field",
             parameter=field,
         )
@@ -253,8 +253,8 @@ def bias_of(given: Mapping[str, float]) -> dict[int, float]:
     for name, bias in given.items():
         if not (name.isascii() and name.isdecimal() and len(name) < 12):
             raise RequestError(
-                f"`logit_bias` must name tokens by their numbers, got {name[:40]!r}. POST "
-                "/tokenize returns a text's tokens.",
+                f"`logit_bias` must have token ids as keys, got {name[:40]!r}. Get a text's "
+                "tokens with POST /tokenize.",
                 code="request-field",
                 parameter="logit_bias",
             )

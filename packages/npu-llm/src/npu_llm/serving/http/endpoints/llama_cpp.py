@@ -113,8 +113,8 @@ async def _gap(served: ServedModel, body: InfillBody) -> list[int]:
     marks = [served.find_token(names) for names in (_PREFIX, _SUFFIX, _MIDDLE)]
     if None in marks:
         raise RequestError(
-            "`input_prefix` must be sent to a model that was trained to fill in text, got "
-            f"{served.name}, whose vocabulary has no tokens for it. Use /completion.",
+            "`input_prefix` must be omitted for a model without fill-in-the-middle tokens, got "
+            f"one for {served.name}. Use /completion.",
             code="request-unsupported",
             parameter="input_prefix",
         )
@@ -229,7 +229,7 @@ class _Completion:
         for token, bias in given.items() if isinstance(given, dict) else given:
             if isinstance(bias, str) or bias is True:
                 raise RequestError(
-                    f"`logit_bias` must have numbers, or false, got {bias!r:.40}. Change it.",
+                    f"`logit_bias` must have numbers or false, got {bias!r:.40}. Change it.",
                     code="request-field",
                     parameter="logit_bias",
                 )

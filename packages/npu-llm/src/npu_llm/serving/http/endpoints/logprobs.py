@@ -39,7 +39,7 @@ def completion_logprobs(
 
     Args:
         served: the model.
-        tokens: of the choice.
+        tokens: tokens of the choice.
         top: number of alternatives to report.
         offset: offset of the first token in the text, in characters.
         first: first token of an echoed prompt, without a probability; None without echo.
@@ -54,7 +54,7 @@ def completion_logprobs(
         try:
             place, pending = place + len(pending.decode()), b""
         except UnicodeDecodeError:
-            continue  # a part of a character, which the next token completes
+            continue  # a partial character, which the next token completes
     return {
         "tokens": [token_text(served, token) for token in ids],
         "token_logprobs": unknown + [_bounded(token.logprob) for token in tokens],
@@ -64,7 +64,7 @@ def completion_logprobs(
 
 
 def token_text(served: ServedModel, token: int) -> str:
-    """Returns the text of a token, or like OpenAI the bytes of a part of a character."""
+    """Returns the text of a token, or like OpenAI the bytes of a partial character."""
     content = served.token_bytes.of(token)
     try:
         return content.decode()

@@ -1,4 +1,4 @@
-"""The server's models, state, version, metrics and description, and the tokens of a text."""
+"""The server's models, health, version, metrics and API description, and tokenization."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def tokenize(request: Request) -> Response:
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise RequestError(
-            "`prompt` must be there, or content or messages, and no other of them, got "
+            "`prompt`, `content` or `messages` must be present alone, got "
             f"{' and '.join(given) or 'none'}. Pass one.",
             code="request-field",
             parameter="prompt",
@@ -123,7 +123,7 @@ async def page(request: Request) -> Response:
 
 
 def _piece(served: ServedModel, token: int) -> str | list[int]:
-    """Returns the text of a token, or the bytes of one inside a character."""
+    """Returns the text of a token, or the bytes of a partial character."""
     content = served.token_bytes.of(token)
     try:
         return content.decode()

@@ -1,4 +1,4 @@
-"""Ollama's interface: /api/chat, /api/generate, /api/embed and what clients probe."""
+"""Ollama's API: /api/chat, /api/generate, /api/embed, and endpoints that clients probe."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def generate(request: Request) -> Response:
     prompt: Prompt
     if body.suffix:
         raise RequestError(
-            "`suffix` must be omitted here, got one. POST /infill fills text in.",
+            "`suffix` must be omitted here, got one. Fill text in with POST /infill.",
             code="request-unsupported",
             parameter="suffix",
         )
@@ -135,7 +135,7 @@ async def show(request: Request) -> Response:
 
 
 async def embed_texts(request: Request) -> Response:
-    """Returns vectors of texts."""
+    """Returns embeddings of texts."""
     service = service_of(request)
     body = await service.read(request, OllamaEmbedBody)
     started = time.perf_counter_ns()
@@ -155,7 +155,7 @@ async def embed_texts(request: Request) -> Response:
 
 
 async def embeddings(request: Request) -> Response:
-    """Returns the vector of a text, in the older form."""
+    """Returns the embedding of a text, in the older form."""
     service = service_of(request)
     body = await service.read(request, OllamaEmbeddingsBody)
     found = await embed(request, body.model, [body.prompt])

@@ -117,7 +117,7 @@ class _Responding:
         yield emit(f"response.{response['status']}", response=response)
 
     def _messages(self) -> list[dict[str, Any]]:
-        """Returns the input as messages; calls belong to the message before them."""
+        """Returns the input as messages; calls belong to the previous message."""
         body = self._body
         found: list[dict[str, Any]] = []
         if body.instructions:

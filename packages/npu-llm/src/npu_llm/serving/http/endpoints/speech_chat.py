@@ -31,7 +31,7 @@ async def transcribe_chat(request: Request, body: ChatBody) -> Response:
     sounds = [part for part in parts if part["type"] == "audio"]
     if len(sounds) != 1:
         raise RequestError(
-            f"`messages` must end with one sound, input_audio, for a model of speech, got "
+            "`messages` must end with one audio input, input_audio, for a speech model, got "
             f"{len(sounds)}. Send one.",
             code="request-field",
             parameter="messages",
@@ -46,7 +46,7 @@ async def transcribe_chat(request: Request, body: ChatBody) -> Response:
         try:
             found = await until_disconnect(request, work)
         except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has disconnected
     log_fields(request.scope).update(model=served.name, sound_seconds=round(found.seconds, 2))
     service.metrics.count_transcript(served.name, time.perf_counter() - started)
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": served.name}
@@ -68,4 +68,4 @@ async def _events(head: dict[str, Any], answer: dict[str, Any]) -> AsyncGenerato
 
 
 async def _nothing() -> None:
-    """Ends nothing: the transcript is whole."""
+    """No-op: the transcript is complete."""

@@ -1,4 +1,4 @@
-"""/v1/embeddings, /rerank, /score and /v1/audio/transcriptions: vectors, scores, transcripts."""
+"""/v1/embeddings, /rerank, /score and /v1/audio/transcriptions: embeddings, scores, transcripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAX_TEXTS = 2048  # OpenAI's
 
 
 async def embeddings(request: Request) -> Response:
-    """Answers with a vector for each text."""
+    """Answers with an embedding for each text."""
     service = service_of(request)
     body = await service.read(request, EmbeddingsBody)
     texts = inputs_of("input", body.input, most=_MAX_TEXTS)
@@ -65,13 +65,13 @@ async def embeddings(request: Request) -> Response:
 async def embed(
     request: Request, model: str | None, texts: list[Any], *, dimensions: int | None = None
 ) -> Vectors | Response:
-    """Returns the vectors of texts, or an empty response if the client has left.
+    """Returns the embeddings of texts, or an empty response if the client has disconnected.
 
     Args:
         request: the request, whose body was read.
         model: the request's name of the model.
         texts: at least one; text or tokens.
-        dimensions: as of ServedEncoder.embed.
+        dimensions: see ServedEncoder.embed.
     """
     service = service_of(request)
     started = time.perf_counter()
@@ -80,7 +80,7 @@ async def embed(
         try:
             found = await until_disconnect(request, work)
         except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has disconnected
     log_fields(request.scope).update(model=served.name, prompt_tokens=found.tokens)
     service.metrics.count_vectors(served.name, found.tokens, time.perf_counter() - started)
     return found
@@ -119,8 +119,8 @@ async def score(request: Request) -> Response:
         first *= len(second)
     if len(first) != len(second):
         raise RequestError(
-            f"`text_2` must be as many as text_1, or text_1 one, got {len(second)} for "
-            f"{len(first)}. Pair them.",
+            "`text_2` must have as many texts as text_1, or text_1 must be one, got "
+            f"{len(second)} for {len(first)}. Pair them.",
             code="request-field",
             parameter="text_2",
         )
@@ -141,7 +141,7 @@ async def score(request: Request) -> Response:
 async def _scores(
     request: Request, model: str | None, pairs: list[tuple[str, str]]
 ) -> Scores | Response:
-    """Returns the scores of pairs: from a cross-encoder, or cosines of an encoder's vectors."""
+    """Returns the scores of pairs: from a cross-encoder, or cosines of an encoder's embeddings."""
     registry = service_of(request).registry
     if not registry.has(model, ServedReranker):
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
@@ -178,7 +178,7 @@ async def transcriptions(request: Request) -> Response:
         try:
             found = await until_disconnect(request, served.transcribe(content, options))
         except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has disconnected
     log_fields(request.scope).update(model=served.name, sound_seconds=round(found.seconds, 2))
     service.metrics.count_transcript(served.name, time.perf_counter() - started)
     kind = body.response_format
@@ -196,7 +196,7 @@ def _times(body: TranscriptionBody) -> Times | None:
         return None if body.response_format in ("json", "text") else "segment"
     if body.response_format != "verbose_json" or len(asked) != 1:
         raise RequestError(
-            "`timestamp_granularities[]` must be one, word or segment, and go with response_format "
+            "`timestamp_granularities[]` must be one of word or segment, with response_format "
             f"verbose_json, got {len(asked)} with {body.response_format}. Change one of them.",
             code="request-field",
             parameter="timestamp_granularities[]",

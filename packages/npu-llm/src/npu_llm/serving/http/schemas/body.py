@@ -31,8 +31,8 @@ class Body(BaseModel):
     """A JSON object.
 
     Attributes:
-        without_effect: fields that are accepted with a value that has no effect, and dropped; None
-            for any value. Other values are refused.
+        without_effect: accepted fields with values without effect, which are dropped; None for any
+            value. Other values are rejected.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())

@@ -100,7 +100,7 @@ class ToolFunction(Body):
 
 
 class ToolCall(Body):
-    """A tool call in an answer of the model."""
+    """A tool call in the model's answer."""
 
     id: str = Field(max_length=256)
     type: Literal["function"] = "function"
@@ -287,7 +287,7 @@ class ResponsesMessage(Body):
 
 
 class ResponsesCall(Body):
-    """A call of a function in the input of /v1/responses."""
+    """A function call in the input of /v1/responses."""
 
     type: Literal["function_call"]
     call_id: str = Field(max_length=256)
@@ -297,7 +297,7 @@ class ResponsesCall(Body):
 
 
 class ResponsesOutput(Body):
-    """The output of a called function in the input of /v1/responses."""
+    """The output of a function call in the input of /v1/responses."""
 
     type: Literal["function_call_output"]
     call_id: str = Field(max_length=256)

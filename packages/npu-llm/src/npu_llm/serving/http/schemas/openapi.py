@@ -1,4 +1,4 @@
-"""The server's OpenAPI description, made from the schemas of its requests."""
+"""The server's OpenAPI description, generated from the request schemas."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from npu_llm.serving.http.schemas.body import Body, FormBody
 __all__ = ["description"]
 
 _BODIES: Mapping[str, tuple[type[Body], str]] = {
-    "/api/chat": (ollama.OllamaChatBody, "Answers to a conversation, as Ollama."),
-    "/api/embed": (ollama.OllamaEmbedBody, "Vectors of texts, as Ollama."),
-    "/api/embeddings": (ollama.OllamaEmbeddingsBody, "The vector of a text, as Ollama once."),
-    "/api/generate": (ollama.OllamaGenerateBody, "An answer to a prompt, as Ollama."),
-    "/api/show": (ollama.OllamaShowBody, "A model, as Ollama."),
-    "/completion": (llama_cpp.LlamaCompletionBody, "What follows a text, as llama.cpp."),
+    "/api/chat": (ollama.OllamaChatBody, "Answers a conversation, as in Ollama."),
+    "/api/embed": (ollama.OllamaEmbedBody, "Embeddings of texts, as in Ollama."),
+    "/api/embeddings": (ollama.OllamaEmbeddingsBody, "The embedding of a text, in an older form."),
+    "/api/generate": (ollama.OllamaGenerateBody, "Answers a prompt, as in Ollama."),
+    "/api/show": (ollama.OllamaShowBody, "Describes a model, as in Ollama."),
+    "/completion": (llama_cpp.LlamaCompletionBody, "Continues a text, as in llama.cpp."),
     "/detokenize": (openai.DetokenizeBody, "The text of tokens."),
-    "/infill": (llama_cpp.InfillBody, "The text between two, as llama.cpp."),
-    "/rerank": (openai.RerankBody, "Documents by how well they answer a query."),
-    "/score": (openai.ScoreBody, "How well pairs of texts fit together."),
+    "/infill": (llama_cpp.InfillBody, "Fills in text between two parts, as in llama.cpp."),
+    "/rerank": (openai.RerankBody, "Ranks documents by relevance to a query."),
+    "/score": (openai.ScoreBody, "Similarity scores of pairs of texts."),
     "/tokenize": (openai.TokenizeBody, "The tokens of a text or a conversation."),
-    "/v1/audio/transcriptions": (openai.TranscriptionBody, "What is said in a WAV file."),
-    "/v1/chat/completions": (openai.ChatBody, "Answers to a conversation."),
-    "/v1/completions": (openai.CompletionBody, "What follows texts or tokens."),
-    "/v1/embeddings": (openai.EmbeddingsBody, "Vectors of texts."),
-    "/v1/messages": (anthropic.MessagesBody, "An answer to a conversation, as Anthropic."),
+    "/v1/audio/transcriptions": (openai.TranscriptionBody, "Transcribes a WAV file."),
+    "/v1/chat/completions": (openai.ChatBody, "Answers a conversation."),
+    "/v1/completions": (openai.CompletionBody, "Continues texts or tokens."),
+    "/v1/embeddings": (openai.EmbeddingsBody, "Embeddings of texts."),
+    "/v1/messages": (anthropic.MessagesBody, "Answers a conversation, as in Anthropic's API."),
     "/v1/messages/count_tokens": (
-        anthropic.AnthropicCountBody, "The number of a conversation's tokens, as Anthropic.",
+        anthropic.AnthropicCountBody, "Counts a conversation's tokens, as in Anthropic's API.",
     ),
     "/v1/rerank": (openai.RerankBody, "As /rerank."),
     "/v1/responses": (
-        openai.ResponsesBody, "An answer, in the newer form; nothing is stored.",
+        openai.ResponsesBody, "Answers in the newer API; nothing is stored.",
     ),
     "/v1/score": (openai.ScoreBody, "As /score."),
 }  # fmt: skip
 _FACTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "/": ("A page to try it.", ("text/html",)),
-    "/api/ps": ("The models in memory, as Ollama.", ("application/json",)),
-    "/api/tags": ("The models, as Ollama.", ("application/json",)),
-    "/api/version": ("The version of Ollama's interface.", ("application/json",)),
-    "/health": ("Whether it runs.", ("application/json",)),
-    "/metrics": ("Figures for Prometheus.", ("text/plain",)),
+    "/": ("A web page to try the server.", ("text/html",)),
+    "/api/ps": ("The models in memory, as in Ollama.", ("application/json",)),
+    "/api/tags": ("The models, as in Ollama.", ("application/json",)),
+    "/api/version": ("The version of Ollama's API.", ("application/json",)),
+    "/health": ("The server's health.", ("application/json",)),
+    "/metrics": ("Metrics for Prometheus.", ("text/plain",)),
     "/openapi.json": ("This description.", ("application/json",)),
-    "/props": ("The first model and its settings, as llama.cpp.", ("application/json",)),
-    "/tokenizer_info": ("The first model's tokenizer, as vLLM.", ("application/json",)),
+    "/props": ("The first model and its settings, as in llama.cpp.", ("application/json",)),
+    "/tokenizer_info": ("The first model's tokenizer, as in vLLM.", ("application/json",)),
     "/v1/models": ("The models.", ("application/json",)),
     "/v1/models/{name}": ("One model.", ("application/json",)),
     "/version": ("The version.", ("application/json",)),
@@ -120,7 +120,7 @@ def _operation(path: str, what: str, kinds: tuple[str, ...]) -> dict[str, Any]:
         "summary": what,
         "responses": {
             "200": {"description": "Done.", "content": {kind: {} for kind in kinds}},
-            "default": {"description": "Refused, or failed.", "content": refused},
+            "default": {"description": "Rejected, or failed.", "content": refused},
         },
     }
     if "{name}" in path:
