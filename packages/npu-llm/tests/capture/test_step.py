@@ -104,7 +104,7 @@ class Untraceable(transformers.LlamaForCausalLM):
 @pytest.mark.parametrize(
     "kind, rule, code",
     [
-        (FixedLength, "FixedLength: the tokens must be free to vary", "fixed-size"),
+        (FixedLength, "`FixedLength` must have a dynamic token count", "fixed-size"),
         (Untraceable, "`Untraceable` must be traceable.*data-dependent", "capture-failed"),
     ],
     ids=["fixed", "untraceable"],

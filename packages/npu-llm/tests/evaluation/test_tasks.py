@@ -35,7 +35,11 @@ def test_samples_that_fit(form, sample):
         (CLASSES, {"text": " ", "label": "left"}, "text ' '"),
         (CLASSES, {"text": "a", "label": 1.0}, "label 1.0"),
         (CLASSES, {"text": "a", "label": True}, "label True"),
-        (CLASSES, {"text": "a", "label": "middle"}, "'middle', where the model's classes are left"),
+        (
+            CLASSES,
+            {"text": "a", "label": "middle"},
+            "'middle' instead of a class of the model \\(left",
+        ),
         (CLASSES, {"text": "a", "label": 2}, "label 2"),
         (CLASSES, {"text": "a", "pair": 3, "label": 1}, "pair 3"),
         (WORDS, {"tokens": "a b", "labels": [0, 1]}, "tokens 'a b'"),
@@ -47,7 +51,7 @@ def test_samples_that_fit(form, sample):
     ],
 )
 def test_what_does_not_fit_is_said(form, sample, received):
-    with pytest.raises(OptionError, match=f"^here: .*got .*{received}") as caught:
+    with pytest.raises(OptionError, match=f"^`here` .*got .*{received}") as caught:
         check_sample(sample, form, "here", labels=LABELS)
     assert caught.value.code == "eval-data"
 

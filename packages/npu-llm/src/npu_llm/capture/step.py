@@ -408,9 +408,9 @@ def _check_sizes(
     named = dict(zip(inputs, examples, strict=False))
     watched: dict[str, Any] = {}
     if takes_rows:
-        watched["batch"] = named["input_ids"].shape[0]
+        watched["batch size"] = named["input_ids"].shape[0]
     if TOKEN_MASK not in named:
-        watched["tokens"] = named["input_ids"].shape[1]
+        watched["token count"] = named["input_ids"].shape[1]
     if layers:
         watched["cache length"] = examples[len(inputs)].shape[2]
         watched["mask length"] = named["attention_mask"].shape[1]
