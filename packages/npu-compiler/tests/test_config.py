@@ -38,7 +38,7 @@ def test_a_folder_cannot_be_a_file(name):
 
 def test_the_folder_for_temporary_files_must_exist(tmp_path):
     assert read_settings({"NPU_COMPILE_TMPDIR": str(tmp_path)}).temporary_dir == tmp_path
-    with pytest.raises(OptionError, match="NPU_COMPILE_TMPDIR: a folder that exists") as error:
+    with pytest.raises(OptionError, match="NPU_COMPILE_TMPDIR must be an existing folder") as error:
         read_settings({"NPU_COMPILE_TMPDIR": str(tmp_path / "absent")})
     assert error.value.code == "bad-setting"
 

@@ -282,5 +282,5 @@ def test_a_search_without_time_is_told(planted, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "model.pt2: in half precision, not computed to its outputs",
-        "left out for want of time: the last 8 of 8 calls",
+        "left out for lack of time: the last 8 of 8 calls",
     ]

@@ -44,7 +44,7 @@ def test_dtype_is_taken_as_dtype_or_name():
         ({"group_size": 48}, "option-value", "got 48"),
         ({"sparse_attention": 2048}, "option-value", "a SparseAttention, got 2048"),
         ({"cache_dir": 3}, "option-value", "a path, got 3"),
-        ({"dtype": "int8", "training": True}, "option-conflict", "not trained"),
+        ({"dtype": "int8", "training": True}, "option-conflict", "`training` must be off"),
         ({"dtype": "int4", "freeze": False}, "option-conflict", "freeze False"),
         ({"dtype": "bfloat16", "precision": "float32"}, "option-conflict", "Give one of them"),
     ],
@@ -59,7 +59,7 @@ def test_wrong_option_is_a_readable_error(options, code, text):
 
 @pytest.mark.parametrize("name", ["dynamic", "use_to"])
 def test_option_of_the_caller_is_no_option_of_a_backend(name):
-    with pytest.raises(OptionError, match=rf"{name} is no option.*\[option-place\]"):
+    with pytest.raises(OptionError, match=rf"`{name}` must be left out.*\[option-place\]"):
         backend_options({name: True})
 
 

@@ -85,7 +85,7 @@ def test_a_wheels_converter_needs_no_import(tmp_path, use):
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         (
             "register_fx_node_converter(torch.ops.aten.add.Tensor)(convert_twice)",
-            "aten.add.Tensor: an op has one converter",
+            "aten.add.Tensor: an op must have only one converter",
         ),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_compilers_refusal_leads_to_node_module_and_python_line(answer, tmp_
     assert (found["node"], found["module"]) == ("linear_1", "second")
     assert "test_readiness.py:" in found["line"]
     assert "cannot split" in found["detail"]
-    assert "The rules take it; the compiler decides." in found["detail"]
+    assert "The rules accept it; the compiler decides." in found["detail"]
     assert content["report"]["operation"] == name
 
 

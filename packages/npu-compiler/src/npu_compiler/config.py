@@ -71,7 +71,8 @@ def _read_existing_folder(values: Mapping[str, str], name: str) -> Path | None:
     path = read_folder(values, name, error=OptionError)
     if path is not None and not path.is_dir():
         raise OptionError(
-            f"{name}: a folder that exists, got {str(path)!r}. Make it, or unset the variable.",
+            f"{name} must be an existing folder, got {str(path)!r}. Create it, or unset the "
+            "variable.",
             code="bad-setting",
         )
     return path

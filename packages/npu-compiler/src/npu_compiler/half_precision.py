@@ -292,7 +292,7 @@ def search_kept(
         others = [other for other in names if other != added]
         trial = _run(module, values, others, deadline)
         if trial.left:
-            return KeptSearch(first, run, tuple(names), "the search for what need not stay there")
+            return KeptSearch(first, run, tuple(names), "the search for what may leave float32")
         if trial.error <= tolerance:
             names, run = others, trial
     return KeptSearch(first, run, tuple(names))
@@ -410,7 +410,7 @@ class HalfPrecision:
         if len(self.findings) > _SHOWN:
             lines.append(f"  and {len(self.findings) - _SHOWN} more calls")
         if self.left_out:
-            lines.append(f"left out for want of time: {self.left_out}")
+            lines.append(f"left out for lack of time: {self.left_out}")
         if self.calls_left_out:
             return "\n".join(lines)
         if self.keep_float32:
@@ -422,7 +422,7 @@ class HalfPrecision:
                 lines.append(f"the largest error is at {worst}")
             lines.append("npu_compiler.check_half(..., mend=True) looks for what to keep")
         elif self.findings:
-            lines.append("these calls reach no output that matters: nothing need be kept")
+            lines.append("these calls reach no output that matters: nothing must stay in float32")
         return "\n".join(lines)
 
     def _off(self, error: float) -> str:
@@ -554,8 +554,8 @@ def _check_dtypes(model: str, values: Mapping[str, Any]) -> None:
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
         if is_float and value.dtype is not torch.float32:
             raise ExportError(
-                f"{model}: half precision is compared with float32, so weights and inputs must be "
-                f"float32, got {value.dtype} for {name}. Use model.float() and float inputs.",
+                f"{model}: weights and inputs must be float32 for a comparison with half "
+                f"precision, got {value.dtype} for {name}. Use model.float() and float inputs.",
                 code="half-dtype",
             )
 
@@ -566,7 +566,7 @@ def _check_names(patterns: Sequence[str], graph: fx.Graph) -> None:
         if not any(fnmatchcase(name, pattern) for name in names):
             close = difflib.get_close_matches(pattern, names, n=3) or names[:3]
             raise OptionError(
-                f"keep_float32: each name is that of a module with calls of its own, got "
-                f"{pattern!r}. Names of this model are like {', '.join(close)}.",
+                f"`keep_float32` must name modules with calls, got "
+                f"{pattern!r}. Similar names in this model are {', '.join(close)}.",
                 code="option-value",
             )

@@ -115,8 +115,8 @@ class _NotWritten(wrapper.PythonWrapperCodegen):
     def create(cls, *_args: Any, **_named: Any) -> wrapper.PythonWrapperCodegen:
         """Raises [inductor-wrapper], which names the alternatives."""
         raise CompilerError(
-            f"torch._inductor: graphs on npu are called from Python, got {cls.setting}. Leave it "
-            "off, or write the graph to a folder with npu_compiler.export.",
+            f"torch._inductor: {cls.setting} must be off for graphs on npu, which are called from "
+            "Python. Turn it off, or export the model with npu_compiler.export.",
             code="inductor-wrapper",
         )
 

@@ -211,7 +211,7 @@ def _cast(owner: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _not_floats(owner: str, tensor: torch.Tensor) -> OptionError:
     return OptionError(
-        f"{owner}: weight and bias are of floats, got {tensor.dtype}. Pass tensor.dequantize() of "
+        f"{owner}: weight and bias must be floats, got {tensor.dtype}. Pass tensor.dequantize() of "
         "a quantized tensor, or tensor.float().",
         code="nn-weight",
     )
@@ -222,10 +222,11 @@ def _check(weight: torch.Tensor, scale: torch.Tensor, bits: int) -> None:
     fits = weight.dim() == 2 and scale.dim() == 2 and scale.shape[0] == weight.shape[0]
     if weight.dtype not in kinds or not fits:
         raise OptionError(
-            f"QuantizedLinear: weight is int8 or uint8 of shape (outputs, inputs) with bits 8, or "
-            f"uint8 (outputs, inputs / 2) with bits 4, and scale is (outputs, groups), got "
+            "QuantizedLinear: `weight` must be int8 or uint8 of shape (outputs, inputs) with bits "
+            "8, or "
+            f"uint8 (outputs, inputs / 2) with bits 4, and `scale` (outputs, groups), got "
             f"{weight.dtype} {tuple(weight.shape)}, bits {bits}, scale {tuple(scale.shape)}. "
-            "Make them by quantize_tensor and compress_to_i4.",
+            "Create them with quantize_tensor and compress_to_i4.",
             code="quantize-weight",
         )
 
@@ -260,12 +261,14 @@ def quantize_model(
     mode = str(dtype).removeprefix("torch.")
     if mode not in MODES:
         raise OptionError(
-            f"quantize_model: dtype is one of {', '.join(MODES)}, got {dtype!r}. Choose one.",
+            f"quantize_model: `dtype` must be one of {', '.join(MODES)}, got {dtype!r}. Choose "
+            "one.",
             code="quantize-mode",
         )
     if group_size not in GROUP_SIZES:
         raise OptionError(
-            f"quantize_model: group_size is one of 32, 64, 128, got {group_size!r}. Choose one.",
+            f"quantize_model: `group_size` must be one of 32, 64, 128, got {group_size!r}. Choose "
+            "one.",
             code="quantize-group",
         )
 
@@ -385,8 +388,9 @@ class Conv2d(Module):
         """
         if layer.padding_mode != "zeros":
             raise OptionError(
-                f"Conv2d.fromTorch: padding is with zeros, got {layer.padding_mode!r}. Use "
-                "npu_compiler.compile, which takes every mode.",
+                f"Conv2d.fromTorch: `padding_mode` must be 'zeros', got {layer.padding_mode!r}. "
+                "Use "
+                "npu_compiler.compile, which supports every mode.",
                 code="nn-padding",
             )
         bias = None if layer.bias is None else _cast("Conv2d", layer.bias, dtype)

@@ -114,7 +114,7 @@ def _check_properties(options: tuple[tuple[str, str], ...]) -> None:
         hint = nearest(unknown[0], known) if unknown else ""
         raise OptionError(
             f"`device_options` must be properties that the compiler of device {device} "
-            f"takes, got {dict(options)}. {hint}It says: {_last_line(str(failure))}.",
+            f"takes, got {dict(options)}. {hint}The compiler reports: {_last_line(str(failure))}.",
             code="option-value",
         ) from failure
 

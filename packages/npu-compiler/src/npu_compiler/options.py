@@ -24,15 +24,16 @@ __all__ = [
     "resolve_config",
 ]
 
-_SPARSE = "a program that holds no keys and values has none to choose from"
+_SPARSE = "`sparse_attention` must be left out, because the program has no key-value cache"
 # Options that torch.compile has arguments for, or that moving the module sets.
 _NOT_FOR_BACKENDS = {
-    "dynamic": "torch.compile takes it as an argument of its own. Write "
-    "torch.compile(dynamic=...), or use npu_compiler.compile",
+    "dynamic": "it is an argument of torch.compile. Write torch.compile(dynamic=...), or use "
+    "npu_compiler.compile",
     "activations": "it needs calibration data. Use npu_compiler.export(calibration=...)",
     "rounding": "it needs calibration data. Use npu_compiler.export(calibration=...)",
-    "sparse_attention": f"{_SPARSE}. Use npu_llm.load(..., sparse_attention=...)",
-    "use_to": "a backend sees no module to move. Call module.to('npu') before torch.compile, or "
+    "sparse_attention": "its programs have no key-value cache. Use "
+    "npu_llm.load(..., sparse_attention=...)",
+    "use_to": "a backend has no module to move. Call module.to('npu') before torch.compile, or "
     "use npu_compiler.compile",
 }
 int8, int4 = "int8", "int4"  # values of dtype, under intel-npu-acceleration-library's names
@@ -208,33 +209,36 @@ class CompilerConfig:
     def _check_conflicts(self) -> None:
         if self.activations is not None and self.dtype != self.activations:
             raise _conflict(
-                f"activations {self.activations!r}: the weights must be so too",
+                f"`dtype` must equal `activations` {self.activations!r}",
                 f"dtype {self.dtype!r}",
                 f"Give dtype {self.activations!r}",
             )
         if self.compression is None:
             if self.precision is not None and self.dtype not in (None, self.precision):
                 raise _conflict(
-                    "dtype and precision: both name the precision of computing",
+                    "`dtype` and `precision` must not differ",
                     f"dtype {self.dtype!r}, precision {self.precision!r}",
                     "Give one of them",
                 )
             return
         if self.training:
             raise _conflict(
-                f"dtype {self.dtype!r}: compressed weights are constants and are not trained",
+                f"dtype {self.dtype!r}: `training` must be off, because compressed weights are "
+                "constants",
                 "training True",
                 "Train in a float dtype and compress afterwards",
             )
         if "merge_linears" in self.enabled_passes:
             raise _conflict(
-                f"dtype {self.dtype!r}: compression looks for one constant per weight",
+                f"dtype {self.dtype!r}: `enabled_passes` must not have merge_linears, which joins "
+                "weights",
                 "merge_linears among enabled_passes",
                 "Leave it out",
             )
         if not self.freeze:
             raise _conflict(
-                f"dtype {self.dtype!r}: only frozen weights are compressed",
+                f"dtype {self.dtype!r}: `freeze` must be on, because only frozen weights are "
+                "compressed",
                 "freeze False",
                 "Leave freeze on",
             )
@@ -283,13 +287,13 @@ def resolve_config(
         config, options = parse_options(options), {}
     if not isinstance(config, CompilerConfig):
         raise OptionError(
-            f"{subject}: config must be a CompilerConfig, got {type(config).__name__}. "
+            f"{subject}: `config` must be a CompilerConfig, got {type(config).__name__}. "
             "Write CompilerConfig(...), or the options by name.",
             code="option-value",
         )
     if options:
         raise OptionError(
-            f"{subject}: options stand in config or by name, got both, by name "
+            f"{subject}: options must be given in `config` or by name, got both, by name "
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
         )
@@ -303,8 +307,8 @@ def resolve_config(
     asked = [f"{name} {value!r}" for name, value in by_data.items() if value is not None]
     if asked and not is_calibrated:
         raise OptionError(
-            f"{subject}: activations are quantized, and weights rounded, by calibration data, "
-            f"which only an exported model has, got {', '.join(asked)}. Use "
+            f"{subject}: `activations` and `rounding` must be left out, because only an export has "
+            f"calibration data, got {', '.join(asked)}. Use "
             "npu_compiler.export(calibration=...) and npu_compiler.load.",
             code="option-place",
         )
@@ -320,7 +324,7 @@ def backend_options(options: Mapping[str, Any] | None) -> CompilerConfig:
     for name, way in _NOT_FOR_BACKENDS.items():
         if getattr(config, name):
             raise OptionError(
-                f'torch.compile(backend="npu"): {name} is no option of a backend, got '
+                f'torch.compile(backend="npu"): `{name}` must be left out for a backend, got '
                 f"{getattr(config, name)!r}: {way}.",
                 code="option-place",
             )
@@ -353,8 +357,8 @@ def _float_precision(dtype: Any) -> str:
     if name in MODES:
         floats = ", ".join(name for name in PRECISIONS if name not in MODES)
         raise OptionError(
-            f"precision: programs compute in one of {floats}, got {dtype!r}. Give it as dtype to "
-            "compress weights.",
+            f"`precision` must be one of {floats}, got {dtype!r}. Pass it as `dtype` to compress "
+            "weights.",
             code="unknown-dtype",
         )
     return name

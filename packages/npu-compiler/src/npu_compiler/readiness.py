@@ -146,7 +146,7 @@ def compiler_verdict(
     one.
     """
     if varying_operations(model):
-        return _finding("unknown", "left out: it takes static shapes alone"), None
+        return _finding("unknown", "left out: it requires static shapes"), None
     report, failure = compile_if_installed(model, target, options)
     if report is None:
         return _finding("unknown", str(failure)), None
@@ -174,7 +174,7 @@ def _refusal(report: TargetReport, model: ov.Model, *, has_rules: bool) -> Findi
     place = ", ".join(filter(None, (f"{begins}{operation} of {report.operation}", module, line)))
     detail = f"{place}: {report.reason}" if operation else report.reason
     if not has_rules:
-        detail += " The rules take it; the compiler decides."
+        detail += " The rules accept it; the compiler decides."
     return _finding("refused", detail, operation=operation, node=node, module=module, line=line)
 
 
@@ -431,7 +431,7 @@ def check_model(
     else:
         known = " and ".join(GENERATIONS)
         findings.append(
-            Finding("operation types", "unknown", f"there are rules for NPU {known} alone")
+            Finding("operation types", "unknown", f"there are rules only for NPU {known}")
         )
     if model.has_rt_info(list(REWRITTEN)):
         done = json.loads(str(model.get_rt_info(list(REWRITTEN)).value))

@@ -124,12 +124,15 @@ def test_calls_that_do_not_fit_are_an_error(tmp_path, call, received):
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"calibration": [torch.ones(4, 8)]}, "calibration is for dtype 'int4'"),
-        ({"calibration": [torch.ones(4, 8)], "dtype": "int8"}, "calibration is for dtype 'int4'"),
-        ({"dtype": "int8", "activations": "int8"}, "needs calibration, got none"),
-        ({"dtype": "int4", "activations": "int8"}, "the weights must be so too"),
+        ({"calibration": [torch.ones(4, 8)]}, "`calibration` must be given with dtype 'int4'"),
+        (
+            {"calibration": [torch.ones(4, 8)], "dtype": "int8"},
+            "`calibration` must be given with dtype 'int4'",
+        ),
+        ({"dtype": "int8", "activations": "int8"}, "'int8', got none"),
+        ({"dtype": "int4", "activations": "int8"}, "`dtype` must equal `activations`"),
         ({"dtype": "int4", "rounding": "awq"}, "and no calibration"),
-        ({"dtype": "int8", "rounding": "gptq"}, "is for dtype 'int4'"),
+        ({"dtype": "int8", "rounding": "gptq"}, "must be given with dtype 'int4'"),
     ],
     ids=["no dtype", "int8 alone", "no calibration", "int4 weights", "no data", "int8 rounded"],
 )
@@ -165,7 +168,7 @@ def test_what_needs_calibration_data_is_for_export_alone(door, options):
 @pytest.mark.parametrize("options", BY_DATA, ids=["activations", "rounding"])
 def test_what_needs_calibration_data_is_no_option_of_the_backend(options):
     compiled = torch.compile(nn.Linear(8, 8), backend="npu", options=options)
-    with pytest.raises(Exception, match=f"{[*options][1]} is no option of a backend"):
+    with pytest.raises(Exception, match=f"`{[*options][1]}` must be left out for a backend"):
         compiled(torch.ones(1, 8))
 
 

@@ -277,7 +277,7 @@ def test_another_class_of_tensors_is_refused(wrong):
 def test_a_mask_beside_is_causal_is_refused():
     graph = GraphBuilder()
     x, mask = graph.parameter((1, 2, 4, 8)), graph.parameter((1, 1, 4, 4))
-    with pytest.raises(LoweringError, match="a mask beside is_causal") as error:
+    with pytest.raises(LoweringError, match="a mask together with is_causal") as error:
         graph.compile(graph.scaled_dot_product_attention(x, x, x, mask, is_causal=True))
     assert error.value.code == "cannot-lower"
 
@@ -433,19 +433,19 @@ def build(step):
         (lambda g, x: g.parameter((2,), "complex64"), "graph-parameter", "got torch.complex64"),
         (lambda g, x: g.parameter((2,), "float64"), "graph-parameter", "got torch.float64"),
         (lambda g, x: g.constant(np.ones(2, np.uint16)), "graph-parameter", "got torch.uint16"),
-        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes are from -2 to 1 here, got 2"),
-        (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2 here, got -4"),
+        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes must be from -2 to 1, got 2"),
+        (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2, got -4"),
         (lambda g, x: g.unsqueeze(x, (0, -4)), "graph-op", "got (0, -4)"),
         (
             lambda g, x: g.reduce_mean(x, torch.zeros(1, dtype=torch.int64).expand(2**40)),
             "graph-op",
-            "at most 2 here, got 1099511627776",
+            "at most 2 axes, got 1099511627776",
         ),
-        (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1 here, got 2"),
+        (lambda g, x: g.reduce_prod(x, 2), "graph-op", "from -2 to 1, got 2"),
         (lambda g, x: g.reduce_prod(x, (0, -2)), "graph-op", "got (0, -2)"),
         (lambda g, x: g.compile(), "graph-output", "got none"),
         (lambda g, x: g.compile(torch.ones(2)), "graph-output", "got Tensor"),
-        (lambda g, x: (x + 1) is None or g.run(), "graph-input", "which are 1, got 0"),
+        (lambda g, x: (x + 1) is None or g.run(), "graph-input", "(1), got 0"),
     ],
 )
 def test_what_does_not_fit_is_an_error(step, code, text):

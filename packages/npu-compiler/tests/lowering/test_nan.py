@@ -308,7 +308,7 @@ def test_frontend_is_not_trusted_with_nan_it_loses():
     op = aten.bucketize.Tensor
     values = (torch.randn(6), torch.randn(6).sort()[0])
     (node,) = traced(lambda x, y: op(x, y), *values).graph.find_nodes(op="call_function", target=op)
-    assert "loses NaN" in frontend_refusal(node)
+    assert "drops NaN" in frontend_refusal(node)
     assert frontend_refusal(node, nan="fast") is None
 
 

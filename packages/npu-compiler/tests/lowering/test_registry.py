@@ -25,7 +25,7 @@ def test_duplicate_registration_names_both_places():
 
 
 def test_packet_is_no_key():
-    with pytest.raises(RegistryError, match="one overload") as error:
+    with pytest.raises(RegistryError, match="must be overloads") as error:
         register_fx_node_converter(torch.ops.aten.add)(lambda ctx: None)
     assert error.value.code == "bad-converter"
 
@@ -39,7 +39,7 @@ def test_a_second_key_that_is_taken_registers_none():
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(RegistryError, match="decorates a function, got 7") as error:
+    with pytest.raises(RegistryError, match="must decorate a function, got 7") as error:
         register_fx_node_converter(torch.ops.aten.special_airy_ai.default)(7)
     assert error.value.code == "bad-converter"
 
@@ -83,6 +83,6 @@ def test_a_name_stands_for_an_op_that_its_library_defines_later():
 
 
 def test_a_name_without_its_overload_is_no_key():
-    with pytest.raises(RegistryError, match="one overload") as error:
+    with pytest.raises(RegistryError, match="must be overloads") as error:
         register_fx_node_converter("aten.add")(lambda ctx: None)
     assert error.value.code == "bad-converter"

@@ -116,7 +116,7 @@ def test_refusal_says_where_the_rule_was_read():
     commit = source_rules().content["commit"][:12]
     assert refusal.source.startswith("src/vpux_compiler/src/dialect/IE/IR/ops/transpose.cpp:")
     assert refusal.source.endswith(f" at {commit}")
-    assert "Make it a number" in refusal.detail
+    assert "Make it a constant" in refusal.detail
 
 
 def test_skipped_tests_of_a_generation_leave_its_operation_unknown():

@@ -76,7 +76,7 @@ def make_for_another(tmp_path, record):
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (spoil_model, "its blob was made of another program"),
+        (spoil_model, "its blob is of another program"),
         (spoil_blob, "model.blob is not what was written"),
         (remove_blob, "model.blob cannot be read: No such file or directory"),
         (refuse, "the compiler fake-1 refused it: [pass] cannot split"),

@@ -82,7 +82,7 @@ def test_second_process_builds_and_compiles_nothing(cache, key, tmp_path):
     "method, build", [("load", dict), ("load_with_facts", dict), ("load_with_facts", model)]
 )
 def test_a_builder_that_returns_something_else_is_refused(cache, key, method, build):
-    with pytest.raises(KindError, match="build must return") as caught:
+    with pytest.raises(KindError, match="`build` must return") as caught:
         getattr(cache, method)(key, build, name="test", options=OPTIONS)
     assert caught.value.code == "argument-kind"
     assert not (cache.directory / key).exists()

@@ -278,7 +278,7 @@ class Rule:
         for name, value in call.items():
             marked = any(isinstance(x, PaddedSize) for x in pytree.tree_leaves(value))
             if marked and name not in self.sizes:
-                raise CannotPad(f"{name} computes with a size that varies", ())
+                raise CannotPad(f"{name} computes with a dynamic size", ())
         found = self.function(call)
         if isinstance(found, Written):
             return found.node, found.dims

@@ -160,8 +160,8 @@ class BucketedGraph:
         except (IndexError, RuntimeError) as told:
             whose, reason = error.message.partition(" must be ")[0], str(told).splitlines()[0]
             raise IndexRangeError(
-                f"{whose} must be inside of what it picks from, got: {reason.rstrip('.')}. Look at "
-                "where these integers come from.",
+                f"{whose} must be within the size that it indexes, got: {reason.rstrip('.')}. "
+                "Check the source of these integers.",
                 code=error.code,
             ) from error
 
@@ -218,7 +218,7 @@ class BucketedGraph:
             self._is_warned = True
             _logger.warning(
                 "%d programs were compiled for sizes that cannot be padded; calls with others "
-                "run eagerly. The log at level INFO says which op is in the way.",
+                "run eagerly. The log at level INFO says which op prevents it.",
                 _EXACT_PROGRAMS,
             )
         return False

@@ -39,7 +39,7 @@ _UNBOUNDED = 2**40
 
 
 def wants_static_programs(config: CompilerConfig) -> bool:
-    """Whether sizes that vary are to be served by static programs: as asked, or as needed."""
+    """Whether static programs serve dynamic shapes, on request or if needed."""
     if config.buckets is not None or config.target == "NPU" or config.is_for_vendor:
         return True
     device = npu_runtime.device_info().device

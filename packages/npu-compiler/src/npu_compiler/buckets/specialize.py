@@ -131,7 +131,7 @@ class _Specializer:
     def _number(self, true: Expr) -> int:
         found = evaluate(true, self._all)
         if not isinstance(found, int):
-            raise CannotPad("a size that is no number", self._padded)
+            raise CannotPad("a size that is not a number", self._padded)
         return found
 
     def _sized(self, value: Any) -> Any:
@@ -246,7 +246,7 @@ class _Specializer:
     def _padded_call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = rule_of(node.target)
         if rule is None:
-            raise CannotPad("it is not known where its padding goes", ())
+            raise CannotPad("the position of its padding is unknown", ())
         shapes = pytree.tree_map_only(
             torch.Tensor,
             lambda meta: tuple(self._dim(size) for size in meta.shape),

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     given = parser.parse_args(arguments)
-    from torch._dynamo.utils import counters  # help needs none of these
+    from torch._dynamo.utils import counters  # not needed for help
 
     from npu_compiler.explanations.explain import Explanation, graph_breaks_since
     from npu_compiler.graph_compiler.records import collecting

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     given = parser.parse_args(arguments)
-    from npu_compiler.tuning.estimation import estimator_for  # help needs none of these
+    from npu_compiler.tuning.estimation import estimator_for  # not needed for help
     from npu_compiler.tuning.run import open_run
     from npu_compiler.tuning.store import TuningReport, TuningStore
 
@@ -78,7 +78,7 @@ def _check(options: argparse.Namespace) -> None:
         check_script(options.script)
     elif options.target is not None:
         raise OptionError(
-            "`npu-compiler tune --target` must come with a script, whose graphs are estimated, got "
-            "none. Name one that uses torch.compile(backend='npu').",
+            "`npu-compiler tune --target` must be given with a script, got none. Name one that "
+            "uses torch.compile(backend='npu').",
             code="script-absent",
         )

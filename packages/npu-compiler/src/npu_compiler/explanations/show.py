@@ -42,8 +42,7 @@ def write_page(output: Path, page: str) -> None:
         output.write_text(page, encoding="utf-8")
     except OSError as failure:
         raise DumpError(
-            f"{output}: the page must be writable, got {failure.strerror}. Name another file "
-            "with --output.",
+            f"{output} must be writable, got {failure.strerror}. Name another file with --output.",
             code="dump-output",
         ) from failure
 
@@ -56,7 +55,7 @@ def render(directory: Path) -> str:
     found = sorted(directory.glob(f"*/{_SUMMARY}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
         raise DumpError(
-            f"{directory}: a directory that NPU_COMPILE_DEBUG named, got none of its dumps there. "
+            f"{directory} must be a folder with dumps of NPU_COMPILE_DEBUG, got none. "
             f"Run the program with NPU_COMPILE_DEBUG={directory} first.",
             code="dump-absent",
         )
@@ -70,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {key: content[key] for key in _KEYS}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise DumpError(
-            f"{path}: a summary as NPU_COMPILE_DEBUG writes it, got {failure!r}. Remove the folder "
+            f"{path} must be a summary of NPU_COMPILE_DEBUG, got {failure!r}. Remove the folder "
             "and run the program again.",
             code="dump-damaged",
         ) from failure

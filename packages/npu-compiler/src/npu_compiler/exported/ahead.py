@@ -40,10 +40,9 @@ def check_program(model: ov.Model, *, name: str) -> None:
     refused = [finding for finding in findings if finding.verdict == "refused"]
     if refused:
         raise ExportError(
-            f'{name}: with target "NPU" every operation of an exported program must be one that an '
-            f"NPU takes, got {_told(refused)} Change these, or export without target and see what "
-            "the NPU's driver says, or use npu_compiler.compile, which runs such calls on the "
-            "host.",
+            f'{name}: with target "NPU", an NPU must accept every operation of an exported '
+            f"program, got {_told(refused)} Change these, export without target and rely on the "
+            "NPU's driver, or use npu_compiler.compile, which runs such calls on the host.",
             code="export-npu",
         )
 
@@ -144,9 +143,9 @@ def _copy(blob: Path, place: Path) -> None:
 def _refused(name: str, job: TargetJob, report: TargetReport) -> ExportError:
     at = f"operation {report.operation!r}{_origin(job, report)}: " if report.operation else ""
     return ExportError(
-        f"{name}: the compiler of {job.target} must take each program of the folder; "
+        f"{name}: the compiler of {job.target} must accept each program of the folder; "
         f"{report.compiler} refused {job.program!r}: {at}{report.reason} Change the model there, "
-        "leave out this target, or go without its blob with skip_refused=True (--skip-refused): "
+        "leave out this target, or omit its blob with skip_refused=True (--skip-refused): "
         "the device then tries to compile it.",
         code="target-refused",
     )

@@ -28,21 +28,24 @@ def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
     """Raises [option-conflict] if calibration data is missing, or has no effect."""
     if is_given and config.dtype != "int4" and config.activations is None:
         raise OptionError(
-            "npu_compiler.export: calibration is for dtype 'int4', and for 'int8' with activations "
+            "npu_compiler.export: `calibration` must be given with dtype 'int4', or 'int8' and "
+            "activations "
             f"'int8', got dtype {config.dtype!r}, activations {config.activations!r}. Leave "
             "calibration out, or choose one of these.",
             code="option-conflict",
         )
     if not is_given and config.activations is not None:
         raise OptionError(
-            f"npu_compiler.export: activations {config.activations!r} needs calibration, got none. "
+            "npu_compiler.export: `calibration` must be given for activations "
+            f"{config.activations!r}, got none. "
             "Pass example calls, such as calibration=[(x,), ...].",
             code="option-conflict",
         )
     if config.rounding is not None and not (is_given and config.dtype == "int4"):
         raise OptionError(
-            f"npu_compiler.export: rounding {config.rounding!r} is for dtype 'int4' with "
-            f"calibration, got dtype {config.dtype!r}{'' if is_given else ' and no calibration'}. "
+            f"npu_compiler.export: `rounding` {config.rounding!r} must be given with dtype 'int4' "
+            "and calibration, got dtype "
+            f"{config.dtype!r}{'' if is_given else ' and no calibration'}. "
             "Leave rounding out, or pass both.",
             code="option-conflict",
         )

@@ -153,7 +153,7 @@ class Captured:
 
     def _other_call(self, received: str) -> ExportError:
         return ExportError(
-            f"calibration: each call must have the example's arguments, {', '.join(self.order)}, "
+            f"`calibration` calls must have the example's arguments, {', '.join(self.order)}, "
             f"got {received}. Give them in order in a tuple, or by name in a dict.",
             code="export-input",
         )
@@ -183,9 +183,9 @@ def capture_module(
     """
     if config.keep_float32 == AUTO:
         raise OptionError(
-            f"{type(model).__name__}: what is made into one program keeps nothing outside, got "
-            "keep_float32 'auto'. See what npu_compiler.check_half(..., mend=True) finds, or use "
-            "torch.compile.",
+            f"{type(model).__name__}: `keep_float32` must be names of modules for a model that "
+            "becomes one program, got 'auto'. Take those of npu_compiler.check_half(..., "
+            "mend=True), or use torch.compile.",
             code="option-place",
         )
     program = capture_program(model, args, kwargs, _dynamic_shapes(model, args, kwargs, dynamic))
@@ -193,7 +193,7 @@ def capture_module(
     written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if written:
         raise ExportError(
-            f"{type(model).__name__}: an exported model changes neither buffers nor inputs, got "
+            f"{type(model).__name__}: an exported model must not change buffers or inputs, got "
             f"writes to {', '.join(map(str, written))}. Return the new values instead.",
             code="export-writes",
         )
@@ -294,8 +294,8 @@ def _dynamic_shapes(
     if unknown:
         tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
         raise ExportError(
-            f"{type(model).__name__}: dynamic names tensors among the arguments, which are "
-            f"{', '.join(tensors) or 'none'}, got {unknown[0]!r}. Name one of these.",
+            f"{type(model).__name__}: `dynamic` must name tensors among the arguments "
+            f"({', '.join(tensors) or 'none'}), got {unknown[0]!r}. Name one of these.",
             code="export-dynamic",
         )
     shapes: dict[str, Any] = {}
@@ -307,7 +307,8 @@ def _dynamic_shapes(
         wrong = [dim for dim in dims if not -value.dim() <= dim < value.dim()]
         if wrong:
             raise ExportError(
-                f"{type(model).__name__}: dynamic dims of {name!r} are below {value.dim()}, got "
+                f"{type(model).__name__}: `dynamic` dims of {name!r} must be below {value.dim()}, "
+                "got "
                 f"{wrong[0]}. Give dims of its shape {tuple(value.shape)}.",
                 code="export-dynamic",
             )
@@ -320,12 +321,12 @@ def _refusal(model: nn.Module, failure: Exception, is_dynamic: bool) -> ExportEr
     text = " ".join(line.strip() for line in lines[:3])
     if is_dynamic and ("specializ" in str(failure) or "Constraints violated" in str(failure)):
         return ExportError(
-            f"{type(model).__name__}: a dynamic size must be free in the whole model; {text} Leave "
+            f"{type(model).__name__}: a dynamic size must not be fixed by the model; {text} Leave "
             "that dim out of dynamic, or give examples with sizes above 1.",
             code="export-dynamic",
         )
     return ExportError(
-        f"{type(model).__name__}: an exported model is one graph without Python that depends on "
-        f"values; {text} Use npu_compiler.compile, which takes such models apart.",
+        f"{type(model).__name__} must be one graph without Python code that depends on values; "
+        f"{text} Use npu_compiler.compile, which splits such models.",
         code="export-capture",
     )

@@ -41,7 +41,7 @@ class Runner(Protocol):
 
     @property
     def compiled_because(self) -> str | None:
-        """Why the folder's blobs were not used; None if they were, or there are none."""
+        """Reason why the folder's blobs were not used; None if they were, or there are none."""
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
         """Returns dtype and shape of an input value."""
@@ -106,7 +106,7 @@ class ArrayRunner:
             except RuntimeError as failure:
                 text = " ".join(str(failure).split())
                 raise ExportError(
-                    f"npu_compiler.load: {chosen} must take the model, got {text[:300]}. Choose "
+                    f"npu_compiler.load: {chosen} must accept the model, got {text[:300]}. Choose "
                     "another device, or export again with this version of OpenVINO.",
                     code="export-load",
                 ) from failure
@@ -131,7 +131,7 @@ class ArrayRunner:
 
     @property
     def compiled_because(self) -> str | None:
-        """Why the folder's blobs were not used; None if they were, or there are none."""
+        """Reason why the folder's blobs were not used; None if they were, or there are none."""
         return self._blobs.compiled_because
 
     def describe(self, port: PortSpec, value: Any) -> tuple[str, tuple[int, ...]]:
@@ -279,7 +279,7 @@ def _choose_device(wanted: str | None) -> str:
         return next((name for name in present if name.partition(".")[0] == "NPU"), "CPU")
     if not any(name == wanted or name.partition(".")[0] == wanted for name in present):
         raise ExportError(
-            f"npu_compiler.load: the device must be one of {', '.join(present)}, got {wanted!r}. "
+            f"npu_compiler.load: `device` must be one of {', '.join(present)}, got {wanted!r}. "
             "Choose one of these, or leave device and NPU_DEVICE out.",
             code="export-device",
         )
@@ -316,7 +316,7 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedMo
     """
     if device is not None and not isinstance(device, str):
         raise ExportError(
-            "npu_compiler.load: device must be a name of OpenVINO's, such as 'CPU', got "
+            "npu_compiler.load: `device` must be a name of OpenVINO's, such as 'CPU', got "
             f"{type(device).__name__}. Leave it out for the default.",
             code="export-device",
         )
@@ -361,7 +361,7 @@ class LoadedModel:
 
     @property
     def compiled_because(self) -> str | None:
-        """Why a folder with blobs was still compiled on its NPU; None if it was not."""
+        """Reason why a folder with blobs was compiled on its NPU; None if it was not."""
         return self._runner_in_use.compiled_because
 
     @property
@@ -403,7 +403,7 @@ class LoadedModel:
         if self._tensors is None:
             if self._device is not None:
                 raise ExportError(
-                    f"{self.manifest.name}: loaded for the device {self._device} it takes arrays, "
+                    f"{self.manifest.name}: inputs must be numpy arrays for device {self._device}, "
                     "got a tensor. Load it without device, or pass numpy arrays.",
                     code="export-input",
                 )
@@ -417,7 +417,8 @@ class LoadedModel:
         if len(args) > len(names) or doubled or set(given) != set(names):
             received = ", ".join([*(f"#{index}" for index in range(len(args))), *kwargs]) or "none"
             raise ExportError(
-                f"{self.manifest.name}: inputs are {', '.join(names)}, each once, got {received}. "
+                f"{self.manifest.name}: inputs must be {', '.join(names)}, each once, got "
+                f"{received}. "
                 "Pass these in order or by name.",
                 code="export-input",
             )

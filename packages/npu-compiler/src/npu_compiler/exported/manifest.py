@@ -200,7 +200,7 @@ def build(structure: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
 
 def _corrupt(folder: Path, reason: str) -> ExportError:
     return ExportError(
-        f"npu_compiler.load: {folder} must be as it was exported; {reason}. Export the model "
+        f"npu_compiler.load: {folder} must be a complete export; {reason}. Export the model "
         "again, or copy the folder again.",
         code="export-corrupt",
     )

@@ -98,8 +98,8 @@ def verified(
                 )
                 return tried
     raise ExportError(
-        f"{manifest.name}: an exported model must compute what torch computes, got {difference}. "
-        "Nothing was written. Please report it, or pass verify='off' to export it all the same.",
+        f"{manifest.name}: an exported model must match torch's results, got {difference}. "
+        "Nothing was written. Please report it, or pass verify='off' to export it anyway.",
         code="wrong-result",
     )
 

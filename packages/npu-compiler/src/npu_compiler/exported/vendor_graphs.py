@@ -67,9 +67,9 @@ def write_graph_blobs(
         reason = "; ".join(refused[:3]) if report is None else report.reason
         if reason and not skip_refused:
             raise ExportError(
-                f"{program.name}: the compiler of {target} must take the model whole; it refused "
-                f"{reason}. Change the model there, leave out this target, or go without its blob "
-                "with skip_refused=True (--skip-refused).",
+                f"{program.name}: the compiler of {target} must accept the whole model; it refused "
+                f"{reason}. Change the model there, leave out this target, or omit its blob with "
+                "skip_refused=True (--skip-refused).",
                 code="target-refused",
             )
         model = fingerprint(folder / "model.xml")

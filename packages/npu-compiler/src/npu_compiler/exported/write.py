@@ -116,8 +116,8 @@ def export(
     folder = Path(path)
     if folder.exists() and not overwrite:
         raise ExportError(
-            f"npu_compiler.export: the path must be free, got {str(folder)!r}, which is there. "
-            "Choose another, or pass overwrite=True.",
+            f"npu_compiler.export: the path must not exist, got {str(folder)!r}. Choose another, "
+            "or pass overwrite=True.",
             code="export-exists",
         )
     chosen = resolve_config("npu_compiler.export", config, options, is_calibrated=True)
@@ -324,7 +324,8 @@ def _as_json(name: str, value: Any) -> dict[str, Any]:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_as_json(name, part) for part in value]}
     raise ExportError(
-        f"{name}: a result is made of tensors, numbers, lists, tuples and dicts with names, got "
+        f"{name}: results must consist of tensors, numbers, lists, tuples and dicts with names, "
+        "got "
         f"{type(value).__name__}. Return one of these.",
         code="export-output",
     )

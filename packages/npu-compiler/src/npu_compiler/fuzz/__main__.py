@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds per graph")
     parser.add_argument(
         "--shrink", type=float, default=40, metavar="S",
-        help="seconds for making a finding smaller (default: 40; 0 for as drawn)",
+        help="seconds to shrink a finding (default: 40; 0 to skip)",
     )  # fmt: skip
     parser.add_argument(
         "--verify", choices=("off", "first", "always"), default="",
@@ -42,10 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
-        help="keeps counts and findings here, and goes on from those that are there",
+        help="folder of counts and findings; continues from existing ones",
     )  # fmt: skip
     parser.add_argument(
-        "--replay", type=Path, metavar="FILE", help="the graphs of a findings.jsonl, each alone"
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="compare the graphs of a findings.jsonl, one by one",
     )
     return parser
 

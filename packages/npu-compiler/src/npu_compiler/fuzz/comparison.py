@@ -269,7 +269,7 @@ def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
         with collecting() as records:
             try:
                 run.judge()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+            except Exception as error:  # noqa: BLE001  # any failure is a finding
                 text = " ".join(str(error).split())
                 run.end = ("raises", f"{type(error).__name__}: {text[:300]}")
                 if _is_refused_by_torch(graph, str(error)):

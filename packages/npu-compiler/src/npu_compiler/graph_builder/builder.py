@@ -149,7 +149,7 @@ class GraphBuilder(NamedCalls):
         """
         if not (isinstance(tensor_class, type) and issubclass(tensor_class, GraphTensor)):
             raise GraphError(
-                f"GraphBuilder: tensor_class must be a subclass of GraphTensor, got "
+                f"GraphBuilder: `tensor_class` must be a subclass of GraphTensor, got "
                 f"{tensor_class!r}. Derive yours from npu_compiler.GraphTensor.",
                 code="graph-parameter",
             )
@@ -175,7 +175,7 @@ class GraphBuilder(NamedCalls):
         chosen: Sequence[Any] = outputs or self._recording.unread()
         if not chosen or not all(isinstance(tensor, GraphTensor) for tensor in chosen):
             raise GraphError(
-                f"GraphBuilder: outputs are one or more tensors of the graph, got "
+                f"GraphBuilder: `outputs` must be one or more tensors of the graph, got "
                 f"{', '.join(type(x).__name__ for x in chosen) or 'none'}. Add a call first.",
                 code="graph-output",
             )
@@ -248,8 +248,8 @@ class GraphBuilder(NamedCalls):
         expected = len(self._recording.parameters)
         if len(inputs) != expected:
             raise GraphError(
-                f"GraphBuilder.run: one input per parameter, which are {expected}, got "
-                f"{len(inputs)}. Pass them in the order in which they were made.",
+                f"GraphBuilder.run: `inputs` must be one per parameter ({expected}), got "
+                f"{len(inputs)}. Pass them in the order of creation.",
                 code="graph-input",
             )
         are_tensors = any(isinstance(value, torch.Tensor) for value in inputs)
@@ -350,8 +350,8 @@ def _refused(node: fx.Node, reason: str) -> LoweringError:
     line = source_line(node)
     where = "" if line is None else f" ({line})"
     return LoweringError(
-        f"GraphBuilder: a graph is one program, which cannot have {op_name(node.target)}{where}: "
-        f"{reason}. Write it in calls that a program has, or compute it before run() and make the "
+        f"GraphBuilder: a program must support each call, got {op_name(node.target)}{where}: "
+        f"{reason}. Use other calls, or compute it before run() and make the "
         "result a parameter.",
         code="no-converter" if reason.startswith("no converter") else "cannot-lower",
         node_name=node.name,

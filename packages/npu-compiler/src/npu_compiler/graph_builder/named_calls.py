@@ -33,7 +33,8 @@ def torch_dtype_of(dtype: Any) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise GraphError(
-            f"GraphBuilder: a dtype is torch's, numpy's or its name, got {dtype!r}. Pass "
+            f"GraphBuilder: `dtype` must be a dtype of torch or numpy, or its name, got {dtype!r}. "
+            "Pass "
             "torch.float32, for example.",
             code="graph-parameter",
         )
@@ -50,7 +51,7 @@ def _computable(name: str, dtype: torch.dtype) -> torch.dtype:
         advice = 'For weights of 4 bits, give them in float32 to GraphBuilder(dtype="int4")'
     names = ", ".join(sorted(str(one).removeprefix("torch.") for one in known))
     raise GraphError(
-        f"GraphBuilder.{name}: a tensor of a graph has one of the dtypes {names}, got {dtype}. "
+        f"GraphBuilder.{name}: a graph tensor's dtype must be one of {names}, got {dtype}. "
         f"{advice}.",
         code="graph-parameter",
     )
@@ -105,7 +106,7 @@ class NamedCalls:
         """
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise GraphError(
-                f"GraphBuilder.parameter: sizes are positive whole numbers, got {tuple(shape)}. "
+                f"GraphBuilder.parameter: `shape` must have positive integers, got {tuple(shape)}. "
                 "Build a graph for each shape.",
                 code="graph-parameter",
             )
@@ -127,7 +128,7 @@ class NamedCalls:
             tensor = torch.as_tensor(data)
         except (TypeError, ValueError, RuntimeError) as failure:
             raise GraphError(
-                f"GraphBuilder.constant: data is a tensor, an array or numbers, got "
+                f"GraphBuilder.constant: `data` must be a tensor, an array or numbers, got "
                 f"{type(data).__name__}: {failure}. Pass one of these.",
                 code="graph-parameter",
             ) from failure
@@ -225,7 +226,8 @@ class NamedCalls:
         steps = [1] * len(begin) if stride is None else list(stride)
         if not len(begin) == len(end) == len(steps):
             raise GraphError(
-                f"GraphBuilder.slice: begin, end and stride have one length, got {len(begin)}, "
+                "GraphBuilder.slice: begin, end and stride must have the same length, got "
+                f"{len(begin)}, "
                 f"{len(end)} and {len(steps)}. Give a number per axis.",
                 code="graph-op",
             )
@@ -316,24 +318,27 @@ class NamedCalls:
         """Casts to float16."""
         return self.to(x, torch.float16)
 
-    reduce_max = _reduction(torch.amax, "Takes the largest over axes, by default all.")
-    reduce_min = _reduction(torch.amin, "Takes the smallest over axes, by default all.")
+    reduce_max = _reduction(torch.amax, "Takes the maximum over axes, by default all.")
+    reduce_min = _reduction(torch.amin, "Takes the minimum over axes, by default all.")
     reduce_mean = _reduction(torch.mean, "Takes the mean over axes, by default all.")
-    reduce_sum = _reduction(torch.sum, "Adds up over axes, by default all.")
-    reshape = _named(torch.reshape, "Gives x another shape, in which one size may be -1.")
-    squeeze = _named(torch.squeeze, "Removes axes of size 1, all or those that are named.")
-    softmax = _named(lambda x, axis=-1: torch.softmax(x, axis), "Softmax over an axis, -1.")
+    reduce_sum = _reduction(torch.sum, "Sums over axes, by default all.")
+    reshape = _named(torch.reshape, "Reshapes x; one size may be -1.")
+    squeeze = _named(torch.squeeze, "Removes all axes of size 1, or the given ones.")
+    softmax = _named(
+        lambda x, axis=-1: torch.softmax(x, axis), "Softmax over an axis, by default the last."
+    )
     log_softmax = _named(
-        lambda x, axis=-1: torch.log_softmax(x, axis), "Logarithm of softmax over an axis, -1."
+        lambda x, axis=-1: torch.log_softmax(x, axis),
+        "Logarithm of softmax over an axis, by default the last.",
     )
     power = _named(torch.pow, "Raises x to a power, which is a tensor or a number.")
     prelu = _named(F.prelu, "PReLU, whose slope is one number or one per channel.")
-    clamp = _named(torch.clamp, "Limits x to a least and a greatest value.")
+    clamp = _named(torch.clamp, "Clamps x to a minimum and a maximum.")
     elu = _named(F.elu, "ELU with alpha, by default 1.")
-    grn = _named(_grn, "Divides by the root of the sum of squares over channels, plus bias.")
+    grn = _named(_grn, "Divides by the root of the sum of squares over channels, and adds a bias.")
     eltwise_add = _named(torch.add, "Adds.")
-    eltwise_mul = _named(torch.mul, "Multiplies element by element.")
-    eltwise_div = _named(torch.div, "Divides element by element.")
+    eltwise_mul = _named(torch.mul, "Multiplies elementwise.")
+    eltwise_div = _named(torch.div, "Divides elementwise.")
     abs = _named(torch.abs, "Absolute value.")
     acos = _named(torch.acos, "Arc cosine.")
     acosh = _named(torch.acosh, "Inverse hyperbolic cosine.")
@@ -341,12 +346,12 @@ class NamedCalls:
     asinh = _named(torch.asinh, "Inverse hyperbolic sine.")
     atan = _named(torch.atan, "Arc tangent.")
     atanh = _named(torch.atanh, "Inverse hyperbolic tangent.")
-    ceiling = _named(torch.ceil, "Least whole number that is not less.")
+    ceiling = _named(torch.ceil, "Rounds up to an integer.")
     cos = _named(torch.cos, "Cosine.")
     cosh = _named(torch.cosh, "Hyperbolic cosine.")
     erf = _named(torch.erf, "Error function.")
     exp = _named(torch.exp, "Exponential.")
-    floor = _named(torch.floor, "Greatest whole number that is not greater.")
+    floor = _named(torch.floor, "Rounds down to an integer.")
     gelu = _named(F.gelu, "GELU, exact or approximate='tanh'.")
     gelu_erf = _named(F.gelu, "GELU, exact.")
     hsigmoid = _named(F.hardsigmoid, "Hard sigmoid.")
@@ -355,7 +360,7 @@ class NamedCalls:
     mish = _named(F.mish, "Mish.")
     negative = _named(torch.neg, "Negation.")
     relu = _named(torch.relu, "ReLU.")
-    round = _named(torch.round, "Nearest whole number, halves to even.")
+    round = _named(torch.round, "Rounds to the nearest integer, halves to even.")
     sigmoid = _named(torch.sigmoid, "Sigmoid.")
     sign = _named(torch.sign, "Sign.")
     sin = _named(torch.sin, "Sine.")
@@ -401,8 +406,8 @@ def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
         return (axes,)
     if len(axes) > rank:
         raise GraphError(
-            f"GraphBuilder ({find_place()}): axes must be named once each, at most {rank} here, "
-            f"got {len(axes)}. Leave the others out.",
+            f"GraphBuilder ({find_place()}): there must be at most {rank} axes, got {len(axes)}. "
+            "Leave the others out.",
             code="graph-op",
         )
     return tuple(map(operator.index, axes))
@@ -412,14 +417,15 @@ def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
     """Returns axes counted from the front, ascending."""
     if wrong := [axis for axis in axes if not -max(rank, 1) <= axis < max(rank, 1)]:
         raise GraphError(
-            f"GraphBuilder.{name} ({find_place()}): axes are from {-max(rank, 1)} to "
-            f"{max(rank, 1) - 1} here, got {wrong[0]}. Name one of these.",
+            f"GraphBuilder.{name} ({find_place()}): axes must be from {-max(rank, 1)} to "
+            f"{max(rank, 1) - 1}, got {wrong[0]}. Name one of these.",
             code="graph-op",
         )
     places = sorted(axis % max(rank, 1) for axis in axes)
     if len({*places}) < len(places):
         raise GraphError(
-            f"GraphBuilder.{name} ({find_place()}): each axis is named once, got {tuple(axes)}. "
+            f"GraphBuilder.{name} ({find_place()}): each axis must be named once, got "
+            f"{tuple(axes)}. "
             "Leave the second out.",
             code="graph-op",
         )

@@ -309,7 +309,8 @@ class Recording:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._own, (args, kwargs))
         except RecursionError:
             raise GraphError(
-                f"GraphBuilder: arguments must end, got a list that holds itself ({place}). Pass "
+                "GraphBuilder: arguments must not be recursive, got a list that contains itself "
+                f"({place}). Pass "
                 "tensors and numbers.",
                 code="graph-op",
             ) from None
@@ -370,7 +371,8 @@ class Recording:
             return self.add_constant(tensor)
         if tensor._recording is not self:
             raise GraphError(
-                f"GraphBuilder: tensors of one call belong to one graph, got two ({find_place()}). "
+                "GraphBuilder: tensors of one call must belong to one graph, got two "
+                f"({find_place()}). "
                 "Build both parts with the same GraphBuilder.",
                 code="graph-mixed",
             )
@@ -439,14 +441,14 @@ def _refusal(step: _Step, fakes: Sequence[torch.Tensor], failure: Exception) -> 
     lines = str(failure).strip().splitlines() or [type(failure).__name__]
     says = lines[0].rstrip(".")
     if "out of range" in says or "out of bounds" in says:
-        advice = "Give indices and dims that are inside."
+        advice = "Give indices and dims in range."
     elif len({fake.dtype for fake in fakes}) > 1:
         advice = "Cast them to one dtype, by GraphBuilder.to or x.to(dtype)."
     else:
         advice = "Change their shapes or dtypes."
     return GraphError(
-        f"GraphBuilder: {step} must take its arguments as in torch, which says: {says}, got "
-        f"tensors of {shapes}. {advice}",
+        f"GraphBuilder: {step} must have arguments that torch accepts, got tensors of {shapes}: "
+        f"{says}. {advice}",
         code="graph-op",
     )
 
@@ -454,7 +456,7 @@ def _refusal(step: _Step, fakes: Sequence[torch.Tensor], failure: Exception) -> 
 def _needs_values(name: str, place: Place | None) -> GraphError:
     where = "" if place is None else f" ({place})"
     return GraphError(
-        f"GraphBuilder: a tensor of a graph has values only while the graph runs, got {name}"
-        f"{where}, which needs them. Make it an output, and use what run() returns.",
+        f"GraphBuilder: a graph tensor must not be read before the graph runs, got {name}"
+        f"{where}. Make it an output, and use the result of run().",
         code="graph-value",
     )

@@ -52,7 +52,7 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Ports:
-    """How a graph calls its single program: positions of inputs by name, and of its results."""
+    """Mapping of a graph to its single program: positions of inputs by name, and of results."""
 
     places: Mapping[str, int]
     outputs: tuple[int, ...]

@@ -77,7 +77,7 @@ class RefusedNode(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment as a graph of its own."""
+    """A segment as a separate graph."""
 
     module: fx.GraphModule
     inputs: tuple[fx.Node, ...]
@@ -111,7 +111,7 @@ def check_outputs(piece: Piece, *, home: str, exact_strides: bool) -> None:
     for node in piece.outputs:
         meta = node.meta["val"]
         if meta.device.type != home:
-            raise RefusedNode({node: f"its result lives on {meta.device}, not on {home}"})
+            raise RefusedNode({node: f"its result is on {meta.device}, not on {home}"})
         if exact_strides and not is_dense(meta):
             raise RefusedNode({node: "its result leaves gaps in memory or overlaps itself"})
 
@@ -327,7 +327,7 @@ class _Building:
         self.lower_time_s = time.perf_counter() - started
         for node in self._piece.outputs:
             if lowered.values[node.name].get_node().get_type_name() == "Parameter":
-                raise RefusedNode({node: "its result is an input as it is"})
+                raise RefusedNode({node: "its result is an unchanged input"})
         rewritten = self._fit_npu(lowered.model)
         self.compression = _compress(lowered.model, self._config)
         dump_program(self._name, lowered.model)
@@ -346,7 +346,7 @@ class _Building:
         if not self._is_for_npu:
             return []
         from npu_compiler.npu_rules.operations import (
-            check_operations,  # late: for an NPU alone
+            check_operations,  # late: only for an NPU
             varying_operations,
         )
         from npu_compiler.npu_rules.rewriting import rewrite_for_npu
@@ -359,7 +359,7 @@ class _Building:
             if finding.verdict == "refused"
         }
         for name in varying_operations(model):
-            refused.setdefault(name.partition("/")[0], "an NPU refuses sizes that vary")
+            refused.setdefault(name.partition("/")[0], "an NPU refuses dynamic shapes")
         if refused:
             calls = [n for n in self._piece.module.graph.nodes if n.op == "call_function"]
             named = {node: refused[node.name] for node in calls if node.name in refused}

@@ -361,7 +361,7 @@ class CompiledGraph:
                     return results
             else:
                 # The replacements of wrong programs are wrong as well; the results are torch's.
-                self._run_eagerly("its programs are wrong however it is cut", arguments)
+                self._run_eagerly("its programs are wrong in every partition", arguments)
                 return results
             return self._current(*arguments)
 

@@ -44,7 +44,7 @@ def build_kernel_program(
     """
     for node in piece.outputs:
         if axis_order(node.meta["val"]) is not None:
-            raise no_kernel(node, "gives a result whose dimensions lie in another order")
+            raise no_kernel(node, "has a result with permuted dimensions")
     started = time.perf_counter()
     content = program_content(piece.module, weights=constants, orders=[], config=config)
     kept = _Kept(content, constants, home, config)
@@ -138,13 +138,14 @@ def _trial(
 
     def with_options(further: Mapping[str, str]) -> npu_runtime.Program:
         raise npu_runtime.ProgramError(
-            f"{name}: kernels have no options, got {dict(further)}. Compile it for OpenVINO.",
+            f"{name} must be compiled for kernels without options, got {dict(further)}. Compile it "
+            "for OpenVINO.",
             code="no-kernel",
         )
 
     def build_part(part: fx.GraphModule, weights: Mapping[str, torch.Tensor]) -> ProgramCall:
         raise LoweringError(
-            f"{name}: is judged as a whole, got a part of it. Compile it for OpenVINO.",
+            f"{name} must be verified as a whole, got a part of it. Compile it for OpenVINO.",
             code="no-kernel",
         )
 

@@ -20,7 +20,7 @@ from npu_compiler.options import CompilerConfig
 
 __all__ = ["NOT_WORTH", "Plan", "Segment", "make_plan"]
 
-NOT_WORTH = "no floating point work beside it that would be worth a program"
+NOT_WORTH = "no floating-point work next to it that justifies a program"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a graph is cut."""
+    """The partition of a graph."""
 
     segments: tuple[Segment, ...]  # the future programs, by ascending level
     eager: Mapping[fx.Node, str]  # node -> reason why it runs eagerly, without symbolic numbers

@@ -83,7 +83,7 @@ def _fused(node: fx.Node) -> AttentionCall:
     if scale is None:
         scale = int(queries.meta["val"].shape[-1]) ** -0.5
     if arguments.get("is_causal") or arguments.get("dropout_p"):
-        raise refused(node, "is causal by itself or drops scores, whatever the cache holds")
+        raise refused(node, "has a causal mask or dropout independent of the cache")
     return AttentionCall(
         queries, arguments["key"], arguments["value"], arguments.get("attn_mask"), float(scale)
     )
@@ -217,7 +217,7 @@ def cached_operand(
     dim = whole.args[1] if len(whole.args) > 1 else 0
     rank = len(whole.meta["val"].shape)
     if len(parts) != 2 or parts[0] not in step.caches or int(dim) % rank != 2:  # type: ignore[arg-type]
-        raise refused(call, "reads a cache that grows in another way than by its new tokens")
+        raise refused(call, "reads a cache that does not grow by its new tokens")
     case = Case()
     evaluator = Evaluator(graph_module, step, case)
     shape = [evaluator.size(size) for size in whole.meta["val"].shape]
@@ -311,7 +311,7 @@ def read_scores(
         capped = cap * torch.tanh(scale * product_seen / cap)
         if torch.allclose(known, capped, atol=1e-4, rtol=1e-4):
             return ScoreFacts(scale, cap, facts)
-    raise refused(node, "makes scores of queries and keys in a way that no kernel has")
+    raise refused(node, "computes scores in a way that no kernel supports")
 
 
 def _fused_mask(

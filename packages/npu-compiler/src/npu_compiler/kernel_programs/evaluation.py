@@ -31,8 +31,7 @@ def no_kernel(node: fx.Node, reason: str) -> LoweringError:
     """Returns the error for a call without a kernel in a graph of tensors: [no-kernel]."""
     place = call_place(node)
     return LoweringError(
-        f"{place}: a kernel must compute it row by row, got one that {reason}. Compile it for "
-        "OpenVINO.",
+        f"{place} must be computed row by row, got one that {reason}. Compile it for OpenVINO.",
         code="no-kernel",
         node_name=node.name,
         reason=f"{place} {reason}",
@@ -42,8 +41,8 @@ def no_kernel(node: fx.Node, reason: str) -> LoweringError:
 def unordered(module: str) -> LoweringError:
     """Returns the error for values read in an order that weights cannot have."""
     return LoweringError(
-        f"`{module or 'a layer'}` must give its outputs in runs of columns, got one whose outputs "
-        "are read in another order by several calls. Run the model in another pipeline.",
+        f"`{module or 'a layer'}` must have outputs that calls read in runs of columns, got one "
+        "whose outputs several calls read in another order. Run the model in another pipeline.",
         code="not-row-wise",
         reason="reads columns in an order that no weight can be given",
     )
@@ -227,7 +226,7 @@ class Evaluator:
         if node.op == "get_attr":
             tensor = getattr(self._module, str(node.target))
             if isinstance(tensor, torch.nn.Parameter):  # has no memory while a model is being built
-                raise refused(node, "is a weight in a place where only numbers known before count")
+                raise refused(node, "is a weight where a constant is required")
             return tensor
         if node.op == "placeholder":
             return torch.zeros([self.size(one) for one in node.meta["val"].shape])

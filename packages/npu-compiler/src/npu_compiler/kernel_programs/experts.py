@@ -250,7 +250,7 @@ def read_shares(
         factor = float(known.sum() / found.sum())
         if torch.allclose(known, factor * found, atol=1e-6, rtol=1e-5):
             return Shares(kind, 1.0 if abs(factor - 1) < 1e-6 else round(factor, 7))
-    raise refused(node, "chooses experts or makes their shares in a way that no kernel has")
+    raise refused(node, "chooses experts or computes their shares in a way that no kernel supports")
 
 
 def read_gate(graph_module: fx.GraphModule, step: Step, node: fx.Node, call: ExpertsCall) -> Gate:

@@ -264,7 +264,7 @@ class _Selector:
             self._positions = int(usable.long().cumprod(0).sum())
             every = every[: self._positions]
             return None if torch.equal(every, torch.arange(len(every))) else self._table(every)
-        raise refused(node, "looks up something else than the token or its position")
+        raise refused(node, "looks up another index than the token or its position")
 
     def _linear(self, node: fx.Node, call: LinearCall) -> Part:
         part = self._part(call.x)
@@ -305,7 +305,7 @@ class _Selector:
 
     def _experts(self, node: fx.Node, call: ExpertsCall) -> Part:
         if call.inner % BLOCK_OUTPUTS:
-            reason = f"has experts of {call.inner} channels, no multiple of {BLOCK_OUTPUTS}"
+            reason = f"has experts of {call.inner} channels, not a multiple of {BLOCK_OUTPUTS}"
             raise refused(node, reason)
         shares = read_shares(self._module, self._step, node, call)
         gate = read_gate(self._module, self._step, node, call)
@@ -416,7 +416,7 @@ class _Selector:
             found = tuple(stripped(one) for one in results[2 * number : 2 * number + 2])
             if expected is None or found != expected:
                 raise refused(
-                    results[2 * number], f"keeps something else for layer {number} than it reads"
+                    results[2 * number], f"stores other values for layer {number} than it reads"
                 )
 
     def _join(self, node: fx.Node) -> Part:
@@ -453,7 +453,7 @@ class _Selector:
         if activation is not None:
             name = activation(node)
             if name is None:
-                raise refused(node, "has options that no kernel has")
+                raise refused(node, "has options that no kernel supports")
             part = self._part(node.args[0])  # type: ignore[arg-type]
             return self._add(node, "combine", part.width, {"left": part}, activation=name)
         found = self._activation(node)
@@ -542,7 +542,7 @@ class _Selector:
         if not leaves or not tables:
             return None
         if self._step.positions is None:
-            raise refused(node, "counts positions itself, without taking them as an input")
+            raise refused(node, "computes positions instead of taking them as an input")
         views = {leaf: self._view(leaf) for leaf in leaves}
         values = {view.value for view in views.values()}
         shown = torch.cat([view.columns.flatten() for view in views.values()])

@@ -81,14 +81,14 @@ class TensorCalls:
         elif target in ACTIVATIONS:
             name = ACTIVATIONS[target](node)
             if name is None:
-                raise no_kernel(node, "has options that no kernel has")
+                raise no_kernel(node, "has options that no kernel supports")
             self._values.add(node, "combine", {"left": self._values.part(args[0])}, activation=name)
         elif target in _SUMS or target in _MULTIPLIES or target in _DIVIDES:
             self._combine(node)
         elif target is _aten.neg.default:
             self._values.add(node, "combine", {"left": self._values.part(args[0])}, factor=-1.0)
         else:
-            raise no_kernel(node, "is none of those that kernels compute")
+            raise no_kernel(node, "is not supported by kernels")
 
     def _product(self, node: fx.Node, form: str) -> None:
         args: Any = (*node.args, None, None)
@@ -96,10 +96,10 @@ class TensorCalls:
         bias = None if form == "mm" else bias
         matrix = self._values.fixed.get(weight)
         if matrix is None:
-            raise no_kernel(node, "multiplies with something that is no constant")
+            raise no_kernel(node, "multiplies by a value that is not constant")
         scales = [node.kwargs.get(name, 1) for name in ("alpha", "beta")]
         if matrix.dim() != 2 or matrix.dtype is not torch.float32 or scales != [1, 1]:
-            raise no_kernel(node, "has a weight or factors that no kernel has")
+            raise no_kernel(node, "has a weight or factors that no kernel supports")
         part = self._values.rows_of(x, node)
         recipe = Recipe(
             sources=(self._values.source(weight, matrix),),
@@ -167,7 +167,7 @@ class TensorCalls:
                 continue
             fixed = self._values.fixed.get(vector)
             if fixed is None or tuple(fixed.shape) != (last,):
-                raise no_kernel(node, f"has a {name} that is no constant")
+                raise no_kernel(node, f"has a {name} that is not constant")
             vectors[name] = self._values.vector(vector.name, fixed)
         options = NormOptions(kind=kind, eps=eps, parts=part.width // last, **vectors)
         self._values.add(node, "norm", {"input": part}, options=options)
@@ -179,7 +179,7 @@ class TensorCalls:
         if x.meta["val"].dim() != 2 or mean is None or variance is None:
             raise no_kernel(node, "normalizes other dimensions than a row's")
         if (weight is None, bias is None) != (args[1] is None, args[2] is None):
-            raise no_kernel(node, "has a weight or bias that is no constant")
+            raise no_kernel(node, "has a weight or bias that is not constant")
         scale = torch.rsqrt(variance + args[6])
         if weight is not None:
             scale = scale * weight
@@ -208,7 +208,7 @@ class TensorCalls:
         if source in self._values.refusals:
             raise self._values.refusals[source]
         if source not in self._values.shown:
-            raise no_kernel(node, "moves something that is no value")
+            raise no_kernel(node, "moves something that is not a value")
         shown = self._values.shown[source]
         if is_cast(node):
             self._values.width(node)
@@ -244,10 +244,10 @@ class TensorCalls:
         ]
         if all(are_rows):
             if left.meta["val"].shape != right.meta["val"].shape:
-                raise no_kernel(node, "spreads a value over others")
+                raise no_kernel(node, "broadcasts a value over others")
             one, other = self._values.part(left), self._values.part(right)
             if target in _DIVIDES:
-                raise no_kernel(node, "divides by what is computed")
+                raise no_kernel(node, "divides by a computed value")
             if target in _SUMS:
                 factor = float(_SUMS[target] * alpha)
                 self._values.add(
@@ -258,7 +258,7 @@ class TensorCalls:
             return
         rows, operand = (left, right) if are_rows[0] else (right, left)
         if rows.meta["val"].shape != node.meta["val"].shape:
-            raise no_kernel(node, "spreads rows over others")
+            raise no_kernel(node, "broadcasts rows over others")
         reads = {"left": self._values.part(rows)}
         if target in _SUMS:
             sign = float(_SUMS[target])
@@ -287,7 +287,7 @@ class TensorCalls:
         self, node: fx.Node, operand: Any, reads: dict[str, Part], *, is_divisor: bool
     ) -> None:
         if not is_divisor or node.kwargs.get("rounding_mode") is not None:
-            raise no_kernel(node, "divides by what is computed")
+            raise no_kernel(node, "divides by a computed value")
         if isinstance(operand, (int, float)):
             if operand == 0 or not math.isfinite(1 / operand):
                 raise no_kernel(node, "divides by a number whose inverse is infinite")

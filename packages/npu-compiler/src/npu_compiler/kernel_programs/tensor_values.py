@@ -161,7 +161,7 @@ class TensorValues:
         """Returns an operand's vector, the same for each row; LoweringError if rows differ."""
         value = self.fixed.get(operand) if isinstance(operand, fx.Node) else operand
         if value is None:
-            raise no_kernel(node, "has an operand that is no constant")
+            raise no_kernel(node, "has an operand that is not constant")
         shape = node.meta["val"].shape
         by_row = torch.as_tensor(value).float().expand(shape).reshape(self.rows, -1)
         if not torch.equal(by_row.nan_to_num(), by_row[:1].expand_as(by_row).nan_to_num()):

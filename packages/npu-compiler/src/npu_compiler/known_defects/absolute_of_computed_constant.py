@@ -46,7 +46,7 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="absolute-of-computed-constant",
-    summary="Abs of a vector that is computed from constants or shapes returns it as it is.",
+    summary="Abs of a vector that is computed from constants or shapes returns it unchanged.",
     condition="rank 1; the input's values follow from constants or shapes by arithmetic",
     devices=("CPU", "GPU", "NPU"),
     first=(2026, 4, 1),

@@ -169,9 +169,9 @@ def _reproducer() -> Reproducer:
 DEFECT = KnownDefect(
     name="attention-in-place",
     summary="Attention with as many tokens as heads mixes rows of different heads.",
-    condition="static shapes; as many tokens as heads; the plugin takes in a transpose by "
-    "(0, 2, 1, 3) of the query or of the result, not both. It does so past elementwise operations "
-    "and reshapes, and may leave one of two",
+    condition="static shapes; as many tokens as heads; the plugin fuses a transpose by (0, 2, 1, "
+    "3) of the query or of the result, not both. It does so across elementwise operations and "
+    "reshapes, and may omit one of two",
     devices=("CPU",),
     first=(2026, 4, 1),
     last=(2026, 4, 1),

@@ -79,7 +79,7 @@ DEFECT = KnownDefect(
     name="attention-of-one-query",
     summary="Attention of one query in half precision with a mask that all heads share is garbage.",
     condition="static shapes, one query, a float32 graph that is compiled for bf16 or f16, a mask "
-    "that varies along the keys alone; MatMul, Add, Softmax, MatMul as well as the one operation",
+    "that varies only along the keys; MatMul, Add, Softmax, MatMul, or the single operation",
     devices=("CPU",),
     first=(2026, 4, 1),
     last=(2026, 4, 1),

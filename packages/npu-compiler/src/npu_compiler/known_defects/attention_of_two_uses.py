@@ -45,7 +45,7 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="attention-of-two-uses",
-    summary="Compiling attention whose result has two users may end the process.",
+    summary="Compiling attention whose result has two users may crash the process.",
     condition="static shapes; the result, reshaped or not, has a user and later is the left "
     "operand of Subtract or Divide, or added to a tensor",
     devices=("CPU",),

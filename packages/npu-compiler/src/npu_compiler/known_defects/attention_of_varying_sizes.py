@@ -43,10 +43,9 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="attention-of-varying-sizes",
-    summary="Attention with dynamic shapes is wrong at sizes that are larger than those of a "
-    "former run.",
+    summary="Attention with dynamic shapes is wrong for larger sizes than in an earlier run.",
     condition="dynamic shapes, no cache as state; a run with one token, then one with more. Seen "
-    "on a processor with AVX2 alone; elsewhere the workaround is taken all the same",
+    "only on a processor with AVX2; the workaround is used on every processor",
     devices=("CPU",),
     first=(2026, 4, 1),
     last=(2026, 4, 1),

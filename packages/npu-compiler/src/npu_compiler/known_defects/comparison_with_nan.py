@@ -41,7 +41,7 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="comparison-with-nan",
-    summary="Greater and GreaterEqual are true where one side is NaN.",
+    summary="Greater and GreaterEqual are true if one side is NaN.",
     condition="floating point operands, a processor with AVX-512",
     devices=("CPU",),
     first=(2026, 4, 1),

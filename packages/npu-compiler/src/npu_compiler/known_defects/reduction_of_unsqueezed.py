@@ -82,9 +82,9 @@ def _reproducer() -> Reproducer:
 
 DEFECT = KnownDefect(
     name="reduction-of-unsqueezed",
-    summary="A reduction that keeps its axes exchanges an axis of size 1 behind them with another.",
+    summary="A reduction with keep_dims swaps an axis of size 1 after its axes with another.",
     condition="static shapes; the input of the reduction has an axis of size 1 that Unsqueeze or "
-    "Reshape made, behind the first of the reduced axes; keep_dims",
+    "Reshape made, after the first of the reduced axes; keep_dims",
     devices=("CPU", "GPU", "NPU"),
     first=(2026, 4, 1),
     last=(2026, 4, 1),

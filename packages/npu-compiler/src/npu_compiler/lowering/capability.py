@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 
-OUTPUT_VIEW = "a view of a result, which the host takes"
-INPUT_WRITE = "writes a result into an input, which the host does"
+OUTPUT_VIEW = "a view of a result, taken on the host"
+INPUT_WRITE = "writes a result into an input, done on the host"
 # Reasons for calls that could be lowered: reported, but not an error under strict.
-HOST_IS_BETTER = "its own kernel on the host's cores is better there"
+HOST_IS_BETTER = "its kernel on the host's cores is faster"
 
 # Reasons for calls that never belong to a program: neither a fallback nor an error under strict.
 HOST_DUTIES = frozenset({OUTPUT_VIEW, INPUT_WRITE})
@@ -59,7 +59,7 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
     row = find_converter(node.target)
     if row is None:
         if is_effectful(node):
-            return "draws random numbers or has another effect"
+            return "draws random numbers or has another side effect"
         return _missing(node, with_frontend=with_frontend, nan=config.nan)
     is_narrow = row.quantized or takes_narrow_integers(node)
     for meta in _tensors(node):
@@ -86,7 +86,7 @@ def _vendor_refusal(node: fx.Node, name: str) -> str | None:
     from npu_compiler.target_compiler import find_target, vendor_of  # late: few graphs have one
 
     if is_effectful(node):
-        return "draws random numbers or has another effect"
+        return "draws random numbers or has another side effect"
     refused = [_tensor_refusal(meta, takes_narrow=True) for meta in _tensors(node)]
     target = find_target(name, graphs=True)
     return next(filter(None, refused), None) or vendor_of(target).refusal(node, target)
@@ -145,7 +145,7 @@ def _tensor_refusal(meta: torch.Tensor, *, takes_narrow: bool) -> str | None:
     if any(isinstance(size, int) and size == 0 for size in sizes):
         return "a tensor without elements"
     if any(isinstance(size, torch.SymInt) and _is_unbacked(size) for size in sizes):
-        return "a size that depends on data"
+        return "a data-dependent size"
     if takes_narrow and meta.dtype in NARROW_DTYPES:
         return None
     return refusal_for_dtype(meta.dtype)

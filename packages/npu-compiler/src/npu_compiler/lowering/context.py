@@ -233,9 +233,9 @@ class Context:
             value = self.constant(operand)
             return value if dtype is None else self.convert(value, dtype)
         if isinstance(operand, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self.refuse("a symbolic number stands in the arguments without a node of its own")
+            self.refuse("a symbolic number in the arguments has no node")
         if not isinstance(operand, (bool, int, float)):
-            self.refuse(f"an argument of type {type(operand).__name__} is not understood")
+            self.refuse(f"an argument of type {type(operand).__name__} is not supported")
         if dtype is None:
             dtype = _number_dtype(operand)
         return self.number(operand, dtype)

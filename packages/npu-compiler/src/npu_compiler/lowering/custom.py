@@ -93,13 +93,14 @@ def define_op(
     if backward is not None and mutates_args:
         raise _bad(
             name,
-            f"an op that writes to its arguments has no gradient, got backward and mutates_args="
+            "an op that writes to its arguments must not have a gradient, got backward and "
+            "mutates_args="
             f"{tuple(mutates_args)}",
             "Return the new tensors instead, or leave out backward",
         )
     for part, needed, what in (
-        (setup_context, backward, "setup_context goes with backward"),
-        (rule, convert, "rule goes with convert"),
+        (setup_context, backward, "`setup_context` must be given with `backward`"),
+        (rule, convert, "`rule` must be given with `convert`"),
     ):
         if part is not None and needed is None:
             raise _bad(name, f"{what}, got it alone", "Pass both, or neither")
@@ -110,18 +111,21 @@ def _check(name: str, function: Callable[..., Any], mutates_args: Sequence[str])
     if not _NAME.fullmatch(name):
         raise _bad(repr(name), 'the name must be "namespace::op"', "Use letters, digits and _")
     if not inspect.isfunction(function):
-        raise _bad(name, f"a function is decorated, got {function!r}", "Decorate `def ...`")
+        raise _bad(
+            name, f"the decorated object must be a function, got {function!r}", "Decorate `def ...`"
+        )
     known = tuple(inspect.signature(function).parameters)
     for argument in mutates_args:
         if argument not in known:
             raise _bad(
                 name,
-                f"mutates_args are arguments of the function, {', '.join(known)}, got {argument!r}",
+                f"`mutates_args` must name arguments of the function ({', '.join(known)}), got "
+                f"{argument!r}",
                 "Name one of them",
             )
     if name in (found.partition(".")[0] for found in torch._C._dispatch_get_all_op_names()):
         raise RegistryError(
-            f"define_op {name}: an op is defined once, got a second at "
+            f"define_op {name}: an op must be defined only once, got a second definition at "
             f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}. "
             "Choose another name, or start Python again.",
             code="duplicate-op",
@@ -133,7 +137,9 @@ def _defined(name: str, function: Callable[..., Any], mutates_args: Sequence[str
         return torch.library.custom_op(name, function, mutates_args=tuple(mutates_args))
     except (ValueError, TypeError) as failure:
         first = str(failure).strip().splitlines()[0].rstrip(".")
-        raise _bad(name, f"torch must find a schema, got: {first}", "Annotate it") from failure
+        raise _bad(
+            name, f"the function must have a schema for torch, got: {first}", "Annotate it"
+        ) from failure
 
 
 def _bad(name: str, what: str, next_step: str) -> RegistryError:

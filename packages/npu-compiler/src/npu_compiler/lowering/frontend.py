@@ -39,7 +39,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype)
 # Largest accepted difference from eager, relative to the largest magnitude.
 _ROUNDING = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _NOT_SAME = "OpenVINO's frontend gives other results than torch"
-_NO_NAN = "what OpenVINO's frontend makes of it loses NaN"
+_NO_NAN = "OpenVINO's frontend drops NaN"
 # The frontend's error classes have no common base; its decoder raises Python's.
 _FAILURES = (
     GeneralFailure,
@@ -63,11 +63,11 @@ def frontend_refusal(node: fx.Node, *, nan: str | None = "propagate") -> str | N
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
-        return "no operator of torch's own"
+        return "not an operator of torch"
     tensors: list[Any] = [source.meta.get("val") for source in node.all_input_nodes]
     results = _results(node)
     if not all(_is_plain(value) for value in (*tensors, *results)) or not results:
-        return "sizes that are not fixed, or values that are not tensors"
+        return "dynamic shapes, or values that are not tensors"
     if not all(isinstance(leaf, (fx.Node, *_PLAIN)) for leaf in _leaves(node)):
         return "arguments that are neither tensors nor plain values"
     key = _key(node, tensors)
@@ -138,14 +138,14 @@ def _try(node: fx.Node) -> str | None:
         return f"OpenVINO's frontend gives {found}, torch {expected}"
     inputs = _sample(node)
     if inputs is None:
-        return "torch takes no random values there"
+        return "torch rejects random values"
     precision = next((t.dtype for t in inputs if t.is_floating_point()), torch.float32)
     try:
         options = compile_options(precision)
         program = load_tolerant(model, name=str(node.target), options=options)
         results = program.run([tensor.contiguous() for tensor in inputs], output_device="cpu")
     except (npu_runtime.ProgramError, RuntimeError):
-        return "the device refuses what OpenVINO's frontend makes of it"
+        return "the device refuses the frontend's conversion"
     reference = _eager(node, inputs)
     if not all(_is_same(a, b) for a, b in zip(results, reference, strict=True)):
         return _NOT_SAME

@@ -251,7 +251,7 @@ class IndexChecks:
                 if same_size(size, use.size):
                     return {"size_port": place, "size_dim": dim}
         if use.source is None or use.dim is None:
-            ctx.refuse("an index into a number of elements that varies")
+            ctx.refuse("an index into a dynamic number of elements")
         port = self._outputs.port((use.source, use.dim), ctx.size(use.source, use.dim))
         return {"size_port": port, "is_size_output": True}
 

@@ -93,7 +93,7 @@ def _numbers(node: fx.Node) -> Iterator[Any]:
 # these are wide in the first call. A pure function: the intervals come from
 # npu_compiler.graph.ranges, and npu_compiler.lowering.index_bounds records the checks of a run.
 
-WIDE = "its integers may not fit the bits in which a program computes"
+WIDE = "its integers may exceed the width of a program's integers"
 
 _EXACT_BITS, _MOVED_BITS = 24, 31
 # A quotient of numbers from 2**23 on may be rounded up to the next integer before truncation

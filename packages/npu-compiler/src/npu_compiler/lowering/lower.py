@@ -184,8 +184,8 @@ class _Lowering:
         unknown = sorted(set(self._constants) - known)
         if unknown:
             raise LoweringError(
-                f"lower: constants are named after placeholders, got {unknown[0]!r}, the graph "
-                f"has {', '.join(sorted(known)) or 'none'}. Use one of these names.",
+                f"lower: `constants` must be named after placeholders, got {unknown[0]!r}; the "
+                f"graph has {', '.join(sorted(known)) or 'none'}. Use one of these names.",
                 code="constant-name",
             )
 

@@ -211,14 +211,14 @@ def _check_key(key: OpKey, place: str) -> None:
     is_name = isinstance(key, str) and key.count(".") == 2
     if not is_name and (isinstance(key, torch._ops.OpOverloadPacket) or not callable(key)):
         raise RegistryError(
-            f"converter at {place}: the key must be one overload or a function, "
-            f"got {key!r}. Name the overload, as in torch.ops.aten.add.Tensor.",
+            f"converter at {place}: `keys` must be overloads or functions, got {key!r}. Name the "
+            "overload, as in torch.ops.aten.add.Tensor.",
             code="bad-converter",
         )
     present = _TABLE.get(key)
     if present is not None:
         raise RegistryError(
-            f"{op_name(key)}: an op has one converter, got a second at {place}, "
+            f"{op_name(key)}: an op must have only one converter, got a second at {place}, "
             f"the first is at {present.place}. Remove one of them.",
             code="duplicate-converter",
         )
@@ -228,7 +228,7 @@ def _place_of(function: Callable[..., Any]) -> str:
     plain = inspect.unwrap(function) if callable(function) else function
     if not inspect.isfunction(plain):
         raise RegistryError(
-            f"register_fx_node_converter decorates a function, got {function!r}. "
+            f"register_fx_node_converter must decorate a function, got {function!r}. "
             "Decorate `def convert(ctx, ...)`.",
             code="bad-converter",
         )

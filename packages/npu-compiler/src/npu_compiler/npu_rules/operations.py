@@ -80,7 +80,7 @@ def _shapes(model: ov.Model) -> Finding:
     if not dynamic:
         return Finding("static shapes", "accepted", "every dimension is a number")
     step = "Export it without dynamic=, once per size."
-    return Finding("static shapes", "refused", f"{_some(dynamic)} vary in size. {step}")
+    return Finding("static shapes", "refused", f"{_some(dynamic)} have dynamic shapes. {step}")
 
 
 def _types(model: ov.Model) -> Finding:
@@ -105,7 +105,7 @@ def _state(model: ov.Model) -> Finding:
         if node.get_type_name() in ("ReadValue", "Assign")
     ]
     if not states:
-        return Finding("no state", "accepted", "each run depends on its inputs alone")
+        return Finding("no state", "accepted", "each run depends only on its inputs")
     return Finding(
         "no state", "refused", f"{_some(states)} keep state. Make it an input and an output."
     )
@@ -134,7 +134,7 @@ _STEPS = {
     "operand ranks": "Reshape the operand.",
     "operand sizes": "Broadcast the smaller operand first.",
     "attributes": "Write it with other operations, or run that part on the host.",
-    "constant inputs": "Make it a number of the model, not a result of its inputs.",
+    "constant inputs": "Make it a constant of the model.",
 }
 
 
@@ -219,7 +219,9 @@ def _node_findings(
             return  # dynamic shapes are a separate refusal
         replaced = replacement(node)
         if replaced is None and rules.operation(kind, opset) is None:
-            detail = f"{rewriting['pass']} does not replace it, and the importer does not take it."
+            detail = (
+                f"{rewriting['pass']} does not replace it, and the importer does not accept it."
+            )
             yield finding("operation types", detail, rewriting["conditions"])
             return
         made = [node] if replaced is None else replaced
@@ -241,9 +243,9 @@ def _importer_findings(
     taken = rules.operation(kind, version or opset)
     if taken is None:
         known = ", ".join(rules.opsets(kind))
-        versions = f"it takes those of {known}" if known else "it takes none of that type"
+        versions = f"it accepts those of {known}" if known else "it accepts none of that type"
         source = f"{rules.content['files']['operations']} at {rules.content['commit'][:12]}"
-        yield "operation types", f"the importer does not take it; {versions}.", source
+        yield "operation types", f"the importer does not accept it; {versions}.", source
         return
     ports = [*node.inputs(), *(node.outputs() if kind in _IMPORTED_BY_SIZES else ())]
     if any(port.get_partial_shape().is_dynamic for port in ports):
@@ -269,14 +271,18 @@ def _operand_findings(
         kind, types = port.get_element_type().get_type_name(), operand["types"]
         place = rules.place("layers", layer["line"])
         if types is not None and kind not in types:
-            yield "operand types", f"{name} is {', '.join(types)}, got {kind}.", place
+            yield "operand types", f"{name} must be {', '.join(types)}, got {kind}.", place
         rank, ranks = port.get_partial_shape().rank, operand["ranks"]
         if ranks is not None and rank.is_static and rank.get_length() not in ranks:
             allowed = " or ".join(str(length) for length in ranks)
-            detail = f"{name} has {allowed} dimensions, got {rank.get_length()}."
+            detail = f"{name} must have {allowed} dimensions, got {rank.get_length()}."
             yield "operand ranks", detail, place
         asked = constants.get(name)
         if asked is not None and port.get_node().get_type_name() != "Constant":
             source = rules.place("constants", asked["line"], asked["file"])
             maker = port.get_node().get_friendly_name()
-            yield "constant inputs", f"{name} is a constant, got the result of {maker}.", source
+            yield (
+                "constant inputs",
+                f"{name} must be a constant, got the result of {maker}.",
+                source,
+            )

@@ -219,18 +219,18 @@ def _failure(node: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
     if "elements" in row:
         return _without_elements(node)
     if "alike_pieces" in row:
-        detail = "pieces of one tensor of a batch are times different numbers."
+        detail = "pieces of one batch tensor must have equal factors."
         return ("operand sizes", detail) if scaled_pieces(node) else None
     if "whole_mask" in row:
-        detail = "the mask of a batch is one for all, or one for each sequence and head."
+        detail = "the mask of a batch must be one for all, or one per sequence and head."
         return ("operand sizes", detail) if mask_repeats(node) else None
     if "inputs" in row:
         wanted, count = row["inputs"], node.get_input_size()
-        detail = f"it has {_either(wanted)} inputs, got {count}."
+        detail = f"it must have {_either(wanted)} inputs, got {count}."
         return None if count in wanted else ("attributes", detail)
     if "attribute" in row:
         name, given = row["attribute"], _plain(node.get_attributes()[row["attribute"]])
-        detail = f"{name} is {_either(row['values'])}, got {given}."
+        detail = f"{name} must be {_either(row['values'])}, got {given}."
         return None if given in row["values"] else ("attributes", detail)
     index = row["input"]
     return _of_input(node.input_value(index), row) if index < node.get_input_size() else None
@@ -240,24 +240,24 @@ def _of_input(port: Any, row: Mapping[str, Any]) -> tuple[str, str] | None:
     name, maker = f"input {row['input']}", port.get_node()
     if "ranks" in row:
         rank = len(port.get_shape())
-        detail = f"{name} has {_either(row['ranks'])} dimensions, got {rank}."
+        detail = f"{name} must have {_either(row['ranks'])} dimensions, got {rank}."
         return None if rank in row["ranks"] else ("operand ranks", detail)
     if "types" in row:
         kind = port.get_element_type().get_type_name()
-        detail = f"{name} is {_either(row['types'])}, got {kind}."
+        detail = f"{name} must be {_either(row['types'])}, got {kind}."
         return None if kind in row["types"] else ("operand types", detail)
     if maker.get_type_name() != "Constant":
-        detail = f"{name} is a constant, got the result of {maker.get_friendly_name()}."
+        detail = f"{name} must be a constant, got the result of {maker.get_friendly_name()}."
         return ("constant inputs", detail) if "constant" in row else None
     if "alike" in row and np.unique(maker.get_data()).size > 1:
-        return "constant inputs", f"the numbers of {name} are alike, got several."
+        return "constant inputs", f"the numbers of {name} must be equal, got several."
     return None
 
 
 def _of_dimensions(node: Any, most: int) -> tuple[str, str] | None:
     shapes = [port.get_partial_shape() for port in [*node.input_values(), *node.outputs()]]
     rank = max((len(shape) for shape in shapes if shape.rank.is_static), default=0)
-    detail = f"a tensor has {most} dimensions at most, got {rank}."
+    detail = f"a tensor must have at most {most} dimensions, got {rank}."
     return ("operand ranks", detail) if rank > most else None
 
 
@@ -265,7 +265,7 @@ def _of_kernel(node: Any) -> tuple[str, str] | None:
     attributes = node.get_attributes()
     kernel, sizes = list(attributes["kernel"]), list(node.input_value(0).get_shape())[2:]
     fits = all(width <= size for width, size in zip(kernel, sizes, strict=True))
-    detail = f"the kernel of a mean without its padding fits {sizes}, got {kernel}."
+    detail = f"the kernel of a mean without padding must fit {sizes}, got {kernel}."
     return None if fits or not attributes["exclude-pad"] else ("attributes", detail)
 
 
@@ -274,7 +274,7 @@ def _without_elements(node: Any) -> tuple[str, str] | None:
         return None
     given = [port for port in node.input_values() if port.get_node().get_type_name() != "Constant"]
     shapes = [port.get_partial_shape() for port in [*given, *node.outputs()] if is_empty(port)]
-    detail = f"a tensor has elements, got the shape {shapes[0] if shapes else ''}."
+    detail = f"a tensor must have elements, got the shape {shapes[0] if shapes else ''}."
     return ("operand sizes", detail) if shapes else None
 
 

@@ -70,13 +70,13 @@ class Stage:
 STAGES: tuple[Stage, ...] = (
     Stage("capture", "dynamo traces the model into a graph of torch calls"),
     Stage("decompose", "AOTAutograd makes it functional aten calls"),
-    Stage("normalize", "one form for what can be written in several"),
+    Stage("normalize", "equivalent forms become one form"),
     Stage("fuse", "several calls that are one operation become one"),
-    Stage("layout", "what shares memory, and in which order bytes lie"),
-    Stage("partition", "which calls make a program together"),
+    Stage("layout", "memory: views, in-place writes and layouts"),
+    Stage("partition", "calls are grouped into programs"),
     Stage("lower", "each call becomes OpenVINO nodes"),
-    Stage("tune", "the device's compiler, with options that were measured"),
-    Stage("run", "the program on the tensors' own memory"),
+    Stage("tune", "the device's compiler runs, with measured options"),
+    Stage("run", "the program runs on the tensors' memory"),
 )
 
 # Passes run in this order. Writes are first, because other passes skip written values; views of
@@ -148,7 +148,7 @@ def register_pass(*, before: str | None = None, after: str | None = None) -> Cal
     """
     if before is not None and after is not None:
         raise _bad(
-            "register_pass: a pass has one neighbour",
+            "register_pass: a pass must have at most one neighbour",
             f"before={before!r} and after={after!r}",
             "Name one of them",
         )
@@ -179,7 +179,7 @@ def _checked(made: type, before: str | None, after: str | None) -> Registered:
         one = made
     else:
         raise _bad(
-            f"register_pass at {place}: decorates a class of npu_compiler.passes.GraphPass, "
+            f"register_pass at {place} must decorate a subclass of npu_compiler.passes.GraphPass, "
             "openvino.passes.ModelPass or openvino.passes.MatcherPass",
             repr(made),
             "Derive the class from one of them",
@@ -195,7 +195,8 @@ def _checked(made: type, before: str | None, after: str | None) -> Registered:
     taken = own | {row.name: row.place for row in REGISTERED.values()}
     if name in taken:
         raise RegistryError(
-            f"pass {name}: a name has one pass, got a second at {place}, the first is at "
+            f"pass {name}: a name must have only one pass, got a second at {place}, the first is "
+            "at "
             f"{taken[name]}. Rename one of them.",
             code="duplicate-pass",
         )

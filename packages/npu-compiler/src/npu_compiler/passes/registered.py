@@ -164,7 +164,7 @@ def rewrite_model(model: ov.Model, *, disabled: Iterable[str] = ()) -> None:
                 (f"{len(before)} ports", f"{len(after)} ports"),
             )
             raise PassError(
-                f"pass {row.name} ({row.place}): inputs and outputs of a model stay as they are, "
+                f"pass {row.name} ({row.place}): a pass must keep a model's inputs and outputs, "
                 f"got {changed[1]} for {changed[0]}. Fix the pass, or compile with "
                 f"disabled_passes=({row.name!r},).",
                 code="pass-broke-graph",

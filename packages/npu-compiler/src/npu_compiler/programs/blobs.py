@@ -175,7 +175,7 @@ class AheadBlobs:
             return None, f"the compiler {record.compiler} refused it: {record.refused}"
         try:
             if fingerprint(model) != record.model:
-                return None, "its blob was made of another program"
+                return None, "its blob is of another program"
             if fingerprint(path) != record.blob:
                 return None, f"{record.file} is not what was written"
         except OSError as failure:

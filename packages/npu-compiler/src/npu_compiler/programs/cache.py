@@ -298,8 +298,8 @@ def _checked(built: Any) -> tuple[ov.Model, dict[str, Any]]:
         case (ov.Model() as model, dict() as facts):
             return model, facts
     raise KindError(
-        "npu_compiler.programs.ProgramCache: build must return an openvino.Model, that of "
-        f"load_with_facts one with a dict of facts, got {type(built).__name__}. Return these.",
+        "npu_compiler.programs.ProgramCache: `build` must return an openvino.Model, for "
+        f"load_with_facts with a dict of facts, got {type(built).__name__}. Return these.",
         code="argument-kind",
     )
 

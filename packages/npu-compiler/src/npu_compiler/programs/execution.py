@@ -232,7 +232,8 @@ def run_shortcut(
 def _uncaptured(results: list[torch.Tensor] | None) -> list[torch.Tensor]:
     if results is None:
         raise LoweringError(
-            "kernel program: a captured graph holds programs of the device, got host code. Compile "
+            "kernel program: a captured graph must consist of device programs, got host code. "
+            "Compile "
             'with target="openvino".',
             code="no-kernel",
         )

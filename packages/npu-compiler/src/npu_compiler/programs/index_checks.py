@@ -81,7 +81,7 @@ def check_arrays(
         if least < low or most >= end:
             raise IndexRangeError(
                 f"program {name}: {_whose(record, {})} must be from {low} to {end - 1}, got "
-                f"{least if least < low else most}. Look at where these integers come from.",
+                f"{least if least < low else most}. Check the source of these integers.",
                 code="index-range",
             )
 

@@ -21,7 +21,7 @@ def precision_name(dtype: torch.dtype | str) -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in PRECISIONS:
         raise OptionError(
-            f"dtype: one of {', '.join(PRECISIONS)}, got {dtype!r}. Choose one of these.",
+            f"`dtype` must be one of {', '.join(PRECISIONS)}, got {dtype!r}. Choose one of these.",
             code="unknown-dtype",
         )
     return name

@@ -126,7 +126,7 @@ def _sizes(
     varying = [axis for axis, size in enumerate(sizes) if size == -1]
     if varying != [0, length_axis] or before != after:
         raise OptionError(
-            f"make_stateful: {variable.name} must have static sizes but for batch and axis "
+            f"make_stateful: {variable.name} must have static sizes except for batch and axis "
             f"{length_axis}, and keep its type, got {parameter.get_output_partial_shape(0)} "
             f"{before.get_type_name()}, next {after.get_type_name()}. Give its input_shapes to "
             "lower(), or convert the output.",

@@ -65,13 +65,13 @@ def compress_weights_by_data(
     """
     if rounding not in ROUNDINGS:
         raise OptionError(
-            f"compress_weights_by_data: rounding is one of {', '.join(ROUNDINGS)}, got "
+            f"compress_weights_by_data: `rounding` must be one of {', '.join(ROUNDINGS)}, got "
             f"{rounding!r}. Choose one.",
             code="option-value",
         )
     if group_size not in (*GROUP_SIZES, None):
         raise OptionError(
-            "compress_weights_by_data: group_size is one of 32, 64, 128, or None, got "
+            "compress_weights_by_data: `group_size` must be one of 32, 64, 128, or None, got "
             f"{group_size!r}. Choose one.",
             code="quantize-group",
         )
@@ -138,8 +138,8 @@ def quantize_activations(
 def _prepare(model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
     if not len(samples):
         raise OptionError(
-            "calibration: quantizing by data needs at least one example call, got none. Pass "
-            "some, typical of what the model will meet.",
+            "`calibration` must have at least one example call, got none. Pass typical calls of "
+            "the model.",
             code="quantize-data",
         )
     others = {
@@ -152,7 +152,7 @@ def _prepare(model: ov.Model, samples: Sequence[Sequence[Any]]) -> None:
     if others:
         raise OptionError(
             f"calibration: the model's weights must be float32, got {', '.join(sorted(others))}. "
-            "Call model.float() first, and choose with precision= what programs compute in.",
+            "Call model.float() first, and choose the precision of programs with precision=.",
             code="quantize-data",
         )
     _name_uniquely(model)
@@ -179,7 +179,7 @@ def _library() -> Any:
         return importlib.import_module(_LIBRARY)
     except ImportError as missing:
         raise OptionError(
-            "calibration: AWQ and quantized activations need NNCF, got "
+            "NNCF must be installed for AWQ and quantized activations, got "
             f"{missing}. Run pip install 'nncf>=3.4,<3.5', or choose rounding 'gptq' "
             "for int4 weights.",
             code="quantize-library",

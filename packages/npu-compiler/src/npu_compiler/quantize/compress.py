@@ -122,12 +122,14 @@ def compress_weights(
     """
     if mode not in MODES:
         raise OptionError(
-            f"compress_weights: mode is one of {', '.join(MODES)}, got {mode!r}. Choose one.",
+            f"compress_weights: `mode` must be one of {', '.join(MODES)}, got {mode!r}. Choose "
+            "one.",
             code="quantize-mode",
         )
     if group_size not in (*GROUP_SIZES, None):
         raise OptionError(
-            f"compress_weights: group_size is one of 32, 64, 128, or None, got {group_size!r}. "
+            "compress_weights: `group_size` must be one of 32, 64, 128, or None, got "
+            f"{group_size!r}. "
             "Choose one.",
             code="quantize-group",
         )

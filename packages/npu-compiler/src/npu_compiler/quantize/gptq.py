@@ -68,7 +68,7 @@ def round_by_moments(
     """
     if weight.dim() != 2 or weight.shape[1] % group_size:
         raise OptionError(
-            f"round_by_moments: weight must be a matrix whose rows group_size divides, got shape "
+            f"round_by_moments: `weight` must be a matrix whose rows group_size divides, got shape "
             f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )

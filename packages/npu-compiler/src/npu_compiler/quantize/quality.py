@@ -50,8 +50,8 @@ class QualityReport:
             return self
         raise QualityError(
             f"{self.metric}: the loss must be at most {self.limit:.2%}, got {self.relative:.2%} "
-            f"({self.before:.4g} before, {self.after:.4g} after). Give calibration data or more of "
-            "it, a smaller group_size, int8 instead of int4, or raise the limit.",
+            f"({self.before:.4g} before, {self.after:.4g} after). Give more calibration data, a "
+            "smaller group_size, int8 instead of int4, or raise the limit.",
             code="quality-gate",
         )
 
@@ -95,8 +95,9 @@ def perplexity(
     step = window if stride is None else stride
     if tokens.dim() != 1 or window < 2 or not 1 <= step <= window or len(tokens) < window:
         raise OptionError(
-            "perplexity: tokens must be one row of at least one window of 2 or more, stride 1 to "
-            f"window, got shape {tuple(tokens.shape)}, window {window}, stride {stride}. Pass a "
+            "perplexity: `tokens` must be one row of at least one window, `window` at least 2 and "
+            f"`stride` from 1 to window, got shape {tuple(tokens.shape)}, window {window}, stride "
+            f"{stride}. Pass a "
             "longer text or a smaller window.",
             code="quality-input",
         )
@@ -191,7 +192,8 @@ def compare_outputs(
                 total += float(exact.square().sum())
     if total == 0:
         raise OptionError(
-            "compare_outputs: there must be results that are not all zero, got none. Pass inputs.",
+            "compare_outputs: `inputs` must give results that are not all zero, got none. Pass "
+            "other inputs.",
             code="quality-input",
         )
     error = math.sqrt(difference / total)
@@ -217,7 +219,8 @@ def _logits_of(result: Any, window: int) -> torch.Tensor:
     if found is None or found.dim() != 3 or tuple(found.shape[:2]) != (1, window):
         received = type(result).__name__ if found is None else tuple(found.shape)
         raise OptionError(
-            f"perplexity: logits must be of shape (1, {window}, vocabulary), got {received}. Wrap "
+            f"perplexity: `logits` must be of shape (1, {window}, vocabulary), got {received}. "
+            "Wrap "
             "the model in a function that returns them.",
             code="quality-input",
         )

@@ -100,13 +100,13 @@ def quantize_weight(
     """
     if bits not in (4, 8):
         raise OptionError(
-            f"quantize_weight: bits must be 4 or 8, got {bits}. Choose one.",
+            f"quantize_weight: `bits` must be 4 or 8, got {bits}. Choose one.",
             code="quantize-weight",
         )
     is_divided = group_size is None or (group_size > 0 and weight.shape[-1] % group_size == 0)
     if weight.dim() != 2 or not is_divided:
         raise OptionError(
-            f"quantize_weight: weight must be a matrix whose rows group_size divides, got shape "
+            f"quantize_weight: `weight` must be a matrix whose rows group_size divides, got shape "
             f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )
@@ -177,7 +177,8 @@ def quantize_tensor(
     bits = _BITS.get(tuple(min_max_range))  # type: ignore[arg-type]
     if bits is None:
         raise OptionError(
-            f"quantize_tensor: min_max_range is (-128, 127) or (-8, 7), got {min_max_range}. "
+            "quantize_tensor: `min_max_range` must be (-128, 127) or (-8, 7), got "
+            f"{min_max_range}. "
             "Choose one.",
             code="quantize-range",
         )
@@ -203,14 +204,15 @@ def compress_to_i4(weights: torch.Tensor) -> torch.Tensor:
     is_whole = not weights.dtype.is_floating_point and not weights.dtype.is_complex
     if weights.is_quantized or not is_whole or weights.dim() == 0 or weights.shape[-1] % 2:
         raise OptionError(
-            f"compress_to_i4: weights are integers with an even last dim, got {weights.dtype} of "
+            "compress_to_i4: `weights` must be integers with an even last dim, got "
+            f"{weights.dtype} of "
             f"shape {tuple(weights.shape)}. Use quantize_tensor(weight, (-8, 7)).",
             code="quantize-values",
         )
     wide = weights.to(torch.int16)
     if wide.numel() and not -8 <= int(wide.min()) <= int(wide.max()) <= 7:
         raise OptionError(
-            f"compress_to_i4: weights are from -8 to 7, got {int(wide.min())} to "
+            f"compress_to_i4: `weights` must be from -8 to 7, got {int(wide.min())} to "
             f"{int(wide.max())}. Use quantize_tensor(weight, (-8, 7)).",
             code="quantize-values",
         )

@@ -63,7 +63,7 @@ class TimeEstimate:
         return self.report.estimate.latency_ms / 1e3
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as what JSON can hold, with what kind of figure it is."""
+        """Returns all fields as JSON-compatible values, with a note on their kind."""
         return {
             "name": self.name,
             "target": dataclasses.asdict(self.target),
@@ -168,7 +168,7 @@ def estimate_model(
     varying = varying_operations(model)
     if varying:
         raise ExportError(
-            f"{name}: time is estimated for sizes that are numbers; {varying[0]} varies in size. "
+            f"{name}: sizes must be static for an estimate, got a dynamic size of {varying[0]}. "
             "Export it without dynamic=, once per size.",
             code="estimate-sizes",
         )

@@ -193,8 +193,8 @@ def _eager(
         raise  # a missing library, independent of sizes
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as failure:
         raise SuiteError(
-            f"{architecture.name}: a draw of sizes must be one that the model takes, got {sizes}, "
-            f"and torch says {(str(failure).splitlines() or [''])[0][:120]}. Try another draw.",
+            f"{architecture.name}: the model must accept the drawn sizes, got {sizes}; torch "
+            f"reports {(str(failure).splitlines() or [''])[0][:120]}. Try another draw.",
             code="suite-sizes",
         ) from failure
 

@@ -39,13 +39,13 @@ LEFT_OUT: dict[str, str] = {
     "vilt": "was cut by 10 graph breaks and differed by more than 1; it draws which patches to "
     "take at random, so its results cannot be compared as they are",
     "encodec": "was right in 23 programs with 17 graph breaks, but its small form gave the same "
-    "sound for different inputs, so that being right said nothing",
+    "sound for different inputs, so that the comparison was meaningless",
     "splinter, pp_lcnet": "give nearly the same result for different inputs in their small form",
-    "vit_mae": "draws which patches to keep at random",
-    "nystromformer": "takes one number of tokens alone",
-    "starnet of timm": "multiplies activations by each other until float32 has no digits left: "
+    "vit_mae": "draws the kept patches at random",
+    "nystromformer": "accepts only one number of tokens",
+    "starnet of timm": "multiplies activations by each other until float32 loses all digits: "
     "with random weights eager float32 is off by more than 1 from eager float64",
-    "efficientformer of timm": "takes one size of image alone, of 224 pixels",
+    "efficientformer of timm": "accepts only images of 224 pixels",
 }
 
 
@@ -81,6 +81,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> SuiteError:
     close = difflib.get_close_matches(name, listed, n=3)
     hint = f"Did you mean {' or '.join(close)}?" if close else f"Known: {', '.join(listed)}."
     return SuiteError(
-        f"npu_compiler.suite: {what} must be one of its own, got {name!r}. {hint}",
+        f"npu_compiler.suite: {what} must be one of the suite, got {name!r}. {hint}",
         code="suite-name",
     )

@@ -56,14 +56,14 @@ class AutoKeptGraph:
     def _choose(self, inputs: Sequence[Any]) -> CompiledGraph:
         if self._kind != "inference":
             raise _refusal(
-                "inference graphs alone are computed in half precision",
+                "the graph must be an inference graph",
                 f"a {self._kind} graph of training",
                 "Call the model under torch.no_grad(), or compile with training=False",
             )
         copy = keep_original(self._module)
         if copy is None:
             raise _refusal(
-                "a graph is computed several times, with equal results",
+                "the graph must give equal results each time",
                 "one that draws random numbers or writes to its inputs",
                 "Use model.eval(), or name the modules",
             )
@@ -106,7 +106,7 @@ def _check_dtypes(values: Mapping[str, Any]) -> None:
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
         if is_float and value.dtype is not torch.float32:
             raise _refusal(
-                "half precision is compared with float32, which weights and inputs must be",
+                "weights and inputs must be float32",
                 f"{value.dtype} for {name}",
                 "Use model.float() and float inputs, or name the modules",
             )

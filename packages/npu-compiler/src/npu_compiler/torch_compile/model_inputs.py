@@ -47,8 +47,8 @@ def refusals_named(model: str, arguments: Any) -> Iterator[None]:
             reason = reason.__cause__ or reason.__context__  # type: ignore[assignment]
         said = (str(reason).strip().splitlines() or ["no reason given"])[0][:300].rstrip(".")
         raise ModelInputError(
-            f"{model}: an operator refuses these inputs: {said}. Got "
-            f"{_shapes(arguments)}. Pass inputs of shapes and dtypes that the model takes.",
+            f"{model}: an operator rejects these inputs: {said}. Got "
+            f"{_shapes(arguments)}. Pass inputs of shapes and dtypes that the model accepts.",
             code="refused-input",
         ) from None
     finally:

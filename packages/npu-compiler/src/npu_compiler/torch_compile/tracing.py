@@ -70,7 +70,7 @@ def trace(
 
 @dataclass(frozen=True)
 class _Compilation:
-    """How a graph is compiled; `is_part`: of a function that a graph break divides."""
+    """Settings of a graph's compilation; `is_part`: of a function that a graph break divides."""
 
     config: CompilerConfig
     names: Sequence[str]

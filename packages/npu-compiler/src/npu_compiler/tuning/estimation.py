@@ -54,7 +54,7 @@ class Estimator:
         for program in record.programs:
             report = reports.get(program.name)
             if report is None:
-                raise NoEstimateError(f"{program.name} is made of kernels of the host")
+                raise NoEstimateError(f"{program.name} consists of kernels of the host")
             if not report.is_accepted:
                 raise NoEstimateError(f"the compiler refuses {program.name}: {report.reason}")
             if report.estimate is None:

@@ -124,7 +124,7 @@ class MeasuredGraph:
                 refused[candidate.name] = _DECIDED
                 continue
             if not candidate.is_of_the_program:
-                refused[candidate.name] = "it is a choice of the device that serves, not an NPU's"
+                refused[candidate.name] = "it is an option of this device, not of an NPU"
                 continue
             with tempfile.TemporaryDirectory(prefix="npu-estimate-") as place:
                 config = replace(self._config, cache_dir=place)
@@ -193,7 +193,7 @@ def _obstacle(graph: fx.Graph) -> str | None:
         if is_mutation(node) or any(True for _ in written_inputs(node)):
             return f"{node.name} writes to an input"
         if is_effectful(node):
-            return f"{node.name} draws random numbers or has another effect"
+            return f"{node.name} draws random numbers or has another side effect"
     return None
 
 

@@ -148,7 +148,7 @@ def _record(content: Mapping[str, Any]) -> TuningRecord:
     record = TuningRecord(**content)
     names = (record.key, record.chosen, record.device, record.openvino, record.estimated_by)
     if not all(isinstance(name, str) for name in names) or not record.key.isalnum():
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not text")
     if record.chosen not in record.times_us or "default" not in record.times_us:
         raise ValueError("the chosen way was not measured")
     return record

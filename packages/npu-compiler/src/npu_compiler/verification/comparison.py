@@ -34,7 +34,7 @@ _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 @dataclass(frozen=True)
 class Difference:
-    """How one result differs from torch's."""
+    """The difference of one result from torch's."""
 
     output: int  # which of the results, from 0
     problem: str  # as text, such as "off by 0.28"
@@ -147,9 +147,9 @@ def _judge(
 
 
 def _row_axes(b: torch.Tensor) -> tuple[int, ...]:
-    """The axes over which rounding is averaged: more than one where a row is short.
+    """Returns the axes over which rounding is averaged: more than one if a row is short.
 
-    A line of a small image says too little of it, and a pooled image has lines of one element.
+    A line of a small image has too few elements, and a pooled image has lines of one element.
     """
     count, size = 1, int(b.shape[-1])
     while size < _SHORT_ROW and count < b.dim() - 1:
@@ -276,7 +276,7 @@ class WrongResults:
     def _refuse(self, text: str, *, is_strict: bool) -> None:
         if is_strict:
             raise WrongResultError(
-                f"{text}. Compile without strict, so that what is wrong runs eagerly. {_ADVICE}.",
+                f"{text}. Compile without strict, so that wrong parts run eagerly. {_ADVICE}.",
                 code="wrong-result",
             )
         self._warn(f"{text}. It runs eagerly from now on")

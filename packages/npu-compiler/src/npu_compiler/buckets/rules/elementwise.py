@@ -26,7 +26,7 @@ def broadcast(call: Call, *shapes: Dims) -> Dims:
         meeting = [shape[axis] for shape in shapes if len(shape) >= -axis]
         wide = [dim for dim in meeting if dim]
         if any(dim != wide[0] for dim in wide):
-            raise call.refuse("differently padded tensors meet", *wide)
+            raise call.refuse("operands are padded differently", *wide)
         made.append(wide[0] if wide else ())
     return tuple(made)
 
@@ -218,7 +218,7 @@ def _gather(call: Call) -> Any:
         # With true sizes the index is nowhere larger, so prefixes match; joined dims are not
         # prefixes.
         if place != axis and ours != theirs and (len(ours) > 1 or len(theirs) > 1):
-            raise call.refuse("differently padded tensors meet", ours, theirs)
+            raise call.refuse("operands are padded differently", ours, theirs)
     size = call.writer.shape(source)[axis]
     told = _told(call, call.get("index"), dims[axis], size)
     call.set("index", _within(call, told, size))

@@ -111,7 +111,7 @@ def _mean(call: Call) -> Any:
 def _whole_only(call: Call) -> Any:
     axes, keepdim = _given(call)
     dims = call.dims("self")
-    call.require_whole("reduces over a size that varies", *(dims[axis] for axis in axes))
+    call.require_whole("reduces over a dynamic size", *(dims[axis] for axis in axes))
     return _reduced(call, axes, keepdim)
 
 
@@ -125,7 +125,7 @@ def _whole_only_pair(call: Call) -> Any:
 def _ordered(call: Call) -> Any:
     dims = call.dims("self")
     axis = call.writer.axis(call.get("self"), call.get("dim"))
-    call.require_whole("orders along a size that varies", dims[axis])
+    call.require_whole("sorts along a dynamic size", dims[axis])
 
     def result(made: fx.Node) -> tuple[Dims, Dims]:
         found = (*dims[:axis], call.expected[0][axis], *dims[axis + 1 :])
@@ -144,7 +144,7 @@ def _softmax(call: Call) -> Any:
     source = call.get("self")
     axis = call.writer.axis(source, call.get("dim"))
     if not source.meta["val"].dtype.is_floating_point:
-        call.require_whole("takes integers along a size that varies", call.dims("self")[axis])
+        call.require_whole("takes integers along a dynamic size", call.dims("self")[axis])
     call.set("self", call.writer.masked(source, [axis], float("-inf")))
     return call.dims("self")
 
@@ -162,7 +162,7 @@ def _cumulative(call: Call) -> Any:
 def _layer_norm(call: Call) -> Any:
     dims = call.dims("input")
     normal = len(call.get("normalized_shape"))
-    call.require_whole("normalizes over a size that varies", *dims[-normal:])
+    call.require_whole("normalizes over a dynamic size", *dims[-normal:])
     statistics = (*dims[:-normal], *([()] * normal))
     return dims, statistics, statistics
 
@@ -176,7 +176,7 @@ def _rms_norm(call: Call) -> Any:
 @rule(aten.native_group_norm.default, sizes=("N",))
 def _group_norm(call: Call) -> Any:
     dims = call.dims("input")
-    call.require_whole("normalizes over a size that varies", *dims[1:])
+    call.require_whole("normalizes over a dynamic size", *dims[1:])
     return dims, call.expected[1], call.expected[2]
 
 
@@ -193,7 +193,7 @@ def _contract(call: Call, left: str, right: str, left_axis: int, right_axis: int
     """Zeroes the padding of the summed dimension in both operands: zero times NaN is NaN."""
     a, b = call.dims(left)[left_axis], call.dims(right)[right_axis]
     if a != b:
-        raise call.refuse("differently padded tensors are multiplied", a, b)
+        raise call.refuse("the factors are padded differently", a, b)
     if not is_padded(a):
         return
     for name, axis in ((left, left_axis), (right, right_axis)):
@@ -227,7 +227,7 @@ def _linear(call: Call) -> Any:
 @rule(torch.ops.npu_compiler.attention.default)
 def _attention(call: Call) -> Any:
     query, key, value = (call.dims(name) for name in ("query", "key", "value"))
-    call.require_whole("the width of a head varies", query[-1], key[-1], value[-1])
+    call.require_whole("the head size is dynamic", query[-1], key[-1], value[-1])
     if key[-2] != value[-2]:
         raise call.refuse("keys and values are padded differently", key[-2], value[-2])
     _check_batches(call, query, key)
@@ -256,7 +256,7 @@ def _hide_keys(call: Call, query: Dims, length: Dim) -> None:
         call.set(name, writer.masked(source, [len(call.dims(name)) - 2], 0))
     if call.get("is_causal"):
         if query[-2] != length:
-            raise call.refuse("causal attention of sizes that vary apart", query[-2], length)
+            raise call.refuse("causal attention of independent dynamic sizes", query[-2], length)
         call.require_prefix("causal attention over joined dimensions", length)
         # A true query sees no later key, and thus no padded one.
         return
@@ -288,7 +288,7 @@ def _convolution(call: Call) -> Any:
     spatial = [axis for axis in range(2, len(dims)) if is_padded(dims[axis])]
     call.require_prefix("windows run over joined dimensions", *dims[2:])
     if call.get("transposed"):
-        call.require_whole("is spread over a size that varies", *dims[2:])
+        call.require_whole("is broadcast over a dynamic size", *dims[2:])
     # Zeros after the true values equal the convolution's own padding, so each true window sees the
     # same numbers.
     call.set("input", call.writer.masked(call.get("input"), spatial, 0))
@@ -301,7 +301,7 @@ def _max_pool(call: Call) -> Any:
     dims = call.dims("self")
     kept = len(dims) - len(call.get("kernel_size"))
     # Indices count positions in padded planes, which differ from the true ones.
-    call.require_whole("pools over a size that varies", *dims[kept:])
+    call.require_whole("pools over a dynamic size", *dims[kept:])
     pooled: Dims = (*dims[:kept], *call.expected[0][kept:])
     return pooled, pooled
 
@@ -322,5 +322,5 @@ def _planes(call: Call) -> Any:
     name = call.target._schema.arguments[0].name
     dims = call.dims(name)
     rank = 1 if "1d" in str(call.target) else 3 if "3d" in str(call.target) else 2
-    call.require_whole("covers planes of a size that varies", *dims[-rank:])
+    call.require_whole("covers planes of a dynamic size", *dims[-rank:])
     return (*dims[:-rank], *call.expected[-rank:])

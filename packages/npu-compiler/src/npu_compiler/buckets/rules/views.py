@@ -39,7 +39,7 @@ def _view(call: Call) -> Any:
     def result(made: fx.Node) -> Dims:
         found = regroup(dims, call.writer.shape(made))
         if found is None:
-            raise call.refuse("the view cuts through a size that varies", *dims)
+            raise call.refuse("the view splits a dynamic size", *dims)
         note(made)
         return found
 
@@ -90,7 +90,7 @@ def _squeeze(call: Call) -> Any:
     names = dict(call.items())
     given = names.get("dim", range(len(dims)))
     axes = {axis % max(len(dims), 1) for axis in ((given,) if isinstance(given, int) else given)}
-    call.require_whole("a size that varies may be 1", *(dims[a] for a in axes))
+    call.require_whole("a dynamic size may be 1", *(dims[a] for a in axes))
     return _moved(call, tuple(dim for axis, dim in enumerate(dims) if axis not in axes or dim))
 
 
@@ -103,7 +103,7 @@ def _slice(call: Call) -> Any:
         return _moved(call, dims)
     dim, expected = dims[axis], call.expected[axis]
     if len(dim) > 1 or (start < 0 and is_padded(dim)):
-        call.require_whole("a slice whose start depends on a size that varies", dim)
+        call.require_whole("a slice whose start depends on a dynamic size", dim)
     # True positions of the result read true positions of the source, as does the slice with true
     # sizes.
     made = (*dims[:axis], expected, *dims[axis + 1 :])
@@ -133,7 +133,7 @@ def _select(call: Call) -> Any:
 def _split(call: Call) -> Any:
     dims = call.dims("self")
     axis = call.writer.axis(call.get("self"), call.get("dim"))
-    call.require_whole("is cut into parts along a size that varies", dims[axis])
+    call.require_whole("is split along a dynamic size", dims[axis])
     removed = call.target is aten.unbind.int
 
     def result(made: fx.Node) -> tuple[Dims, ...]:
@@ -153,7 +153,7 @@ def _agreeing(call: Call, tensors: Sequence[fx.Node], without: int | None) -> No
     for shape in shapes:
         for axis, dim in enumerate(shape):
             if len(shape) != len(shapes[0]) or (axis != without and dim != shapes[0][axis]):
-                raise call.refuse("differently padded tensors meet", dim, *shapes[0])
+                raise call.refuse("operands are padded differently", dim, *shapes[0])
 
 
 @rule(aten.cat.default)
@@ -182,7 +182,7 @@ def _stack(call: Call) -> Any:
 def _turned(call: Call) -> Any:
     dims = call.dims("self")
     axes = call.get("dims") or range(len(dims))
-    call.require_whole("elements move along a size that varies", *(dims[axis] for axis in axes))
+    call.require_whole("elements move along a dynamic size", *(dims[axis] for axis in axes))
     return dims
 
 
@@ -193,7 +193,7 @@ def _repeat(call: Call) -> Any:
     made: list[Dim] = [whole(count) for count in times[:added]]
     for dim, count in zip(dims, times[added:], strict=True):
         if count != 1:
-            call.require_whole("is repeated along a size that varies", dim)
+            call.require_whole("is repeated along a dynamic size", dim)
         made.append(dim if count == 1 else call.expected[len(made)])
     return tuple(made)
 

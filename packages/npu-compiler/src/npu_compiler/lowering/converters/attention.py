@@ -93,7 +93,7 @@ def convert_sdpa(
 ) -> ov.Output:
     if attn_mask is not None and is_causal:
         # OpenVINO then ignores the mask; torch's kernels apply both.
-        ctx.refuse("a mask beside is_causal")
+        ctx.refuse("a mask together with is_causal")
     bias = None if attn_mask is None else _additive(ctx, attn_mask, ctx.dtype(query))
     output = attend(ctx, query, key, value, bias=bias, causal=bool(is_causal), scale=scale)
     return _zero_dead_rows(ctx, output, attn_mask, ctx.out_dtype(0))

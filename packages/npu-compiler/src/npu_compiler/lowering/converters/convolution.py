@@ -114,7 +114,7 @@ def convert_interpolation(ctx: Context, **given: Any) -> Any:
     else:
         target = ctx.integers([size for size in sizes if size is not None])
     if not align_corners and not _are_exact(_scales(given), before, sizes):
-        ctx.refuse("a scale that is not the ratio of the sizes, by which torch finds the pixels")
+        ctx.refuse("a scale that differs from the ratio of the sizes")
     if mode == "nearest":
         corners = "asymmetric"
     else:

@@ -175,7 +175,7 @@ def convert_lerp(ctx: Context, self: Operand, end: Operand, weight: Any) -> Any:
     The end matters for infinities: from 0 to inf with weight 1 is NaN, since inf times 0 is NaN.
     """
     if not isinstance(weight, (bool, int, float)):
-        ctx.refuse("its weight varies from call to call")
+        ctx.refuse("a weight that is not constant")
     work = torch.float32  # torch computes half precision in float32 too
     first, last = ctx.get(self, work), ctx.get(end, work)
     way = ops.subtract(last, first)
@@ -230,7 +230,7 @@ def _check_quotient(ctx: Context, other: Operand) -> None:
     1.0 // 0.1 is 9 in torch, since 0.1 is more than a tenth. Powers of two divide exactly.
     """
     if not _is_power_of_two(other):
-        ctx.refuse("a float's whole quotient is exact for powers of two alone")
+        ctx.refuse("integral float quotients are exact only for powers of two")
 
 
 def _is_power_of_two(number: Operand) -> bool:
@@ -263,7 +263,7 @@ def _check_divisor(ctx: Context, other: Operand, dtype: torch.dtype) -> None:
     if not dtype.is_floating_point:
         return
     if not _is_power_of_two(other) or abs(other) < 1:
-        ctx.refuse("a float's rest of a large quotient is exact for powers of two from 1 on alone")
+        ctx.refuse("float remainders are exact only for powers of two from 1 up")
 
 
 @converter(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

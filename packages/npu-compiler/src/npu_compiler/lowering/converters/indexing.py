@@ -55,7 +55,7 @@ def convert_gather(ctx: Context, self: fx.Node, dim: int, index: fx.Node, **_: A
 def _rule_no_masks(node: fx.Node, indices: Any, **_: Any) -> str | None:
     for index in indices:
         if index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8):
-            return "a mask as an index gives a result whose size depends on data"
+            return "a mask as an index gives a data-dependent size"
     return None
 
 

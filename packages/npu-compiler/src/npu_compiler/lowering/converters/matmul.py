@@ -120,11 +120,11 @@ def _rule_rows(node: fx.Node, **arguments: Any) -> str | None:
     assert isinstance(rows, fx.Node)
     assert isinstance(weight, fx.Node)
     if (rows.meta["val"].dim(), weight.meta["val"].dim()) != (2, 3):
-        return "groups of another axis than the rows of a matrix"
+        return "groups along another axis than the rows of a matrix"
     if not isinstance(weight.meta["val"].shape[0], int):
         return "the number of groups is not fixed"
     if arguments.get("offs", True) is None:
-        return "groups without their ends"
+        return "groups without ends"
     return None
 
 
@@ -140,7 +140,7 @@ def convert_grouped_mm(
     ctx: Context, self: fx.Node, mat2: fx.Node, offs: fx.Node, bias: Any, **_: Any
 ) -> ov.Output:
     if bias is not None:
-        ctx.refuse("a bias of each group")
+        ctx.refuse("a bias per group")
     return ctx.convert(_grouped(ctx, self, mat2, offs), ctx.out_dtype())
 
 
@@ -181,7 +181,7 @@ def _chosen(ctx: Context, rows: fx.Node, weight: fx.Node, ends: fx.Node) -> ov.O
     count, width = (int(ctx.meta(weight).shape[dim]) for dim in (0, 2))
     length = ctx.meta(rows).shape[0]
     if not isinstance(length, int):
-        ctx.refuse("a number of rows that varies")
+        ctx.refuse("a dynamic number of rows")
     places = ops.constant(np.arange(length, dtype=np.int64).reshape(length, 1))
     chosen = ops.constant(np.zeros((length, width)), value.get_element_type()).output(0)
     # From the last group to the first: a row belongs to the first group that ends after it.

@@ -103,7 +103,7 @@ def convert_select_backward(
 
 @converter(
     aten.col2im.default,
-    rule=lambda node, self, **_: None if is_static(self) else "blocks of varying sizes",
+    rule=lambda node, self, **_: None if is_static(self) else "blocks of dynamic size",
     host_is_better=True,
 )
 def convert_col2im(
@@ -205,7 +205,7 @@ def convert_max_pool_with_indices(
     if self.meta["val"].dtype is torch.bfloat16:
         # Refused here, so that only this call leaves the program: the CPU plugin would refuse all
         # of it.
-        ctx.refuse("the device has no maxima of bfloat16 with their positions")
+        ctx.refuse("the device has no bfloat16 maxima with positions")
     value = ctx.get(self)
     if nan.is_real(value) and nan.is_exact(ctx):
         inf = ctx.number(math.inf, ctx.dtype(self))
@@ -284,7 +284,7 @@ def convert_adaptive_max_pool(ctx: Context, self: fx.Node, output_size: Any) -> 
     counts = spread(output_size, spatial)
     for axis, (size, count) in enumerate(zip(ctx.sizes(self)[2:], counts, strict=True), start=2):
         if size is None or not count:
-            ctx.refuse("windows whose sizes are not known, or none")
+            ctx.refuse("windows of unknown size or without elements")
         entries = _entries_of_windows(size, count)
         kernel.append(entries.shape[1])
         if entries.size != size:
@@ -370,7 +370,7 @@ def convert_avg_pool(
     if ctx.rank(self) != spatial + 2:
         ctx.refuse("an input without a batch")
     if arguments.get("divisor_override") is not None:
-        ctx.refuse("a divisor of its own")
+        ctx.refuse("a divisor override")
     kernel = spread(kernel_size, spatial)
     strides = spread(stride, spatial) if stride else kernel
     pads = spread(padding, spatial)

@@ -293,7 +293,7 @@ def convert_log_softmax_backward(
 def _rule_histc(node: fx.Node, min_: float, max_: float, **_: Any) -> str | None:
     dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
     if dtype.is_floating_point and dtype is not torch.float32:
-        return "bins of a half type are counted in it"
+        return "bins are counted in a half type"
     return None if min_ < max_ else "the ends of the bins depend on data"
 
 

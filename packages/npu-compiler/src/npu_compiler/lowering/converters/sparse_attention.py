@@ -75,7 +75,7 @@ def _take(ctx: Context, values: ov.Output, at: ov.Output) -> ov.Output:
 def _static(ctx: Context, *operands: Any) -> None:
     for operand in operands:
         if operand is not None and None in ctx.sizes(operand):
-            ctx.refuse("sizes that vary: its host kernel takes them")
+            ctx.refuse("dynamic shapes: the host kernel supports them")
 
 
 def _address(
@@ -171,7 +171,7 @@ def convert_lightning_indexer(
     **layout: Any,
 ) -> Any:
     if query_dequant_scale is not None or key_dequant_scale is not None:
-        ctx.refuse("int8 with scales: its host kernel takes them")
+        ctx.refuse("int8 with scales: the host kernel supports it")
     rows = _address(ctx, query, key, **layout)
     *_, heads, width = (int(size or 0) for size in ctx.sizes(query))
     positions = ctx.unsqueeze(_vector(ctx, np.arange(rows.capacity)), [0])

@@ -254,7 +254,7 @@ def convert_repeat_interleave(ctx: Context, self: fx.Node, repeats: Any, dim: An
         pattern = [0] * axis + [-1]
         tail = ctx.sizes(self)[axis + 1 :]
         if any(size is None for size in tail):
-            ctx.refuse("a symbolic size behind the repeated one")
+            ctx.refuse("a symbolic size after the repeated one")
         pattern += [size for size in tail if size is not None]
         return ops.reshape(tiled, ctx.integers(pattern), True)
     sizes = [-1 if size is None else size for size in ctx.sizes(ctx.node)]
@@ -354,7 +354,7 @@ def convert_as_strided(
         ctx.refuse("symbolic strides")
     meta = ctx.meta(self)
     if not meta.is_contiguous() or (storage_offset or 0) != meta.storage_offset():
-        ctx.refuse("strides over memory that is not laid out as the tensor is")
+        ctx.refuse("strides that do not match the memory layout")
     table = torch.arange(meta.numel()).as_strided(size, stride)
     flat = ctx.reshape(ctx.get(self), [-1])
     return ops.gather(flat, ctx.constant(table.contiguous()), ctx.number(0, torch.int64))

@@ -111,7 +111,7 @@ class GraphPass(abc.ABC):
 
     def _broke(self, what: str) -> PassError:
         return PassError(
-            f"pass {self.name}: inputs and outputs of a graph stay as they are, and every call has "
+            f"pass {self.name}: a pass must keep a graph's inputs and outputs, and give every call "
             f"a value, got {what}. Compile with disabled_passes=({self.name!r},), and please "
             "report this.",
             code="pass-broke-graph",

@@ -219,7 +219,7 @@ def _of_transformers(name: str) -> Any:
         library = importlib.import_module("transformers")
     except ImportError as failure:
         raise SuiteError(
-            f"npu_compiler.suite: builds its models with transformers, got {failure}. "
+            f"npu_compiler.suite: transformers must be installed, got {failure}. "
             'Install it: pip install "transformers>=5.20,<6".',
             code="suite-transformers",
         ) from failure
@@ -227,7 +227,7 @@ def _of_transformers(name: str) -> Any:
         return getattr(library, name)
     except AttributeError as failure:
         raise SuiteError(
-            f"npu_compiler.suite: needs transformers with {name}, got version "
+            f"npu_compiler.suite: transformers must have {name}, got version "
             f'{library.__version__}. Install another: pip install "transformers>=5.20,<6".',
             code="suite-transformers",
         ) from failure

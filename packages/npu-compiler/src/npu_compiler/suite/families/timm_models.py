@@ -112,7 +112,7 @@ def _create_model() -> Callable[..., Any]:
         create: Callable[..., Any] = _timm().create_model
     except ImportError as failure:
         raise SuiteError(
-            f"npu_compiler.suite: --timm builds its models with timm, got {failure}. "
+            f"npu_compiler.suite: timm must be installed for --timm, got {failure}. "
             "Install it: pip install timm.",
             code="suite-timm",
         ) from failure
