@@ -19,13 +19,15 @@ from npu_compiler.fuzz.supervision import Finding, Ledger, Limits, replay, run
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m npu_compiler.fuzz",
-        description="Compiles small random graphs and compares them with eager. Exit code 1 when "
-        "one differs, raises, or ends its process.",
+        description="Compiles small random graphs and compares them with eager. Exit code 1 if "
+        "one differs, raises, or crashes its process.",
     )
     parser.add_argument("--count", type=int, default=5000, metavar="N", help="default: 5000")
     parser.add_argument("--seconds", type=float, metavar="S", help="end after this time")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), metavar="N", help="parallel processes"
+    )
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds per graph")
     parser.add_argument(
         "--shrink", type=float, default=40, metavar="S",

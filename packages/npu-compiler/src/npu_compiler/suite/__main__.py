@@ -19,27 +19,35 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m npu_compiler.suite",
         description="Compiles small models of many architectures with random weights and compares "
-        "them with eager fp32 on the CPU. Exit code 1 when one is wrong or does not finish.",
+        "them with eager fp32 on the CPU. Exit code 1 if one is wrong or does not finish.",
     )
-    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="these alone")
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="NAME", help="only these architectures"
+    )
     parser.add_argument("--family", metavar="F", help=f"one of {', '.join(FAMILIES)}")
     parser.add_argument(
-        "--timm", action="store_true", help="timm's models instead of those of transformers"
+        "--timm", action="store_true", help="models of timm instead of transformers"
     )
-    parser.add_argument("--device", choices=("npu", "cpu"), default="npu", help="of the models")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and inputs")
+    parser.add_argument(
+        "--device", choices=("npu", "cpu"), default="npu", help="device of the models"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of weights and inputs"
+    )
     parser.add_argument(
         "--coinciding",
         type=int,
         default=0,
         metavar="N",
-        help="draws of sizes in which tokens, heads, channels of a head and rows are equal, "
+        help="number of draws with equal sizes of tokens, heads, head channels and rows, "
         "instead of the usual sizes",
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel processes")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds per model")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="where to write the rows")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="where to write them as Markdown")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write rows to this CSV file")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="write rows to this Markdown file"
+    )
     return parser
 
 
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SuiteError as error:
         parser.error(str(error))
     if not chosen:
-        parser.error("no architecture is left; leave out --only or --family")
+        parser.error("no architecture matches. Leave out --only or --family.")
 
     def show(row: Measurement) -> None:
         print(report.row_line(report.cells(row)), flush=True)
