@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.action == "list":
         return _list(options.json)
-    # Vendors' wheels, and OpenVINO: help needs neither.
+    # These import vendors' wheels and OpenVINO, which help does not need.
     from npu_compiler.target_compiler.targets import find_vendor, vendors
 
     words = [word for word in (options.vendor, options.release) if word is not None]
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _accept(vendor: str, licence: str, *, is_accepted: bool) -> None:
-    """Asks a terminal for the acceptance of terms; [target-licence] without it."""
+    """Asks to accept terms in a terminal; [target-licence] if they are not accepted."""
     if not licence or is_accepted:
         return
     from npu_compiler.errors import TargetError

@@ -27,36 +27,36 @@ __all__ = [
     "program_content",
 ]
 
-# On OpenVINO's CPU plugin both run on the same cores, and a call of OpenVINO's program costs more
-# than a call of ours.
+# On OpenVINO's CPU plugin both run on the same cores, and a call of OpenVINO's program has more
+# overhead than a kernel program.
 
 CAPTURED = "a captured graph holds programs of the device, not host code"
 
-# Where kernels are known to win: they did in every case from 1 row of width 16 to 16 rows of width
-# 1,024, on two Zen 3 cores, 2026-11-23 (packages/npu-compiler/benchmarks/small_graphs.py). The
-# bounds leave room for processors on which the device's compiler is better.
+# Sizes for which kernels are faster: they were in every case from 1 row of width 16 to 16 rows of
+# width 1,024, on two Zen 3 cores, 2026-11-23 (packages/npu-compiler/benchmarks/small_graphs.py).
+# The bounds have a margin for processors on which the device's compiler is better.
 _MOST_ROWS = 8
 _MOST_MULTIPLICATIONS = 1 << 22
-# Below this the calling thread is done before others are awake.
+# Below this the calling thread finishes before others wake up.
 _MOST_MULTIPLICATIONS_ALONE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFacts:
-    """What the choice is made by."""
+    """Facts for the choice of a target."""
 
     device: str  # OpenVINO's name for the device
     kind: str  # of the graph: inference, forward or backward
-    precision: str  # in which the program is to compute
-    rows: int | None  # of its tensors; None where sizes vary
-    multiplications: int  # of its products
-    # Why kernels are out of question for this graph; None if they are not.
+    precision: str  # precision of the program
+    rows: int | None  # number of rows of its tensors; None for dynamic shapes
+    multiplications: int  # number of multiplications in its products
+    # Reason why kernels are not possible for this graph, or None.
     refusal: str | None = None
 
 
 @dataclass(frozen=True)
 class TargetChoice:
-    """What a program is made for ("openvino" or "kernels"), why, and whether on one thread."""
+    """A program's target ("openvino" or "kernels"), the reason, and whether it uses one thread."""
 
     target: str
     reason: str
@@ -64,7 +64,7 @@ class TargetChoice:
 
 
 def choose_target(facts: ProgramFacts, config: CompilerConfig) -> TargetChoice:
-    """Chooses what a program is made for."""
+    """Chooses the target of a program."""
     reason = _obstacle(facts, config)
     if reason is not None:
         return TargetChoice("openvino", reason)
@@ -80,7 +80,7 @@ def choose_target(facts: ProgramFacts, config: CompilerConfig) -> TargetChoice:
 
 
 def is_for_npu(config: CompilerConfig, device: str) -> bool:
-    """Whether programs are to hold only what the NPU's compiler takes."""
+    """Whether programs must have only operations that the NPU's compiler accepts."""
     return config.target == "NPU" or (config.target is None and device.startswith("NPU"))
 
 
@@ -110,28 +110,28 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-# The cache that keeps programs under such keys is npu_compiler.programs.cache.
+# npu_compiler.programs.cache stores programs under these keys.
 
-# Two threads hash 3 GB/s here; more do not help where memory is the limit.
+# Two threads hash 3 GB/s; more do not help when memory is the limit.
 _THREADS = 2
 
 
 @dataclass(frozen=True)
 class ProgramContent:
-    """All that a program is made of but its weights; JSON-like."""
+    """The content of a program without its weights; JSON-compatible."""
 
     graph: str  # hash of the graph's text
     attributes: Mapping[str, str]  # name -> hash, of tensors that belong to the graph
     weights: tuple[str, ...]  # placeholder names of the weights, sorted
     orders: Any  # of the axes of inputs and outputs
-    compression: tuple[Any, ...]  # what weights are compressed to
+    compression: tuple[Any, ...]  # compressed form of the weights
     ops: tuple[str, ...]  # names of the ops in it
-    nan: str | None = None  # which forms pass NaN on; see npu_compiler.lowering.nan
-    check_indices: bool = True  # whether it tells indices that may be out of range
+    nan: str | None = None  # forms that propagate NaN; see npu_compiler.lowering.nan
+    check_indices: bool = True  # whether it outputs indices that may be out of range
     is_for_npu: bool = False
 
     def key(self, weights: Mapping[str, torch.Tensor], *, options: Mapping[str, str]) -> str:
-        """Returns the key of the program with these weights, told apart by their bytes."""
+        """Returns the key of the program with these weights, by their bytes."""
         return content_key(
             {
                 "graph": self.graph,
@@ -150,13 +150,12 @@ class ProgramContent:
 def program_content(
     module: fx.GraphModule, *, weights: Iterable[str], orders: Any, config: CompilerConfig
 ) -> ProgramContent | None:
-    """Returns what the program of a piece is made of, or None when that cannot be said.
+    """Returns the content of the program of a piece, or None if it is unknown.
 
-    Orders are of the axes of inputs and outputs, JSON-like. Code of others that makes a part of the
-    program, as a converter from outside, is not in the key, and may change: such a program is
-    rebuilt in each process.
+    `orders` are of the axes of inputs and outputs, JSON-compatible. Code of other packages, such as
+    a converter, is not in the key and may change: such a program is rebuilt in each process.
     """
-    # Late: a graph that is known from an earlier process is not lowered.
+    # Late: a graph known from an earlier process is not lowered.
     from npu_compiler.graph.nodes import op_name
     from npu_compiler.graph.origins import graph_text
     from npu_compiler.lowering import is_foreign
@@ -188,10 +187,10 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """A hash of dtype, sizes and elements."""
+    """Returns a hash of dtype, sizes and elements."""
     source = plain_tensor(tensor)
     if source.device.type == "npu":
-        source = as_cpu(source)  # waits for the device; host code may read its bytes
+        source = as_cpu(source)  # waits for the device, so that host code may read the bytes
     head = f"{source.dtype} {tuple(source.shape)} "
     digest = hashlib.sha256(head.encode())
     if source.numel():

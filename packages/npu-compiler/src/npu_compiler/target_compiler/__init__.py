@@ -1,4 +1,4 @@
-"""Compilers of NPU vendors, which compile for a chip that need not be in this machine."""
+"""Compilers of NPU vendors, which compile for chips that are not in this machine."""
 
 from npu_compiler.target_compiler.compile import TargetCompiler, target_compiler
 from npu_compiler.target_compiler.installed import compile_if_installed

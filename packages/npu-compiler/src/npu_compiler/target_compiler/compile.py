@@ -1,4 +1,4 @@
-"""Compiles models for targets, one or many at a time, and keeps reports and blobs by content."""
+"""Compiles models for targets, one or many at a time; caches reports and blobs by content."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ASKS_FOR_TILES = 8
 class TargetCompiler:
     """One version of a vendor's compiler; compiles models one at a time.
 
-    The process starts with the first model that is not in the cache, and starts again after it has
+    The process starts with the first model that is not in the cache, and restarts after it has
     ended. Use it in a `with` statement, which ends the process.
     """
 
@@ -71,7 +71,7 @@ class TargetCompiler:
         limits: Limits | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Names the compiler; reports and blobs go where compiled programs are kept by default."""
+        """Takes the compiler's source; by default the cache is that of compiled programs."""
         self.source = source
         self.version, self.model_format = source.identity()
         self._limits = limits or Limits()
@@ -103,7 +103,7 @@ class TargetCompiler:
         return hashlib.sha256("\n".join((self.version, *parts)).encode()).hexdigest()[:40]
 
     def stop(self) -> None:
-        """Ends the process from another thread; its compilation raises, and keeps nothing."""
+        """Ends the process from another thread; its compilation raises, and caches nothing."""
         self._is_stopped = True
         process = self._process
         if process is not None:
@@ -117,21 +117,21 @@ class TargetCompiler:
         *,
         limits: Limits | None = None,
     ) -> TargetReport:
-        """Compiles a model, or returns the report that was kept.
+        """Compiles a model, or returns the cached report.
 
         A refusal, a crash, a hang and a lack of memory are reports with the reason.
 
         Args:
-            model: with static shapes; stays as it is.
+            model: with static shapes; not changed.
             target: such as "lunar-lake" or "4000".
-            options: further options of the compiler, such as NPU_COMPILER_DYNAMIC_QUANTIZATION.
-            limits: other than the object's own.
+            options: additional options of the compiler, such as NPU_COMPILER_DYNAMIC_QUANTIZATION.
+            limits: instead of the object's limits.
 
         Raises:
             OptionError: [unknown-target].
             CancelledError: another thread called `stop`.
-            TargetError: [target-compiler] the compiler does not start; [target-cache] its files
-                cannot be written.
+            TargetError: [target-compiler] if the compiler does not start; [target-cache] if its
+                files cannot be written.
         """
         chosen = find_target(target) if isinstance(target, str) else target
         config = dict(options or {})
@@ -155,7 +155,7 @@ class TargetCompiler:
                     if self._is_stopped:
                         raise CancelledError
                     report = self._report(answer, chosen, model)
-                    if answer.is_limited:  # more time or memory may give another answer
+                    if answer.is_limited:  # more time or memory may change the result
                         return report
                     self._keep(key, report, f"{model.get_friendly_name()}, {chosen}")
         except OSError as failure:
@@ -229,21 +229,21 @@ class TargetCompiler:
 
 
 def target_compiler(release: str | None = None, *, limits: Limits | None = None) -> TargetCompiler:
-    """Returns the compiler that is installed.
+    """Returns an installed compiler.
 
     Args:
-        release: of OpenVINO, such as "2026.3.0"; the first source by default.
-        limits: of each compilation.
+        release: OpenVINO's release, such as "2026.3.0"; by default that of the first source.
+        limits: limits of each compilation.
 
     Raises:
-        TargetError: [target-absent] none is installed; [target-wine] Wine is missing;
-            [target-compiler] it does not start.
+        TargetError: [target-absent] if none is installed; [target-wine] if Wine is missing;
+            [target-compiler] if it does not start.
     """
     return TargetCompiler(find_source(release), limits=limits)
 
 
 def _schedule(trace: Path | None, model: ov.Model) -> Path | None:
-    """Reads the compiler's trace and writes the schedule in its place."""
+    """Replaces the compiler's trace by a schedule."""
     schedule = None if trace is None else read_schedule(trace, kept_origins(model))
     if trace is None or schedule is None:
         return None
@@ -252,12 +252,12 @@ def _schedule(trace: Path | None, model: ov.Model) -> Path | None:
 
 
 def _named_operation(reason: str, model: ov.Model) -> str:
-    """Returns the first name of an operation in a reason, also of one that a pass derived."""
+    """Returns the first operation name in a reason, also of an operation derived by a pass."""
     names = {str(node.get_friendly_name()) for node in model.get_ordered_ops()}
     for word in re.finditer(r"""(["'`]?)([\w.:/]+)""", reason):
         found = word[2]
         if not word[1] and found.isalpha():
-            continue  # a word of English, which may be the name of an operation as well
+            continue  # an English word, which may also be the name of an operation
         while found and found not in names:  # a/b/c derives from a/b
             found = found.rpartition("/")[0]
         if found:
@@ -283,9 +283,9 @@ class TargetJob:
 def compile_jobs(
     jobs: Sequence[TargetJob], *, source: CompilerSource | None = None
 ) -> Iterator[tuple[TargetJob, TargetReport]]:
-    """Yields each job's report when it is done; raises as target_compiler.
+    """Yields each job's report when it is done; raises like target_compiler.
 
-    When the caller stops, running compilers are ended. Reports so far stay in the cache.
+    If the caller stops early, running compilers are ended. Finished reports stay in the cache.
     """
     source = source or find_source()
     workers = worker_count(jobs)
@@ -319,7 +319,7 @@ def compile_jobs(
 
 
 def worker_count(jobs: Sequence[TargetJob]) -> int:
-    """Returns how many compilers run at a time: one for each core, as long as memory lasts."""
+    """Returns the number of parallel compilers: one per core, limited by memory."""
     largest = max((_bytes_of(job.model) for job in jobs), default=0)
     fitting = available_bytes() // (_LEAST_BYTES + _COPIES * largest)
     return max(1, min(len(jobs), len(os.sched_getaffinity(0)), fitting))
@@ -339,9 +339,9 @@ _CHUNK = 1 << 22
 
 
 def write_ir(model: ov.Model, path: Path, model_format: str) -> Content:
-    """Writes a model as a compiler of this format ("8.4") reads it; returns a digest of the file.
+    """Writes a model in a compiler's format (such as "8.4"); returns a digest of the file.
 
-    The file's folder gets twice the model's size for a moment.
+    The file's folder temporarily needs twice the model's size.
     """
     model = model.clone()
     model.set_rt_info(True, "is_new_api")
@@ -365,7 +365,7 @@ def write_ir(model: ov.Model, path: Path, model_format: str) -> Content:
 
 
 def flags_of(model: ov.Model, platform: str, options: Mapping[str, str]) -> str:
-    """Returns the compiler's flags: types and layouts of the ports, and its options."""
+    """Returns the compiler's flags: types and layouts of the ports, and options."""
     config = {
         "NPU_PLATFORM": platform,
         "PERFORMANCE_HINT": "LATENCY",

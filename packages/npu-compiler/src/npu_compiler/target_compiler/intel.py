@@ -24,7 +24,7 @@ TARGETS = (
 
 
 class IntelCompiler(Vendor):
-    """Takes programs of OpenVINO; see npu_compiler.target_compiler.compile."""
+    """Compiles OpenVINO models; see npu_compiler.target_compiler.compile."""
 
     name = "intel"
     targets = TARGETS
@@ -47,14 +47,14 @@ class IntelCompiler(Vendor):
         remove(release)
 
     def state(self) -> dict[str, Any]:
-        """Returns libraries of drivers and of OpenVINO, installed releases, and what is missing."""
+        """Returns libraries of drivers and of OpenVINO, installed releases, and missing parts."""
         sources = [_described(source) for source in list_sources()]
         missing = list(_missing(sources))
         return {"sources": sources, "releases": list(RELEASES), "missing": missing}
 
 
 def _described(source: CompilerSource) -> dict[str, Any]:
-    """Returns the source with its version, or with the reason why it does not start."""
+    """Returns the source with its version, or the reason why it does not start."""
     version, problem = "", ""
     try:
         version = source.version()

@@ -44,12 +44,12 @@ class Estimate:
     """The compiler's estimate of one run; never a measurement.
 
     Attributes:
-        latency_ms: of the whole program.
-        shares: share of the latency in which each engine is busy, in percent: DMA, DPU, SHAVE.
-        activity_factor: 0 to 1, by which the compiler scales its figure for energy; None without.
-        compile_memory_bytes: the compiler's own peak memory; None without.
-        unmodeled: SHAVE operations that the cost model lacks and the latency therefore omits.
-        note: says that the figures are an estimate.
+        latency_ms: latency of the whole program.
+        shares: share of the latency in which each engine (DMA, DPU, SHAVE) is busy, in percent.
+        activity_factor: 0 to 1, the compiler's scale of its energy estimate; or None.
+        compile_memory_bytes: peak memory of the compiler, or None.
+        unmodeled: SHAVE operations missing in the cost model, which the latency omits.
+        note: a remark that the figures are estimates.
     """
 
     latency_ms: float
@@ -61,7 +61,7 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Estimate:
-        """Returns the estimate that `dataclasses.asdict` gave, also after JSON."""
+        """Reads an estimate of `dataclasses.asdict`, also after JSON."""
         return cls(**{**fields, "unmodeled": tuple(fields["unmodeled"])})
 
     def __str__(self) -> str:
@@ -74,21 +74,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TargetReport:
-    """The compiler's answer for one model and one target.
+    """The compiler's result for one model and one target.
 
     Attributes:
         target: platform number, such as "4000".
-        compiler: its version.
-        is_accepted: whether it made a blob.
-        reason: the refusal in the compiler's own words, or how its process ended; "" if accepted.
-        operation: friendly name of the operation that the reason names, or with which the refusal
-            was found to begin; "" if neither is known.
+        compiler: version of the compiler.
+        is_accepted: whether it produced a blob.
+        reason: the compiler's message of refusal, or the end of its process; "" if accepted.
+        operation: friendly name of the operation in the reason, or of the first refused one; "" if
+            unknown.
         blob: file of the compiled program; None if refused.
         blob_bytes: size of that file.
-        duration_s: seconds of compiling.
-        estimate: None if refused, or if the compiler gives none.
-        schedule: JSON file of a Schedule; None if refused, or if the
-            compiler gives none.
+        duration_s: compile time in seconds.
+        estimate: time estimate; None if refused, or if the compiler has none.
+        schedule: JSON file of a Schedule; None if refused, or if the compiler has none.
     """
 
     target: str
@@ -129,7 +128,7 @@ def read_estimate(log: str) -> Estimate | None:
 
 
 def read_reason(log: str) -> str:
-    """Returns the compiler's own words for a refusal, on one line."""
+    """Returns the compiler's message of refusal, on one line."""
     said = log.rpartition("Compiler returned msg:")[2].strip() if "returned msg:" in log else ""
     lines = dict.fromkeys(
         [*said.splitlines()[:3], *_ERROR_LINE.findall(log)[:2], *_UNHANDLED.findall(log)[:1]]
@@ -158,8 +157,8 @@ class Layer:
 
     name: str  # friendly name of the operation
     type: str  # OpenVINO's type, such as "MatMul"
-    module: str  # path of the torch module that it comes from; "" if it is not known
-    line: str  # "file.py:123", its Python line; "" if it is not known
+    module: str  # path of its torch module; "" if unknown
+    line: str  # "file.py:123", its Python line; "" if unknown
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class Task:
 
     @property
     def end_ns(self) -> int:
-        """Returns the first nanosecond after it."""
+        """The first nanosecond after the task."""
         return self.start_ns + self.duration_ns
 
 
@@ -197,7 +196,7 @@ class Schedule:
 
 
 def read_schedule(path: Path, origins: Mapping[str, tuple[str, str]]) -> Schedule | None:
-    """Reads the trace that the compiler wrote; returns None if it is not as expected."""
+    """Reads the compiler's trace; returns None if it is not as expected."""
     try:
         tasks = _read_tasks(path)
     except (OSError, ValueError, KeyError, TypeError):
@@ -247,7 +246,7 @@ def _task(event: Mapping[str, Any], row: str) -> Task:
 
 
 def _merged(tasks: list[Task]) -> list[Task]:
-    """Merges tasks of one row and name that overlap; a DMA channel has none."""
+    """Merges overlapping tasks of one row and name; a DMA channel has none."""
     merged: list[Task] = []
     for task in sorted(tasks, key=lambda one: one.start_ns):
         last = merged[-1] if merged else None

@@ -35,19 +35,19 @@ _LIBRARIES = (
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/local/lib", "/usr/lib", "/usr/lib64")
 _WINE = ("/usr/lib/wine/wine64", "wine64", "wine")
 _DLLS = ("openvino_intel_npu_compiler_loader.dll", "openvino_intel_npu_compiler.dll")
-# Nothing of .NET, of a browser or of a desktop is needed.
+# .NET, a browser and a desktop are not needed.
 _WINE_ENVIRONMENT = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml,winemenubuilder="}
 
 
 @dataclass(frozen=True)
 class CompilerSource:
-    """One version of the compiler that can be started here."""
+    """One version of the compiler that this system can run."""
 
-    # "setting" for a library that the user named, "driver" or "openvino" for one that this system
-    # has, "wine" for one that `npu-compiler target install` fetched.
+    # "setting" for a library given by the user, "driver" or "openvino" for one of this system,
+    # "wine" for one of `npu-compiler target install`.
     kind: str
     library: Path  # the compiler, a .so or .dll
-    release: str = ""  # of the OpenVINO wheel that it came with; "" for another source
+    release: str = ""  # release of its OpenVINO wheel; "" for another source
 
     @property
     def is_windows(self) -> bool:
@@ -63,7 +63,7 @@ class CompilerSource:
         folder = _as_windows(self.library.parent)
         environment = {**_WINE_ENVIRONMENT, "WINEPREFIX": str(prefix), "WINEPATH": folder}
         command = [wine_command(), str(_CLIENT)]
-        with locked(prefix):  # two first starts would make its folder at once
+        with locked(prefix):  # two first starts would create its folder concurrently
             is_first = not prefix.exists()
             try:
                 return CompilerProcess(
@@ -81,7 +81,7 @@ class CompilerSource:
     def identity(self) -> tuple[str, str]:
         """Returns the compiler's version and its model format, such as "8.4"; raises as `start`.
 
-        Both are kept, since a start takes a second.
+        Both are cached, since a start takes a second.
         """
         stat = self.library.stat()
         key = f"{self.library}:{stat.st_size}:{stat.st_mtime_ns}"
@@ -99,7 +99,7 @@ class CompilerSource:
 
 
 def list_sources() -> Iterator[CompilerSource]:
-    """Yields the sources in the order in which they are chosen.
+    """Yields the sources in order of preference.
 
     Raises [target-compiler] if the library that NPU_TARGET_COMPILER names is absent.
     """
@@ -130,7 +130,7 @@ def installed_source(folder: Path) -> CompilerSource | None:
 
 
 def find_source(release: str | None = None) -> CompilerSource:
-    """Returns the first source, or that of a release; [target-absent] if there is none."""
+    """Returns the first source, or the source of a release; [target-absent] if there is none."""
     sources = list(list_sources())
     for source in sources:
         if release in (None, source.release):
@@ -144,7 +144,7 @@ def find_source(release: str | None = None) -> CompilerSource:
 
 
 def installed_folder() -> Path:
-    """Returns the folder with one folder for each release that was fetched."""
+    """Returns the folder with one folder per installed release."""
     return _home() / "intel"
 
 

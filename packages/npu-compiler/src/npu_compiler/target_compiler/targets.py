@@ -1,4 +1,4 @@
-"""The interface of NPU vendors' compilers, and the targets of those that are installed."""
+"""The interface of NPU vendors' compilers, and the targets of installed ones."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ class GraphProgram:
     """A graph to compile.
 
     Attributes:
-        name: for messages.
+        name: name for messages.
         module: aten calls and ops of npu_ops.fused, with static shapes in `meta["val"]`; returns a
             tuple of tensors.
-        constants: placeholder name -> weight. The other placeholders are the inputs.
-        calibration: values of the inputs in example calls. With any, the program computes in int8.
+        constants: placeholder name -> weight. The other placeholders are inputs.
+        calibration: values of the inputs in example calls. If not empty, the program computes in
+            int8.
     """
 
     name: str
@@ -83,26 +84,26 @@ class GraphProgram:
 
 @dataclass(frozen=True)
 class TargetProgram:
-    """A compiled graph: the report, and what computes its results, None if nothing here does."""
+    """A compiled graph: the report, and a function that computes its results here, or None."""
 
     report: TargetReport
     run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
 
 
 class Vendor(abc.ABC):
-    """A vendor's compiler: what it compiles for, and how it is installed.
+    """A vendor's compiler: targets, installation and compilation.
 
     A wheel adds one by an entry point in the group `npu_compiler.targets`: a class without
     arguments. The toolkit runs in a process that may crash or hang, which is a verdict.
 
     Attributes:
-        name: as in `npu-compiler target install NAME`.
+        name: name for `npu-compiler target install NAME`.
         targets: the platforms.
-        aliases: further names -> numbers of platforms.
-        takes_graphs: whether `compile` serves; otherwise programs of OpenVINO are compiled.
-        licence: name and address of the terms that an installation accepts; "" for none.
-        precision: in which programs compute without calibration.
-        blob_suffix: of a file that the chip runs.
+        aliases: other names -> numbers of platforms.
+        takes_graphs: whether `compile` accepts graphs; otherwise OpenVINO models are compiled.
+        licence: name and address of the terms to accept for an installation; "" for none.
+        precision: precision of programs without calibration.
+        blob_suffix: suffix of a file for the chip.
     """
 
     name: ClassVar[str]
@@ -119,7 +120,7 @@ class Vendor(abc.ABC):
     ) -> dict[str, Any]:
         """Installs a release, the latest by default; returns `release` and `version`.
 
-        Raises TargetError, and leaves what was installed before, if it fails.
+        If it fails, raises TargetError and keeps the previous installation.
         """
 
     @abc.abstractmethod
@@ -131,29 +132,29 @@ class Vendor(abc.ABC):
         """Returns `sources`, `releases` and `missing`, as `npu-compiler target list` shows them."""
 
     def refusal(self, node: fx.Node, target: Target) -> str | None:
-        """Returns why a call cannot be in a program; None if that is not known beforehand."""
+        """Returns the known reason why a call cannot be in a program, or None."""
         return None
 
     def compile(self, program: GraphProgram, target: Target) -> TargetProgram:
         """Compiles a graph; a refusal, a crash and a hang are reports.
 
-        Raises [target-absent] or [target-compiler] without a toolkit that starts.
+        Raises [target-absent] or [target-compiler] without a working toolkit.
         """
         raise NotImplementedError
 
     def describe_blob(self, program: GraphProgram, target: Target, file: str) -> str:
-        """Returns the page, in Markdown, that tells how a board runs an exported blob."""
+        """Returns a Markdown page that explains how to run an exported blob on a board."""
         return ""
 
 
 @functools.cache
 def vendors() -> tuple[Vendor, ...]:
-    """Returns the vendors that this wheel and others add; warns of one that cannot be imported."""
+    """Returns the vendors of this wheel and others; warns if one cannot be imported."""
     made: list[Vendor] = []
     for entry in (_OWN, *sorted(entry_points(group=GROUP))):
         try:
             made.append(entry.load()())
-        except Exception as failure:  # noqa: BLE001  # of one wheel, which others do not need
+        except Exception as failure:  # noqa: BLE001  # an error of one wheel, which others do not need
             warnings.warn(
                 f"target: the entry point {entry.name} ({entry.value}) must be a Vendor, got "
                 f"{type(failure).__name__}: {failure}. Repair or uninstall its wheel. "
@@ -186,11 +187,12 @@ def find_target(name: str, *, graphs: bool | None = False) -> Target:
 
     Args:
         name: such as "lunar-lake", "Lunar Lake", "4000" or "NPU4000".
-        graphs: whether its compiler is to take graphs, or programs of OpenVINO; None for either.
+        graphs: whether its compiler must accept graphs (True) or OpenVINO models (False); None for
+            either.
 
     Raises:
-        OptionError: [unknown-target] no target has this name; [target-form] its compiler takes the
-            other form.
+        OptionError: [unknown-target] if no target has this name; [target-form] if its compiler
+            accepts the other form.
     """
     wanted = str(name).strip().lower().replace(" ", "-").replace("_", "-")
     wanted = wanted.removeprefix("npu").lstrip("-")

@@ -1,7 +1,7 @@
 """Runs Intel's NPU compiler, a Linux library with the VCL interface, for a parent process.
 
-The protocol is that of vcl_client.c, which does the same with the Windows library. This file is run
-as a script and imports nothing of the platform, so that the compiler has a process without torch.
+The protocol is that of vcl_client.c, the client of the Windows library. This file runs as a script
+and imports nothing of the platform, so that the compiler has a process without torch.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from npu_compiler.errors import TargetError
 __all__ = ["Answer", "CompilerProcess", "Limits"]
 
 _POLL_S = 0.25
-_START_S = 120.0  # the first start of Wine makes its folder
+_START_S = 120.0  # the first start of Wine creates its folder
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _AT_LIMIT = ", and was ended"
 _READY_FIELDS = 4
@@ -33,7 +33,7 @@ SCHEDULE = "compileTimeScheduleTrace.json"
 class Limits:
     """Bounds of one request: seconds until the process is killed, and its resident memory.
 
-    That is three quarters of all by default.
+    By default three quarters of all memory.
     """
 
     duration_s: float = 900.0
@@ -45,22 +45,22 @@ class Answer:
     """The answer to one request."""
 
     code: int | None  # the compiler's result; 0 is success; None if its process ended
-    ended: str  # how the process ended; "" if it did not
-    # Whether it was ended at a limit, or from outside, as Linux does without memory.
+    ended: str  # the end of the process; "" if it is running
+    # Whether it was ended at a limit, or from outside, such as by Linux when memory is exhausted.
     is_limited: bool
-    log: str  # all that the compiler printed
+    log: str  # the compiler's output
     blob: Path  # the file, if the code is 0
     schedule: Path | None  # Chrome trace of the engines; None if the compiler wrote none
     duration_s: float  # seconds from request to answer
 
     @property
     def is_deadlocked(self) -> bool:
-        """Whether the process was ended because it did nothing, which another may not repeat."""
+        """Whether the process was ended because it stalled, which may not happen again."""
         return self.ended.startswith(_STALLED)
 
 
 class CompilerProcess:
-    """One process with one version of the compiler, for many requests, one at a time."""
+    """A process with one version of the compiler, for many requests, one at a time."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class CompilerProcess:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        # It is in a session of its own, which Ctrl-C does not reach.
+        # It is in a separate session, which Ctrl-C does not reach.
         self._at_interrupt = contextlib.ExitStack()
         self._at_interrupt.enter_context(done_at_interrupt(self._end))
         line, ended = self._ask([library], Limits(duration_s=_START_S))
@@ -106,7 +106,7 @@ class CompilerProcess:
     def compile(self, ir: Path, flags: str, limits: Limits) -> Answer:
         """Compiles one IR; the answer's files are in this process's folder until the next call.
 
-        Raises [target-cache] if the request cannot be read, or the blob not be written.
+        Raises [target-cache] if the request cannot be read, or the blob cannot be written.
         """
         blob, log, schedule = (self.folder / name for name in ("blob", "log.txt", SCHEDULE))
         for file in (blob, log, schedule):
@@ -143,7 +143,7 @@ class CompilerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether another request can be made."""
+        """Whether it can take another request."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class CompilerProcess:
         self._folder.cleanup()
 
     def _ask(self, parts: Sequence[str], limits: Limits) -> tuple[list[str], str]:
-        """Returns the answer's fields, or how the process ended instead."""
+        """Returns the answer's fields, or the end of the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         until_s = time.monotonic() + limits.duration_s
@@ -209,7 +209,7 @@ class CompilerProcess:
         self._folder.cleanup()
 
     def kill(self) -> None:
-        """Ends the process, whatever it does; any thread may."""
+        """Kills the process, from any thread."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def _is_hexadecimal(fields: Sequence[str]) -> bool:
 
 
 def _processor_ticks(pid: int) -> int:
-    """Returns what all threads of a process used, in ticks of the clock."""
+    """Returns the processor time of all threads of a process, in clock ticks."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
