@@ -78,6 +78,13 @@ def test_explaining_a_compiled_model_explains_the_model():
         assert npu_compiler.explain(model, x).program_count == 1
 
 
+def test_a_model_in_eval_mode_has_inference_graphs():
+    model = torch.nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    assert [graph.kind for graph in npu_compiler.explain(model.eval(), x).graphs] == ["inference"]
+    assert [graph.kind for graph in npu_compiler.explain(model.train(), x).graphs] == ["forward"]
+
+
 def test_strict_explains_by_an_error():
     with torch.no_grad(), pytest.raises(LoweringError) as error:
         npu_compiler.explain(with_a_hole, torch.randn(4, 6), options={"strict": True})

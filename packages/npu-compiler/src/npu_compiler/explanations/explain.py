@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +86,8 @@ def explain(
 ) -> Explanation:
     """Recompiles a model, calls it once, and reports the result.
 
-    Whether inference or training graphs are explained follows the caller: under `torch.no_grad()`
-    it is inference; else the forward graph of training is, and the backward graph is not, since it
-    is compiled when a gradient is asked for.
+    The report has inference graphs for a module in eval mode and under `torch.no_grad()`. Otherwise
+    it has the forward graphs of training; backward graphs are compiled when a gradient is needed.
 
     Args:
         model: module or function; also one that torch.compile returned.
@@ -100,6 +100,7 @@ def explain(
         LoweringError: with options={"strict": True}, a call cannot be lowered.
     """
     original = getattr(model, "_orig_mod", model)
+    is_inference = isinstance(original, torch.nn.Module) and not original.training
     if isinstance(original, torch.nn.Module) and (config := compiled_config(original)):
         original = plain_call(original)
         if options is None:
@@ -111,7 +112,7 @@ def explain(
 
     before = dict(counters["graph_break"])
     started = time.perf_counter()
-    with collecting() as records:
+    with collecting() as records, torch.no_grad() if is_inference else nullcontext():
         torch.compile(original, backend=explained)(*args, **kwargs)
     total_time_s = time.perf_counter() - started
     return Explanation(tuple(records), graph_breaks_since(before), total_time_s)
