@@ -293,7 +293,8 @@ class _Lowering:
             kind = current.get_type_name()
             if kind == "Constant" or kind == "Parameter":
                 continue
-            current.set_friendly_name(base if is_result else f"{base}/{kind}")
+            if current.get_friendly_name() == unique:  # the converter has not named it
+                current.set_friendly_name(base if is_result else f"{base}/{kind}")
             stack.extend((source.get_node(), False) for source in current.input_values())
 
     def _finish(self, results: list[Any], output_orders: dict[int, Sequence[int]]) -> LoweredModel:

@@ -166,7 +166,8 @@ class FoldBatchNorm(FusePattern):
             return None
         folded = _folded(match.root, before, bias, parts, eps)
         rounded = [_added(match.root, _CAST, part, dtype=dtype) for part in folded]
-        return Replacement(aten.convolution.default, (x, *rounded, *form))
+        origin = match["convolution"]
+        return Replacement(aten.convolution.default, (x, *rounded, *form), origin=origin)
 
 
 def _uncast(node: Any) -> fx.Node | None:
@@ -217,7 +218,8 @@ class FuseConvBnRelu(FusePattern):
         args = (x, weight, bias, mean, variance, bn_weight, bn_bias)
         form = {"stride": stride, "padding": padding, "dilation": dilation}
         form |= {"groups": groups, "eps": eps}
-        return Replacement(torch.ops.npu.conv_bn_relu.default, args, form)
+        target, origin = torch.ops.npu.conv_bn_relu.default, match["convolution"]
+        return Replacement(target, args, form, origin=origin)
 
 
 _TURNED = call(

@@ -94,14 +94,13 @@ class FuseLinearActivation(FusePattern):
     )
 
     def replacement(self, match: Match, facts: Facts) -> Replacement | None:
-        x, weight, *rest = match["linear"].args
-        bias = rest[0] if rest else None
+        linear = match["linear"]
+        x, weight, *rest = linear.args
+        args = (x, weight, rest[0] if rest else None)
         if match.root.target is aten.relu.default:
-            return Replacement(torch.ops.npu.linear_relu.default, (x, weight, bias))
-        form = match.root.kwargs.get("approximate", "none")
-        return Replacement(
-            torch.ops.npu.linear_gelu.default, (x, weight, bias), {"approximate": form}
-        )
+            return Replacement(torch.ops.npu.linear_relu.default, args, origin=linear)
+        form = {"approximate": match.root.kwargs.get("approximate", "none")}
+        return Replacement(torch.ops.npu.linear_gelu.default, args, form, origin=linear)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class FuseAddmmRelu(FusePattern):
         addmm = match["addmm"]
         beta, alpha = addmm.kwargs.get("beta", 1), addmm.kwargs.get("alpha", 1)
         scales = {"beta": beta, "alpha": alpha}
-        return Replacement(torch.ops.npu.addmm_relu.default, addmm.args, scales)
+        return Replacement(torch.ops.npu.addmm_relu.default, addmm.args, scales, origin=addmm)
 
 
 _GATE = anything("gate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import openvino as ov
@@ -9,6 +10,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import op_name
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -199,16 +201,50 @@ def batch_norm(
     dtype: torch.dtype,
     parts: tuple[Any, Any, Any, Any],
     eps: float,
+    *,
+    name: str | None = None,
 ) -> ov.Output:
-    """Lowers a batch norm; `parts` are weight and bias (or None), mean and variance."""
+    """Lowers a batch norm; `parts` are weight and bias (or None), mean and variance.
+
+    A plugin fuses the product with the convolution before it, whose layer then has the product's
+    name: `name`, or that of the call.
+
+    Multiply and Add instead of BatchNormInference: a plugin splits that into nodes with names of
+    its own, so that a layer of the fused convolution could not be traced to its module.
+    """
     if channels is None:
         ctx.refuse("a symbolic number of channels")
     given = (
         torch.full((channels,), fill, dtype=dtype) if part is None else part
         for part, fill in zip(parts, (1, 0, 0, 1), strict=True)
     )
-    operands = (ctx.get(part, dtype) for part in given)
-    return ops.batch_norm_inference(value, *operands, float(eps)).output(0)
+    work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    weight, bias, mean, variance = (ctx.get(part, work) for part in given)
+    scale = ops.divide(weight, ops.sqrt(ops.add(variance, ctx.number(float(eps), work))))
+    shift = ops.subtract(bias, ops.multiply(mean, scale))
+    axes = list(range(1, value.get_partial_shape().rank.get_length() - 1))
+    factor, term = (
+        ctx.unsqueeze(ctx.convert(one.output(0), dtype), axes) for one in (scale, shift)
+    )
+    if _is_biased_convolution(value):
+        # A plugin would move the bias behind the product, with a new name.
+        value, added = value.get_node().input_values()
+        term = ops.add(ops.multiply(added, factor), term).output(0)
+    product = ops.multiply(value, factor)
+    if name is not None:
+        product.set_friendly_name(name)
+    return ops.add(product, term).output(0)
+
+
+def _is_biased_convolution(value: ov.Output) -> bool:
+    """Whether a value is a convolution plus a bias of shape (1, channels, 1, ...)."""
+    if value.get_node().get_type_name() != "Add":
+        return False
+    product, added = value.get_node().input_values()
+    if product.get_node().get_type_name() not in ("Convolution", "GroupConvolution"):
+        return False
+    sizes = added.get_partial_shape()
+    return sizes.is_static and len(sizes) > 1 and math.prod(sizes.to_shape()) == sizes[1]
 
 
 @converter(
@@ -234,7 +270,9 @@ def convert_batch_norm(
     parts = (weight, bias, running_mean, running_var)
     value, channels = ctx.get(input_), ctx.sizes(input_)[1]
     # Two ops.
-    output = batch_norm(ctx, value, channels, ctx.dtype(input_), parts, eps or epsilon)
+    is_fused = input_.target is aten.convolution.default and len(input_.users) == 1
+    name = f"{input_.name}/{op_name(input_.target)}" if is_fused else None
+    output = batch_norm(ctx, value, channels, ctx.dtype(input_), parts, eps or epsilon, name=name)
     return output if ctx.node.target is aten.batch_norm.default else (output, None, None)
 
 

@@ -196,11 +196,18 @@ def find(
 
 @dataclass(frozen=True)
 class Replacement:
-    """The call that replaces a match: an overload, its arguments and keyword arguments."""
+    """The call that replaces a match.
+
+    Attributes:
+        target: an overload.
+        args, kwargs: its arguments.
+        origin: call of the match whose module and source line it inherits; None for the root.
+    """
 
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    origin: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,8 @@ class FusePattern(GraphPass):
 
 def _put(graph: fx.Graph, match: Match, chosen: Replacement, returned: set[fx.Node]) -> bool:
     root = match.root
-    fresh = add_call(graph, root, chosen.target, chosen.args, origin=root, **chosen.kwargs)
+    origin = root if chosen.origin is None else chosen.origin
+    fresh = add_call(graph, root, chosen.target, chosen.args, origin=origin, **chosen.kwargs)
     if not can_stand_for(fresh, root, returned):
         graph.erase_node(fresh)
         graph.eliminate_dead_code()  # calls added for its arguments
