@@ -1,6 +1,6 @@
-"""Renders an answer in Markdown in a terminal as it comes.
+"""Renders a streamed Markdown answer in a terminal.
 
-A block is rendered once it is complete. Its words are shown as they come on a line below.
+Blocks are rendered once they are complete. A line below shows the words of the open block.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _INDENTED = re.compile(r" {2,}|\t")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A part of an answer that is rendered at once.
+    """A part of an answer that is rendered as a whole.
 
     Attributes:
-        text: its Markdown; of a line of code, the code alone.
-        follows: whether it continues what stands above it, without an empty line between: an item
-            of a list, or a line of code.
-        code: None, or all code of its fence so far, whose last line it is.
-        language: what stands behind the fence.
+        text: its Markdown, or a line of code.
+        follows: whether it continues the block above without an empty line: a list item, or a line
+            of code.
+        code: for a line of code, the code of its fence up to this line; otherwise None.
+        language: the language of the fence.
     """
 
     text: str
@@ -46,37 +46,37 @@ class Block:
 
 
 class MarkdownBlocks:
-    """The blocks of one text. Items of a list and lines of code are blocks of their own.
+    """The blocks of one text; each list item and each line of code is a block.
 
     Attributes:
-        open: the text that is in no block yet.
+        open: the text after the last complete block.
     """
 
     def __init__(self) -> None:
         self.open = ""
-        self._lines: list[str] = []  # whole lines of the block that has begun
+        self._lines: list[str] = []  # complete lines of the open block
         self._is_item = False
         self._follows = False
-        self._fence = ""  # what ends the code that has begun
-        self._inner_fence = ""  # the same, of code within an item
+        self._fence = ""  # end of the open code block
+        self._inner_fence = ""  # end of open code in a list item
         self._language = ""
         self._code = ""
         self._indent = 0
 
     def feed(self, text: str) -> list[Block]:
-        """Takes the next piece, which may end anywhere; returns the blocks that it completes."""
+        """Adds the next piece, which may end anywhere; returns the completed blocks."""
         *lines, self.open = (self.open + text).split("\n")
         return [block for line in lines for block in self._take(line)]
 
     def end(self) -> list[Block]:
-        """Returns what is left; code or emphasis that nobody closed ends with the text."""
+        """Returns the remaining blocks; unclosed code or emphasis ends with the text."""
         last, self.open = self.open, ""
         blocks = self._take(last) if last else []
         return blocks + self._close()
 
     @property
     def preview(self) -> str:
-        """The latest words that no block has yet."""
+        """The latest words of the open block."""
         return self.open or (self._lines[-1] if self._lines else "")
 
     def _take(self, line: str) -> list[Block]:
@@ -139,13 +139,13 @@ class MarkdownBlocks:
 
 _ERASE, _DIM, _USUAL = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 _CODE_INDENT = "  "
-_THEME = "ansi_dark"  # the terminal's own colours, on its own ground
+_THEME = "ansi_dark"  # uses the terminal's colors and background
 
 
 class MarkdownWriter:
-    """Writes one answer: complete blocks above, and the words of the open one on a line below.
+    """Writes one answer: complete blocks, and a line below with the words of the open one.
 
-    That line alone is written over. What has scrolled up is never touched.
+    Only that line is overwritten.
     """
 
     def __init__(self) -> None:
@@ -155,14 +155,14 @@ class MarkdownWriter:
         self._preview = ""
 
     def write(self, text: str) -> None:
-        """Takes the next piece of the answer, which may end anywhere."""
+        """Writes the next piece of the answer, which may end anywhere."""
         self._render(self._blocks.feed(without_controls(text)))
-        # The last column is where terminals differ.
+        # Terminals differ in the last column.
         self._show(_last_line(self._blocks.preview, self._console.width - 1))
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Shows what is still open, as far as it goes."""
+        """Renders the open block."""
         self._render(self._blocks.end())
         self._show("")
         sys.stdout.flush()
@@ -176,7 +176,7 @@ class MarkdownWriter:
             if block.code is None:
                 self._console.print(_rendered(block.text, self._console), end="")
             else:
-                # Left whole for who copies it.
+                # Not wrapped, so that it can be copied.
                 self._console.print(_code_line(block), soft_wrap=True)
 
     def _show(self, words: str) -> None:
@@ -190,9 +190,9 @@ class MarkdownWriter:
 
 
 def _rendered(text: str, console: Console) -> Segments:
-    """Returns the lines of a block, without the empty ones that rich puts around some."""
+    """Returns the lines of a block, without rich's empty lines around it."""
     markdown = Markdown(text, code_theme=_THEME)
-    for token in markdown.parsed:  # rich drops HTML: here it is what was written
+    for token in markdown.parsed:  # rich drops HTML; show it as text
         if token.type == "html_block":
             token.type = "code_block"
         for inner in token.children or ():
@@ -211,7 +211,7 @@ def _is_empty(line: list[Segment]) -> bool:
 
 
 def _last_line(text: str, room: int) -> str:
-    """Returns the last line of a text that is broken between words, or within longer ones."""
+    """Returns the last line of a text wrapped at words, or within words longer than a line."""
     line = ""
     for word in re.findall(r" *[^ ]+ *", "".join(s if s.isprintable() else " " for s in text)):
         if line and cell_len(line) + cell_len(word.rstrip()) > room:
@@ -224,7 +224,7 @@ def _last_line(text: str, room: int) -> str:
 
 
 def _code_line(block: Block) -> Text:
-    """Returns the line with the colours that the code above it gives it."""
+    """Returns the line with its syntax colors, which depend on the code above."""
     assert block.code is not None
     syntax = Syntax("", block.language or "text", theme=_THEME, background_color="default")
     lines = syntax.highlight(block.code).split("\n", allow_blank=True)

@@ -1,7 +1,7 @@
-"""Terminal: typed lines, answers on standard output, and all else on standard error.
+"""Terminal: reads typed lines, streams answers to standard output, and the rest to standard error.
 
-Typed lines have editing and a history in a terminal. Those from a pipe are plain. Answers are
-written as they come, without breaking words; npu_llm.cli.markdown renders those in Markdown.
+On a terminal, typed lines have editing and a history. Answers are streamed with word wrap;
+npu_llm.cli.markdown renders Markdown.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = [
     "writer_beside_json",
 ]
 
-# Called with how much is done, and of how much.
+# Called with the number of finished items and the total.
 Counter = Callable[[int, int], None]
 
 
-_LINE_S = 10.0  # between two lines of a stage without a terminal
+_LINE_S = 10.0  # interval of progress lines without a terminal
 
 
 class Display:
-    """Lines, a progress bar and a table on standard error; plain lines if it is not a terminal.
+    """Lines, progress bars and tables on standard error; plain lines if it is not a terminal.
 
-    With --quiet there is nothing but what was asked for.
+    With --quiet, it shows only replies.
     """
 
     def __init__(self) -> None:
@@ -65,10 +65,10 @@ class Display:
             highlight=False,
             markup=False,
             quiet=is_quiet(),
-            # Without colour rich would still write the codes of bold and dim.
+            # Without color, rich would still write the codes of bold and dim.
             color_system=None if os.environ.get("NO_COLOR") else "auto",
         )
-        # Lines are broken at words where somebody reads them, and left whole for programs.
+        # Word wrap on a terminal; whole lines for programs.
         self.console.soft_wrap = not self.console.is_terminal
 
     def line(self, text: str, *, style: str | None = None) -> None:
@@ -76,18 +76,18 @@ class Display:
         self.console.print(text, style=style)
 
     def reply(self, text: str, *, style: str | None = None) -> None:
-        """Prints a line that was asked for, or an error, which --quiet does not hide."""
+        """Prints a reply to a command, or an error, also with --quiet."""
         with self.asked_for():
             self.line(text, style=style)
 
     def thought(self, text: str) -> None:
-        """Prints a piece of a model's reasoning where a person reads it."""
+        """Prints a piece of a model's reasoning on a terminal."""
         if self.console.is_terminal:
             self.console.print(without_controls(text), style="dim", end="", soft_wrap=True)
 
     @contextmanager
     def asked_for(self) -> Iterator[None]:
-        """Within it, --quiet hides nothing."""
+        """Ignores --quiet inside the block."""
         self.console.quiet = False
         try:
             yield
@@ -105,7 +105,7 @@ class Display:
 
     @contextmanager
     def progress(self, stages: Sequence[Stage] = STAGES) -> Iterator[ProgressListener]:
-        """Shows the progress of stages; yields what to call with a stage and its share."""
+        """Shows the progress of stages; yields the listener to call with a stage and its share."""
         if self.console.is_terminal:
             with self._bar(stages) as listener:
                 yield listener
@@ -114,13 +114,13 @@ class Display:
 
     @contextmanager
     def counting(self, title: str, what: str) -> Iterator[Counter]:
-        """Shows how many of many are done; yields what to call with both numbers.
+        """Shows a counter; yields the function to call with the finished items and the total.
 
-        Without a terminal it prints a line at the end, and nothing for work that failed.
+        Without a terminal it prints a line at the end, unless the work fails.
 
         Args:
-            title: what is done, such as "reading the text".
-            what: what is counted, such as "tokens".
+            title: the work, such as "reading the text".
+            what: the items, such as "tokens".
         """
         columns = (
             self._spinner(),
@@ -130,7 +130,7 @@ class Display:
             TimeElapsedColumn(),
         )
         started, last = time.perf_counter(), 0
-        # Drawn once a second: what is timed meanwhile shares the processor.
+        # Drawn once a second, because timed work may run meanwhile.
         with Progress(
             *columns,
             console=self.console,
@@ -199,9 +199,9 @@ class Display:
 
 
 class _Bar(Progress):
-    """A bar, and below it what is done now, for how long, and how far that is.
+    """A progress bar with a line below it: the step, its time and its current item.
 
-    It is drawn from a thread of its own, and tells what is imported too.
+    A separate thread draws it. The line also shows slow imports.
     """
 
     def __init__(self, *columns: ProgressColumn, console: Console) -> None:
@@ -212,14 +212,14 @@ class _Bar(Progress):
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def does(self, stage: Stage, place: str) -> None:
-        """Says what is done now, and which step of all that is."""
+        """Sets the current stage and its number."""
         self._told_at = time.perf_counter()
         if self._stage != stage.name:
             self._since = self._told_at
         self._stage, self._place, self._doing = stage.name, place, stage.doing
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yields the bar, and a line that is cut off where the terminal ends."""
+        """Yields the bar, and a line that is cropped to the terminal."""
         yield from super().get_renderables()
         said = self._imports.newest(since=self._told_at) or self._doing
         seconds = f"{time.perf_counter() - self._since:.0f} s"
@@ -230,15 +230,15 @@ class _Bar(Progress):
 _PROMPT, _MORE = "> ", "... "
 _BLOCK = '"""'
 _HISTORY_LINES = 1000
-# Stands for the end of a line in the file of the history, which has an entry on each line.
+# Replaces newlines in the history file, which has one entry per line.
 _NEWLINE = "\x1e"
 
 
 @contextlib.contextmanager
 def unechoed() -> Iterator[None]:
-    """Keeps what is typed meanwhile off the screen; the next prompt takes it.
+    """Turns off the echo of typed keys, which the next prompt reads.
 
-    Ctrl-C works as before. Nothing changes where input is no terminal.
+    Ctrl-C still works. Does nothing if standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         yield
@@ -258,25 +258,24 @@ class LineReader:
     """Reads messages of one or more lines from standard input."""
 
     def __init__(self, history: Path) -> None:
-        """Names the history.
+        """Creates the reader.
 
         Args:
-            history: the file that keeps what is typed into a terminal; not used if it cannot be
-                read or written.
+            history: the history file of a terminal; ignored if it cannot be read or written.
         """
         self._history = history
         self._has_history = False
 
     @property
     def can_edit(self) -> bool:
-        """Whether there is a terminal to edit a draft in."""
+        """Whether a terminal can edit a draft."""
         return sys.stdin.isatty() and sys.stdout.isatty()
 
     def read(self, draft: str = "") -> str | None:
         """Returns the next message; None at the end of the input.
 
         Args:
-            draft: what the line already contains, where there is a terminal to edit it in.
+            draft: initial text of the line on a terminal.
 
         Raises:
             KeyboardInterrupt: for Ctrl-C.
@@ -317,7 +316,7 @@ class LineReader:
         if not self._has_history:
             self._has_history = True
             readline.set_history_length(_HISTORY_LINES)
-            # Pasted lines are one message; Python turns this off for its own prompt.
+            # Makes pasted lines one message; Python turns this off for its prompt.
             readline.parse_and_bind("set enable-bracketed-paste on")
             with contextlib.suppress(OSError):
                 readline.read_history_file(self._history)
@@ -338,11 +337,11 @@ class LineReader:
         return line
 
     def _keep(self, line: str) -> None:
-        """Adds a line to the file: at once, not at the end, which a killed chat does not reach."""
+        """Adds a line to the history file at once, so that a killed chat keeps it."""
         import readline
 
         last = readline.get_current_history_length() - 1
-        if last < 0:  # where the user's inputrc keeps no history
+        if last < 0:  # the user's inputrc disables the history
             return
         readline.replace_history_item(last, line.replace("\n", _NEWLINE))
         with contextlib.suppress(OSError):
@@ -358,10 +357,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def text_writer() -> Callable[[str], object]:
-    """Returns what writes pieces of an answer to standard output.
+    """Returns the writer of an answer's pieces to standard output.
 
-    In a terminal no word is broken at the edge, and nothing in an answer steers the terminal; into
-    a file or a pipe goes the text as it is.
+    On a terminal it wraps words and removes control characters; a file or a pipe gets the raw text.
     """
     if not sys.stdout.isatty():
         return _write
@@ -370,21 +368,21 @@ def text_writer() -> Callable[[str], object]:
 
 
 def without_controls(text: str) -> str:
-    """Returns a text without what would steer a terminal: escapes, bells, carriage returns."""
+    """Returns a text without control characters: escapes, bells, carriage returns."""
     return _CONTROLS.sub("", text)
 
 
 def writer_beside_json(place: Path | None) -> Callable[[str], object]:
-    """Returns text_writer(), or what writes nothing where JSON stands alone on standard output.
+    """Returns text_writer(), or a writer that discards the text if JSON goes to standard output.
 
     Args:
-        place: what --json says.
+        place: the value of --json.
     """
     return (lambda _: None) if place == OUTPUT else text_writer()
 
 
 def can_render() -> bool:
-    """Whether standard output is a terminal that shows styles and the signs of lists and tables."""
+    """Whether standard output is a terminal that shows styles and box-drawing characters."""
     encoding = codecs.lookup(sys.stdout.encoding or "ascii").name
     return (
         sys.stdout.isatty()
@@ -395,14 +393,14 @@ def can_render() -> bool:
 
 
 class WordWrap:
-    """Breaks lines between words as pieces of words arrive; each is shown at once.
+    """Wraps words of a stream whose pieces may be parts of words; each is shown at once.
 
-    Where a word grows beyond the edge, its beginning is taken back and written on the next line. A
-    word that is longer than a line, or a script without spaces, is left to the terminal.
+    If a word grows beyond the edge, its beginning moves to the next line. The terminal wraps words
+    longer than a line, and scripts without spaces.
 
     Args:
-        write: takes text with control sequences.
-        columns: returns how many characters a line has now.
+        write: writes text with control sequences.
+        columns: returns the terminal's width in characters.
     """
 
     def __init__(self, write: Callable[[str], object], columns: Callable[[], int]) -> None:
@@ -413,7 +411,7 @@ class WordWrap:
 
     def write(self, text: str) -> None:
         """Writes the next piece of the text, which may end within a word."""
-        edge = self._columns() - 1  # the last column is where terminals differ
+        edge = self._columns() - 1  # terminals differ in the last column
         self._write("".join(self._placed(piece, edge) for piece in _PIECES.findall(text)))
 
     def _placed(self, piece: str, edge: int) -> str:
