@@ -70,6 +70,19 @@ def test_batch_norm_of_inference_equals_eager(lowers, dtype):
     )  # fmt: skip
 
 
+def test_batch_norm_after_a_convolution_equals_eager(lowers):
+    convolved = {
+        "bias": lambda x, c, b, m, v: F.batch_norm(F.conv2d(x, c, b), m, v, b, m),
+        "sum": lambda x, c, b, m, v: F.batch_norm(F.conv2d(x, c) + F.conv2d(x, -c, b), m, v),
+        "number": lambda x, c, b, m, v: F.batch_norm(F.conv2d(x, c) + 2.0, m, v),
+    }
+    lowers(
+        convolved,
+        torch.randn(2, 3, 8, 8), torch.randn(6, 3, 3, 3), torch.randn(6), torch.randn(6),
+        torch.rand(6) + 0.5, whole=True,
+    )  # fmt: skip
+
+
 def test_dropout_of_inference_is_the_identity(lowers):
     lowers(lambda x: F.dropout(x, 0.5, training=False) + 1, torch.randn(3, 4), whole=True)
 
