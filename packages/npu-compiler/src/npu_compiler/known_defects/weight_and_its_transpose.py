@@ -32,7 +32,7 @@ def _avoid(model: ov.Model) -> int:
     for node in model.get_ops():
         use = _use(node)
         if use is not None:
-            rows, columns = node.get_input_shape(1)
+            rows, columns = list(node.get_input_shape(1))[-2:]
             is_transposed = bool(node.get_attributes()["transpose_b"])
             size = (columns, rows) if is_transposed else (rows, columns)
             uses[size][is_transposed].append(use)
@@ -49,14 +49,15 @@ def _use(node: ov.Node) -> _Use | None:
     """Returns the source of a product's constant matrix."""
     if node.get_type_name() != "MatMul" or node.input_value(1).get_partial_shape().is_dynamic:
         return None
-    if len(node.get_input_shape(1)) != 2:
+    shape = list(node.get_input_shape(1))
+    if len(shape) < 2 or any(size != 1 for size in shape[:-2]):
         return None
     steps: list[ov.Node] = []
     source = node.input_value(1).get_node()
     while source.get_type_name() != "Constant":
         kind = source.get_type_name()
         is_scaling = kind in _SCALING and _is_one_number(source.input_value(1).get_node())
-        if not (is_scaling or kind in ("Convert", "Reshape")):
+        if not (is_scaling or kind in ("Convert", "Reshape", "Squeeze", "Unsqueeze")):
             return None
         steps.append(source)
         source = source.input_value(0).get_node()
@@ -82,8 +83,10 @@ def _is_same(one: Any, other: Any) -> bool:
 def _copy_transposed(use: _Use) -> None:
     shape = list(use.product.get_input_shape(1))
     # A tensor, because numpy has no bfloat16, and another type would be converted.
-    turned = ov.Tensor(use.constant.get_output_element_type(0), ov.Shape(shape[::-1]))
-    turned.data[...] = use.constant.data.reshape(shape).T
+    turned = ov.Tensor(
+        use.constant.get_output_element_type(0), ov.Shape([*shape[:-2], shape[-1], shape[-2]])
+    )
+    turned.data[...] = use.constant.data.reshape(shape).swapaxes(-1, -2)
     made: Any = ops.constant(turned)
     for step in reversed(use.steps):
         name = step.get_type_name()
