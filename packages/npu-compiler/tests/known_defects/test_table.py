@@ -14,6 +14,7 @@ import torch
 
 from npu_compiler.known_defects.entry import KnownDefect, measure, version_number
 from npu_compiler.known_defects.table import KNOWN_DEFECTS, avoid_defects
+from npu_compiler.openvino_core import openvino_core
 
 # Far above rounding, far below what each of them is off by.
 WRONG = 1e-2
@@ -24,6 +25,8 @@ _IS_HERE = {
     "comparison-with-nan": torch.cpu._is_avx512_supported(),
     # Half precision is that of the instructions; no processor without them was asked.
     "attention-of-one-query": torch.cpu._is_avx512_bf16_supported(),
+    "constant-beyond-float16": "FP16"
+    in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
 }
 
 every = pytest.mark.parametrize("defect", KNOWN_DEFECTS, ids=lambda defect: defect.name)
@@ -146,7 +149,8 @@ def test_comparisons_that_nan_takes_part_in_are_exchanged(
 
 
 @pytest.mark.parametrize(
-    "form", ["float32", "equal constants", "float16", "bfloat16", "scaled", "viewed"]
+    "form",
+    ["float32", "equal constants", "float16", "bfloat16", "scaled", "viewed", "batch of one"],
 )
 def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
@@ -160,6 +164,10 @@ def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) 
         whole = ops.convert(ops.constant(matrix.astype(np.int8)), "f32")
         weights = [ops.multiply(whole, ops.constant(np.float32(0.5)))] * 2
         matrix = matrix * 0.5
+    elif form == "batch of one":
+        one = ops.unsqueeze(weights[0], ops.constant(np.array([2])))
+        shape = ops.constant(np.array([1, 64, 64]))
+        weights = [ops.reshape(one, shape, False), weights[0]]
     elif form != "equal constants":
         weights = [weights[0]] * 2
     matrices = [matrix, matrix]
@@ -180,7 +188,8 @@ def test_a_matrix_and_its_transpose_are_packed_apart(form: str, tmp_path: Path) 
     inputs = [generator.standard_normal(port.shape).astype(np.float32) for port in given]
     options = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
     results = ov.compile_model(tmp_path / "model.xml", "CPU", options)(inputs)
-    np.testing.assert_allclose(results[0], inputs[0] @ matrices[0], atol=1e-3)
+    found = results[0].reshape(3, -1)
+    np.testing.assert_allclose(found, inputs[0] @ matrices[0], atol=1e-3)
     np.testing.assert_allclose(results[1], inputs[1] @ matrices[1].T, atol=1e-3)
 
 
@@ -227,6 +236,48 @@ def test_the_absolute_value_of_what_a_shape_gives_is_right(shape: list[int]) -> 
     avoid_defects(model, device="CPU")
     result = ov.compile_model(model, "CPU")([np.ones((4, 3), np.float32)])[0]
     np.testing.assert_array_equal(result, [6, 7])
+
+
+@pytest.mark.parametrize("kind", ["elu", "log_softmax", "mvn", "normalize_l2"])
+@pytest.mark.parametrize("dtype", [ov.Type.f32, ov.Type.bf16])
+def test_values_of_constants_stay_at_later_runs(kind: str, dtype: ov.Type) -> None:
+    known = ops.constant(np.arange(16).reshape(4, 4) / 8 - 1, dtype)
+    axis = ops.constant(np.array([1]))
+    made = {
+        "elu": lambda: ops.elu(known, 1.0),
+        "log_softmax": lambda: ops.log_softmax(known, -1),
+        "mvn": lambda: ops.mvn(known, axis, True, 0.1, "inside_sqrt"),
+        "normalize_l2": lambda: ops.normalize_l2(known, axis, 0.1, "add"),
+    }[kind]()
+    given = ops.parameter([4, 4], np.float32)
+    wide = ops.convert(ops.multiply(made, ops.convert(given, dtype.to_string())), "f32")
+    model = ov.Model([ops.add(wide, ops.matmul(given, given, False, False))], [given])
+    avoid_defects(model, device="CPU")
+    compiled = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    first, second = (request.infer([np.full((4, 4), 2, np.float32)])[0].copy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_random_numbers_are_not_computed_beforehand() -> None:
+    low, high = (ops.constant(np.float32(bound)) for bound in (-1, 1))
+    drawn = ops.random_uniform(ops.constant(np.array([4])), low, high, "f32")
+    model = ov.Model([ops.elu(drawn, 1.0)], [])
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Elu") == 1
+
+
+def test_infinities_of_constants_stay_in_float16_and_other_constants_are_left_alone() -> None:
+    given = ops.parameter([3], np.float32)
+    limits = ops.constant(np.array([-np.inf, 1e6, 1], np.float32))
+    model = ov.Model([ops.multiply(ops.add(given, limits), ops.constant(np.float32(2)))], [given])
+    avoid_defects(model, device="CPU", hint="f32")
+    assert _count(model, "Convert") == 0
+    avoid_defects(model, device="CPU", hint="f16")
+    assert _count(model, "Convert") == 1
+    result = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"})([np.ones(3)])[0]
+    assert result[0] == -np.inf
+    assert result[2] == 4
 
 
 def test_a_second_look_finds_nothing_left() -> None:

@@ -41,6 +41,7 @@ from npu_compiler.lowering import LoweredModel, lower
 from npu_compiler.lowering.capability import refusal
 from npu_compiler.options import CompilerConfig, resolve_config
 from npu_compiler.programs.blobs import fingerprint
+from npu_compiler.programs.device_options import PRECISIONS
 from npu_compiler.programs.load import write_model
 from npu_compiler.target_compiler.compile import TargetJob
 from npu_compiler.target_compiler.sources import find_source
@@ -154,7 +155,8 @@ def export(
     )
     if for_npu:
         rewrite_program(program)
-    described = dataclasses.replace(described, device_options=avoid_defects(program, device="CPU"))
+    needed = avoid_defects(program, device="CPU", hint=PRECISIONS[precision])
+    described = dataclasses.replace(described, device_options=needed)
     if chosen.target == "NPU":
         check_program(program, name=described.name)
 

@@ -59,6 +59,7 @@ class KnownDefect:
             help.
         occurs: whether a model is affected; for defects that options avoid.
         options: options of the device's compiler that avoid it.
+        hints: values of INFERENCE_PRECISION_HINT with the defect; empty for all.
         ends_process: whether compiling the reproducer crashes the process.
     """
 
@@ -73,6 +74,7 @@ class KnownDefect:
     avoid: Callable[[ov.Model], int] | None = None
     occurs: Callable[[ov.Model], bool] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
     ends_process: bool = False
 
 

@@ -14,6 +14,8 @@ from npu_compiler.known_defects import (
     attention_of_two_uses,
     attention_of_varying_sizes,
     comparison_with_nan,
+    computed_constant_in_place,
+    constant_beyond_float16,
     reduction_of_unsqueezed,
     weight_and_its_transpose,
 )
@@ -32,6 +34,8 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     attention_of_two_uses.DEFECT,
     attention_of_one_query.DEFECT,
     comparison_with_nan.DEFECT,
+    computed_constant_in_place.DEFECT,
+    constant_beyond_float16.DEFECT,
     absolute_of_computed_constant.DEFECT,
     reduction_of_unsqueezed.DEFECT,
     weight_and_its_transpose.DEFECT,
@@ -41,12 +45,15 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
 _KINDS = {"SIM": "CPU"}
 
 
-def avoid_defects(model: ov.Model, *, device: str, release: str | None = None) -> dict[str, str]:
+def avoid_defects(
+    model: ov.Model, *, device: str, hint: str = "f32", release: str | None = None
+) -> dict[str, str]:
     """Rewrites parts of a model that a plugin would compute wrongly; returns required options.
 
     Args:
         model: changed in place.
         device: OpenVINO's name of the device that will run it, or SIM.
+        hint: the value of INFERENCE_PRECISION_HINT that it is compiled with.
         release: OpenVINO's release; by default the installed one.
     """
     # SIM2 and CPU.0 have the defects of SIM and CPU.
@@ -56,6 +63,8 @@ def avoid_defects(model: ov.Model, *, device: str, release: str | None = None) -
     options: dict[str, str] = {}
     for defect in KNOWN_DEFECTS:
         if kind not in defect.devices or number < defect.first:
+            continue
+        if defect.hints and hint not in defect.hints:
             continue
         if defect.avoid is not None:
             if count := defect.avoid(model):

@@ -158,7 +158,7 @@ class ProgramCache(KeptFiles):
         self._count(misses=1)
         with observe.span("compile", "build", program=name):
             built, facts = _checked(build())
-        amendments = needed_options(built, device_index)
+        amendments = needed_options(built, device_index, options)
         try:
             title = f"{model}, {name}" if model else name
             write = functools.partial(_write_model, built)

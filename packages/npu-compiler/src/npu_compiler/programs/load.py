@@ -81,17 +81,20 @@ def load_tolerant(
             model, name=name, options=options, device_index=device_index, profiling=profiling
         )
 
-    needed = needed_options(model, device_index)
+    needed = needed_options(model, device_index, options)
     device = device_name(device_index)
     program, _ = compile_tolerant(load, {**options, **needed}, name=name, device=device)
     return program
 
 
-def needed_options(model: ov.Model, device_index: int | None) -> dict[str, str]:
+def needed_options(
+    model: ov.Model, device_index: int | None, options: Mapping[str, str]
+) -> dict[str, str]:
     """Rewrites a model around the device's known defects; returns the extra options it needs."""
     from npu_compiler.known_defects.table import avoid_defects  # late: imports openvino
 
-    return avoid_defects(model, device=device_name(device_index))
+    hint = options.get("INFERENCE_PRECISION_HINT", "f32")
+    return avoid_defects(model, device=device_name(device_index), hint=hint)
 
 
 def device_name(device_index: int | None) -> str:
