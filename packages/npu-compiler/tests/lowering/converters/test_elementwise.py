@@ -55,6 +55,13 @@ def test_reciprocal_of_positive_numbers_equals_eager(lowers, layout, dtype):
     lowers(aten.reciprocal.default, layouts(dtype)[layout].abs() + 0.5)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_root_as_a_power_equals_eager_at_the_edges(lowers, dtype):
+    edges = torch.tensor([-math.inf, -1.0, -0.0, 0.0, 0.25, math.inf, math.nan], dtype=dtype)
+    lowers(lambda x: torch.pow(x, 0.5), edges)
+    lowers(lambda x: 1 / torch.pow(x, 0.5), edges)
+
+
 def test_unary_on_the_open_interval_equals_eager(lowers):
     lowers({str(op): op for op in POSITIVE}, torch.rand(4, 6) * 0.8 + 0.1)
 

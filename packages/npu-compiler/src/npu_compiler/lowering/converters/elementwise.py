@@ -275,7 +275,12 @@ def convert_pow(ctx: Context, self: Operand, exponent: Operand) -> Any:
     if exponent == 3:
         return ops.multiply(ops.multiply(base, base), base)
     if exponent == 0.5:
-        return ops.sqrt(base)
+        if dtype is not torch.float16:
+            return ops.sqrt(base)
+        # torch computes this type by C's pow, which gives inf for -inf and 0 for -0.
+        is_lowest = ops.equal(base, ctx.number(-math.inf, dtype))
+        root = ops.add(ops.sqrt(base), ctx.number(0, dtype))
+        return ops.select(is_lowest, ctx.number(math.inf, dtype), root)
     if exponent == -1 and dtype.is_floating_point:
         return ops.divide(ctx.number(1, dtype), base)
     if not dtype.is_floating_point:
