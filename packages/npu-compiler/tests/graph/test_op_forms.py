@@ -114,3 +114,15 @@ def test_attention_with_a_result_that_is_written_stays_torchs(is_written):
         for got, expected in zip(torch.compile(f, backend=backend)(x), f(x), strict=True):
             torch.testing.assert_close(got, expected)
     assert (F.scaled_dot_product_attention in targets) is is_written
+
+
+@pytest.mark.parametrize("name", ["relu_", "relu"])
+def test_attention_in_a_graph_without_values_stays_torchs_if_the_graph_writes(name):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    found = graph.call_function(F.scaled_dot_product_attention, (x, x, x))
+    graph.output((found, graph.call_method(name, (found,))))
+    module = torch.fx.GraphModule({}, graph)
+    keep_attention_whole(module)
+    targets = [node.target for node in module.graph.nodes]
+    assert (F.scaled_dot_product_attention in targets) is (name == "relu_")

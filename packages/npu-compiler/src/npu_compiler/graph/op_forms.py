@@ -167,9 +167,18 @@ def keep_attention_whole(graph_module: fx.GraphModule) -> None:
     for node in graph.nodes:
         if node.op == "call_function" and node.target is F.scaled_dot_product_attention:
             value = node.meta.get("example_value")
-            if not isinstance(value, torch.Tensor) or not value._version:
+            is_known = isinstance(value, torch.Tensor)
+            if not (value._version if is_known else _writes(graph)):
                 _replace_attention(graph, node)
     graph_module.recompile()
+
+
+def _writes(graph: fx.Graph) -> bool:
+    """Whether a method of a graph writes to its tensor, as relu_ does."""
+    return any(
+        node.op == "call_method" and str(node.target).endswith("_") and node.target[-2:] != "__"
+        for node in graph.nodes
+    )
 
 
 def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
