@@ -104,9 +104,10 @@ def test_an_input_that_is_written_gets_the_room_of_a_result():
     assert allowed[2] > 10 * allowed[1]
 
 
-def unsettled(graph: RandomGraph) -> list[torch.Tensor]:
+def unsettled(graph: RandomGraph, precision: str | None = None) -> list[torch.Tensor]:
     expected = graph.compared(graph.values())
-    return unsettled_places(graph, expected, allowed_differences(graph, expected))
+    allowed = allowed_differences(graph, expected, precision)
+    return unsettled_places(graph, expected, allowed, precision)
 
 
 def test_quotients_by_denormals_are_not_compared_and_others_are():
@@ -153,6 +154,38 @@ def test_a_weight_that_is_not_finite_is_not_compared_where_it_may_meet_padding()
         is_finite = bool(graph.values()[1].isfinite().all())
         assert is_finite == (fill == "normal")
         assert torch.equal(unsettled(graph)[0], ~inside & (not is_finite))
+
+
+@pytest.mark.parametrize("precision, is_settled", [("float16", False), ("bfloat16", True)])
+def test_float16_overflows_where_a_program_is_asked_for_it(precision, is_settled):
+    graph = RandomGraph((InputSpec((12,), fill="large"),), (Step("torch.atan", (Ref(0),)),), (1,))
+    assert not unsettled(graph, precision)[0].any()
+    graph = dataclasses.replace(graph, steps=(Step("F.softsign", (Ref(0),)),))
+    x, _ = graph.values()
+    places = unsettled(graph, precision)[0]
+    assert torch.equal(places, (x.abs() > 65504) & (not is_settled))
+
+
+@pytest.mark.parametrize("fill, is_settled", [("large", False), ("nan", True)])
+def test_a_norm_is_not_compared_where_its_squares_overflow(fill, is_settled):
+    graph = RandomGraph(
+        (InputSpec((12, 4), fill=fill),), (Step("F.layer_norm", (Ref(0), [4])),), (1,)
+    )
+    x, _ = graph.values()
+    assert torch.equal(unsettled(graph)[0].any(1), (x.abs() > 1e18).any(1) & (not is_settled))
+
+
+def test_equal_numbers_are_sorted_in_any_order():
+    steps = (
+        Step("torch.sort", (Ref(0),), {"dim": 0}),
+        *(Step("operator.getitem", (Ref(1), index)) for index in (0, 1)),
+    )
+    graph = RandomGraph((InputSpec((99,), fill="indices"),), steps, (2, 3))
+    values, places, _ = unsettled(graph)
+    expected = graph.compared(graph.values())[1]
+    stable = torch.sort(graph.values()[0], stable=True)[1]
+    assert not values.any()
+    assert torch.equal(places, expected != stable)
 
 
 def _by_hand(x: torch.Tensor) -> torch.Tensor:
@@ -313,6 +346,22 @@ def test_a_size_that_the_capture_fixed_stays_where_its_stride_varies():
 def test_a_graph_without_its_index_is_no_finding():
     graph = dataclasses.replace(INDEXED, steps=(Step("torch.tanh", (Ref(0),)),), outputs=(2,))
     assert compare(graph).kind == "invalid"
+
+
+def test_a_call_that_reads_what_it_writes_is_no_finding():
+    square = InputSpec((4, 8), fill="normal")
+    steps = [Step("method.split", (Ref(0), 4), {"dim": 1})]
+    steps += [Step("operator.getitem", (Ref(1), index)) for index in (0, 1)]
+    steps.append(Step("method.transpose", (Ref(2), 0, 1)))
+    for other, kind in ((4, "invalid"), (3, "equal"), (2, "equal")):
+        written = (*steps, Step("method.add_", (Ref(2), Ref(other))))
+        assert compare(RandomGraph((square,), written, (5,))).kind == kind
+
+
+def test_a_graph_that_eager_refuses_without_denormals_is_no_finding():
+    inputs = (InputSpec((), fill="tiny", seed=43), InputSpec((2,), "int64"))
+    steps = (Step("torch.count_nonzero", (Ref(0),)), Step("torch.fmod", (Ref(1), Ref(2))))
+    assert compare(RandomGraph(inputs, steps, (3,))).kind == "invalid"
 
 
 def test_half_types_get_the_room_of_their_rounding():

@@ -105,31 +105,82 @@ def _rounded_otherwise(
     return disturb
 
 
-def unsettled_places(
-    graph: RandomGraph, expected: Sequence[torch.Tensor], allowed: Sequence[float]
-) -> list[torch.Tensor]:
-    """Returns where torch's result is unspecified; see docs/concepts/nan.md.
+# Calls whose sums of products or squares may overflow for values beyond _SQUARED.
+_SUMMING = frozenset(
+    {
+        *("F.adaptive_avg_pool2d", "F.avg_pool2d", "F.conv1d", "F.conv2d", "F.conv_transpose2d"),
+        *("F.group_norm", "F.layer_norm", "F.linear", "F.normalize", "F.rms_norm"),
+        *("F.scaled_dot_product_attention", "method.sum", "operator.matmul", "torch.baddbmm"),
+        *("torch.bmm", "torch.cumsum", "torch.einsum", "torch.matmul", "torch.mean", "torch.mm"),
+        *("torch.prod", "torch.std", "torch.sum", "torch.var"),
+    }
+)
+_SQUARED = 1e18
 
-    That is where it flushes denormals to zero, and where other kernels of attention, gelu or
-    convolution treat infinities and NaN differently.
+
+def unsettled_places(
+    graph: RandomGraph,
+    expected: Sequence[torch.Tensor],
+    allowed: Sequence[float],
+    precision: str | None = None,
+) -> list[torch.Tensor]:
+    """Returns where torch itself gives something else, of which docs/concepts/nan.md tells.
+
+    That is where it takes denormals for zeros, where another of its kernels for attention, gelu or
+    convolution looks at numbers that are not finite, where equal numbers are sorted, and where the
+    order of a sum decides whether it overflows. A float16 program may also overflow and underflow
+    as torch does with each value rounded to float16.
     """
     values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    calls = {step.target for step in graph.steps}
+    is_finite = all(bool(value.isfinite().all()) for value in values)
     contexts: list[contextlib.AbstractContextManager[Any]] = []
     if any(bool(((v != 0) & (v.abs() < _LEAST_NORMAL)).any()) for v in values):
         contexts.append(_without_denormals())
-    calls = {step.target for step in graph.steps}
-    if not all(bool(value.isfinite().all()) for value in values):
-        if "F.scaled_dot_product_attention" in calls:
-            contexts.append(sdpa_kernel(SDPBackend.MATH))
-        if calls & {"F.gelu", "F.conv1d", "F.conv2d"}:
-            contexts.append(_OtherKernels())
-    places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
+    if not is_finite and "F.scaled_dot_product_attention" in calls:
+        contexts.append(sdpa_kernel(SDPBackend.MATH))
+    if "torch.sort" in calls or (not is_finite and calls & {"F.gelu", "F.conv1d", "F.conv2d"}):
+        contexts.append(_OtherKernels())
+    others = []
     for context in contexts:
         with context:
-            others = graph.compared(graph.values())
-        for place, other, reference, bound in zip(places, others, expected, allowed, strict=True):
-            place |= ~_is_near(other, reference, bound)
+            others.append(graph.compared(graph.values()))
+    changes: list[Callable[[torch.Tensor], torch.Tensor]] = []
+    if precision == "float16" or any(value.dtype is torch.float16 for value in values):
+        changes.append(lambda value: value.half().to(value.dtype))
+    if calls & _SUMMING and any(_largest(value) > _SQUARED for value in values):
+        changes += [_infinite_beyond, _bounded]
+    others += [graph.compared(graph.values(disturb=_changing(change))) for change in changes]
+    if graph.is_writing and not is_finite and "method.expand" in calls:
+        # torch adds the difference to what was expanded: NaN for infinities.
+        others.append([torch.full_like(tensor, torch.nan) for tensor in expected])
+    places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
+    for other in others:
+        for place, found, reference, bound in zip(places, other, expected, allowed, strict=True):
+            place |= ~_is_near(found, reference, bound)
     return places
+
+
+def _infinite_beyond(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(value.abs() > _SQUARED, value * torch.inf, value)
+
+
+def _bounded(value: torch.Tensor) -> torch.Tensor:
+    return value.clamp(-_SQUARED, _SQUARED)
+
+
+def _changing(
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[Any, Sequence[torch.Tensor]], None]:
+    """Writes a change of each floating-point value in its place."""
+
+    def disturb(value: Any, operands: Sequence[torch.Tensor]) -> None:
+        for part in value if isinstance(value, (tuple, list)) else [value]:
+            is_float = isinstance(part, torch.Tensor) and part.is_floating_point()
+            if is_float and 0 not in part.stride():  # elements share memory: it cannot be written
+                part.copy_(change(part))
+
+    return disturb
 
 
 @contextlib.contextmanager
@@ -150,6 +201,8 @@ class _OtherKernels(TorchFunctionMode):
     ) -> Any:
         """Makes a call."""
         options = kwargs or {}
+        if func is torch.sort:
+            options = {**options, "stable": True}
         result = func(*args, **options)
         if func is F.gelu and options.get("approximate", "none") == "none":
             return _changed(result, args[0].isinf())
@@ -272,6 +325,10 @@ def compare(graph: RandomGraph, mode: Mode = PLAIN) -> Comparison:
             except Exception as error:  # noqa: BLE001  # any failure is a finding
                 text = " ".join(str(error).split())
                 run.end = ("raises", f"{type(error).__name__}: {text[:300]}")
+                with _without_denormals():
+                    is_refused = not _runs(graph)
+                if is_refused:
+                    run.end = ("invalid", "eager refuses it where denormals are zeros")
                 if _is_refused_by_torch(graph, str(error)):
                     run.end = ("invalid", "torch refuses to capture it, for any backend")
     return _told_of_comparison(run, records)
@@ -324,6 +381,9 @@ class _Run:
         """Compares until something differs."""
         if not _runs(self._inside) or (self._outside is not None and _runs(self._outside)):
             self.end = ("invalid", "eager refuses it, or does not refuse its index")
+            return
+        if _reads_what_it_writes(self._inside):
+            self.end = ("invalid", "a call reads what it writes: eager's order decides")
             return
         starts = 2 if self._mode.start == "cache" else 1
         for start in range(starts):
@@ -393,7 +453,7 @@ class _Run:
     def _agrees(self, compiled: Compiled, graph: RandomGraph, *, times: int) -> bool:
         expected = graph.compared(graph.values())
         allowed = allowed_differences(graph, expected, self._config.computed_in)
-        unsettled = unsettled_places(graph, expected, allowed)
+        unsettled = unsettled_places(graph, expected, allowed, self._config.computed_in)
         for _ in range(times):
             given = self._given(graph)
             results = [*compiled(*given), *given]
@@ -448,6 +508,34 @@ def _runs(graph: RandomGraph) -> bool:
     except (RuntimeError, IndexError):
         return False
     return True
+
+
+def _reads_what_it_writes(graph: RandomGraph) -> bool:
+    """Whether a call writes to memory that it also reads in another order.
+
+    torch refuses some of these, and leaves the result of others to its order of work.
+    """
+    found: list[bool] = []
+
+    def look(value: Any, operands: Sequence[torch.Tensor]) -> None:
+        if isinstance(value, torch.Tensor):
+            found.extend(_overlap(value, other) for other in operands)
+
+    if graph.is_writing:
+        graph.values(disturb=look)
+    return any(found)
+
+
+def _overlap(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether two tensors share memory without being the same."""
+    storage = written.untyped_storage()
+    if storage.data_ptr() != read.untyped_storage().data_ptr() or written.dtype != read.dtype:
+        return False
+    places = torch.arange(storage.nbytes() // written.element_size())
+    seen = [places.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (written, read)]
+    if seen[0].shape == seen[1].shape and torch.equal(*seen):
+        return False
+    return bool(torch.isin(*seen).any())
 
 
 def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
