@@ -79,7 +79,7 @@ x, y = (ops.parameter([4], numpy.float32) for _ in range(2))
 model = openvino.Model([ops.greater(x, y)], [x, y])
 def kinds():
     return {node.get_type_name() for node in model.get_ops()} & {"Greater", "Less"}
-print(load.needed_options(model, None), kinds())
+print(load.needed_options(model, None, {}), kinds())
 cpu_defects.pytest_configure(None)
 print(load.needed_options(model, None), kinds())
 """
