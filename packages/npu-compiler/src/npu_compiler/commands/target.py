@@ -19,8 +19,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """Adds --target, for one NPU."""
     parser.add_argument(
         "--target", default="lunar-lake", metavar="NAME",
-        help="the NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
-        "`npu-compiler target list` shows them",
+        help="NPU by name or number, such as meteor-lake or 4000 (default: lunar-lake); "
+        "`npu-compiler target list` lists them",
     )  # fmt: skip
 
 
@@ -28,31 +28,34 @@ def main(arguments: Sequence[str]) -> int:
     """Installs or removes a release, or prints what is installed; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler target",
-        description="Install an NPU vendor's compiler, which compiles for an NPU that is not in "
-        "this machine, remove it, or list the compilers that are here and their targets.",
+        description="Install or remove an NPU vendor's compiler, which compiles for NPUs that are "
+        "not in this machine, or list installed compilers and their targets.",
     )
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser("install", help="fetch a release of a vendor's compiler")
     install.add_argument(
-        "vendor", nargs="?", metavar="VENDOR", help="as `npu-compiler target list` names it; the "
-        "first one by default, whose releases for Windows, 85 MB, run under Wine",
+        "vendor", nargs="?", metavar="VENDOR", help="vendor in `npu-compiler target list`; by "
+        "default the first, whose releases for Windows (85 MB) run under Wine",
     )  # fmt: skip
     install.add_argument(
-        "release", nargs="?", metavar="RELEASE", help="of the compiler; the latest one by default"
+        "release",
+        nargs="?",
+        metavar="RELEASE",
+        help="release of the compiler; by default the latest",
     )
     install.add_argument(
         "--wheel", type=Path, metavar="PATH",
-        help="the file that would be fetched, such as OpenVINO's wheel for Windows",
+        help="downloaded file to install, such as OpenVINO's wheel for Windows",
     )  # fmt: skip
     install.add_argument(
         "--accept-licence", action="store_true",
-        help="accept the terms of the vendor's toolkit, which are asked for otherwise",
+        help="accept the terms of the vendor's toolkit without a prompt",
     )  # fmt: skip
-    listing = actions.add_parser("list", help="list compilers, targets and what is missing")
-    removal = actions.add_parser("remove", help="remove a release that was installed")
+    listing = actions.add_parser("list", help="list compilers, targets and missing parts")
+    removal = actions.add_parser("remove", help="remove an installed release")
     removal.add_argument("vendor", metavar="VENDOR", nargs="?", help="as with install")
-    removal.add_argument("release", metavar="RELEASE", help="of the compiler")
+    removal.add_argument("release", metavar="RELEASE", help="release of the compiler")
     for action in (install, listing, removal):
         add_json(action)
     options = parser.parse_args(arguments)
