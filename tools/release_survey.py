@@ -74,9 +74,9 @@ def page(releases: Sequence[Release]) -> str:
         f"Made from a run of {datetime.date.today()}, by `nox -s decoders -- --releases`.",
         "",
         (
-            "npu-llm stands on transformers' classes of caches. These are the releases from the "
-            "oldest that it takes on in which one of them is other than in the release before, "
-            "and what came of a decoder of each kind: *equal* means transformers' tokens, as in "
+            "npu-llm uses transformers' cache classes. These are the oldest supported release and "
+            "those in which a class changed, with the result of a decoder of each kind: "
+            "*equal* means transformers' tokens, as in "
             "[Supported decoders](decoders.md), *refused* an error with a code, and *absent* that "
             "the release does not have it."
         ),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _DEFECTS = Path(__file__).parent / "src/npu_target_rockchip/known_defects.toml"
-_HEAD = """# What Rockchip's NPU takes
+_HEAD = """# Models on Rockchip's NPU
 
 Made by `examples/rockchip_target/write_page.py` from results of the suites that judge any device,
 with `NPU_COMPILE_TARGET=rk3588`. rknn-toolkit2 2.5.0 compiled, and its simulator computed; **no

@@ -53,7 +53,7 @@ def page() -> str:
             "",
             "## Names without a counterpart",
             "",
-            *_table("Reason, and what to use", reasons),
+            *_table("Reason and alternative", reasons),
             "",
         ]
     )

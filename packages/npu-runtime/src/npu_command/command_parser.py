@@ -74,7 +74,7 @@ class CommandParser(argparse.ArgumentParser):
         self._is_intermixed = is_intermixed
         self.add_argument("--no-color", action=_NoColor, help="print text without colour")
         self.add_argument(
-            "-q", "--quiet", action=_Quiet, help="say nothing on standard error but errors"
+            "-q", "--quiet", action=_Quiet, help="print only errors on standard error"
         )
         self.add_argument("--version", action=_Version, help="print the version and exit")
 
@@ -118,7 +118,7 @@ def _near(word: str, known: Sequence[str]) -> list[str]:
     parts = set(name.split("-"))
     whole = [one for one in words if parts <= set(one.split("-"))]  # --max-tokens: --max-new-tokens
     if not whole and len(name) > 2:
-        joined = name.replace("-", "")  # --maxnew: --max-new-tokens
+        joined = name.replace("-", "")  # `--maxnew`: `--max-new-tokens`
         whole = [one for one in words if one.replace("-", "").startswith(joined)]
     found = [*difflib.get_close_matches(name, words, n=3, cutoff=0.75), *whole]
     return [words[one] for one in dict.fromkeys(found)][:3]

@@ -84,8 +84,8 @@ def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-ops conformance",
-        description="Holds a device against the CPU, or against another machine's results. Exit "
-        "code 1 when something differs, 2 when the run could not be made.",
+        description="Compares a device with the CPU, or with another machine's results. Exit code "
+        "1 if a result differs, 2 if the run failed.",
     )
     what = parser.add_argument_group("what is run")
     what.add_argument(
@@ -97,32 +97,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     names = {"nargs": "+", "default": (), "metavar": "PATTERN"}
     what.add_argument("--op", help="ops by name, such as softmax or 'conv*'", **names)  # type: ignore[arg-type]
-    what.add_argument("--dtype", nargs="+", default=(), metavar="D", help="such as float32")
+    what.add_argument("--dtype", nargs="+", default=(), metavar="D", help="dtypes, such as float32")
     what.add_argument("--layout", nargs="+", default=(), metavar="L", help=", ".join(LAYOUTS))
-    what.add_argument("--model", help="networks by name; of the suite models", **names)  # type: ignore[arg-type]
-    what.add_argument("--case", default="", metavar="ID", help="one case, as a report names it")
+    what.add_argument("--model", help="networks by name, for the suite models", **names)  # type: ignore[arg-type]
+    what.add_argument("--case", default="", metavar="ID", help="one case, by its id in a report")
     what.add_argument(
         "--check", nargs="+", default=(), choices=sorted({*CASE_CHECKS, *TORCH_CHECKS})
     )
-    what.add_argument("--database", nargs="+", choices=_DATABASES, help="of the suite torch")
-    what.add_argument("--samples", type=int, metavar="N", help="of each cell of the suite torch")
-    what.add_argument("--list", action="store_true", help="print what would run, and run nothing")
+    what.add_argument(
+        "--database", nargs="+", choices=_DATABASES, help="databases of the suite torch"
+    )
+    what.add_argument(
+        "--samples", type=int, metavar="N", help="samples per cell of the suite torch"
+    )
+    what.add_argument("--list", action="store_true", help="list the checks without running them")
     against = parser.add_argument_group("against what")
-    against.add_argument("--device", default="", help="that is judged (default: npu)")
+    against.add_argument("--device", default="", help="device to test (default: npu)")
     against.add_argument(
-        "--baseline", default="cpu", metavar="cpu|DIR", help="what is right (default: cpu)"
+        "--baseline", default="cpu", metavar="cpu|DIR", help="reference results (default: cpu)"
     )
     against.add_argument(
         "--save-baseline", type=Path, metavar="DIR", help="write the results of cpu, or of --device"
     )
     against.add_argument(
-        "--budget", type=int, default=512, metavar="MB", help="of the tensors in a baseline"
+        "--budget", type=int, default=512, metavar="MB", help="maximum size of a baseline's tensors"
     )
     against.add_argument(
-        "--rules", default="", metavar="FILE", help="dtypes and layouts that the device wants"
+        "--rules", default="", metavar="FILE", help="rules of the device's dtypes and layouts"
     )
     against.add_argument(
-        "--variants", choices=VARIANT_MODES, help="of ops that have a program (NPU_OPS_VARIANT)"
+        "--variants", choices=VARIANT_MODES, help="variant of ops with a program (NPU_OPS_VARIANT)"
     )
     against.add_argument(
         "--compiled", action="store_true",
@@ -130,13 +134,18 @@ def _parser() -> argparse.ArgumentParser:
         "that no program computes is not counted",
     )  # fmt: skip
     how = parser.add_argument_group("how")
-    how.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes")
-    how.add_argument("--timeout", type=float, metavar="S", help="seconds per case")
-    how.add_argument("--report", choices=sorted(REPORTS), help="of all cells")
     how.add_argument(
-        "--captures", type=Path, metavar="DIR", help="where calls of failing cases go, for replay"
+        "--jobs", type=int, default=os.cpu_count(), metavar="N", help="number of processes"
     )
-    how.add_argument("-o", "--output", type=Path, metavar="F", help="where the report goes")
+    how.add_argument("--timeout", type=float, metavar="S", help="seconds per case")
+    how.add_argument("--report", choices=sorted(REPORTS), help="format of the report of all cells")
+    how.add_argument(
+        "--captures",
+        type=Path,
+        metavar="DIR",
+        help="directory for calls of failing cases, for replay",
+    )
+    how.add_argument("-o", "--output", type=Path, metavar="F", help="output file of the report")
     return parser
 
 

@@ -36,14 +36,20 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler attach",
-        description="Records a job that was started with NPU_ATTACH=1, without stopping it.",
+        description="Records a running job that was started with NPU_ATTACH=1, without stopping "
+        "it.",
     )
-    parser.add_argument("pid", type=int, metavar="PID", help="the job's process id")
+    parser.add_argument("pid", type=int, metavar="PID", help="process id of the job")
     add_recording_options(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=float, default=10.0, help="how long to record (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="duration of the recording (default: %(default)s)",
     )
-    length.add_argument("--start", action="store_true", help="record until --stop, or its end")
-    length.add_argument("--stop", action="store_true", help="end what --start began")
+    length.add_argument(
+        "--start", action="store_true", help="record until --stop, or the end of the job"
+    )
+    length.add_argument("--stop", action="store_true", help="end the recording of --start")
     return parser

@@ -236,29 +236,29 @@ def _document(
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler compare",
-        description="Shows what became slower or faster: whole traces, steps, programs, layers and "
-        "ops, by the time of a call. A difference within the noise is said to be so. With several "
-        "traces of each side the noise is what differs between them.",
+        description="Compares traces, steps, programs, layers and ops by the time of a call, and "
+        "marks differences within the noise. With several traces per side, the noise is "
+        "measured between them.",
         usage="npu-profiler compare [OPTION ...] (A B | --base A [A ...] --new B [B ...])",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="two traces: before and after")
     parser.add_argument(
-        "--base", nargs="+", default=[], metavar="FILE", help="several traces of before"
+        "--base", nargs="+", default=[], metavar="FILE", help="traces before the change"
     )
     parser.add_argument(
-        "--new", nargs="+", default=[], metavar="FILE", help="several traces of after"
+        "--new", nargs="+", default=[], metavar="FILE", help="traces after the change"
     )
     parser.add_argument("--by", choices=list(_TABLES), help="one table (default: all)")
     parser.add_argument(
         "--fail-above",
         type=float,
         metavar="PERCENT",
-        help="exit with 1 if a whole trace, or what takes 1 %% of a table's time, became slower by "
+        help="exit with 1 if a whole trace, or a row with 1 %% of a table's time, became slower by "
         "more than this, beyond the noise",
     )
     add_top(parser)
     parser.add_argument(
-        "--all", action="store_true", help="show what did not change, too; else it is one line"
+        "--all", action="store_true", help="also show unchanged rows, otherwise one line"
     )
     add_json(parser)
     return parser

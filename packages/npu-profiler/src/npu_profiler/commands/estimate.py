@@ -45,22 +45,26 @@ def _package(path: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler estimate",
-        description="Compiles an exported model for an NPU that need not be in this machine, and "
-        "writes the compiler's schedule as a trace: what each engine does when, by layer, torch "
-        "module and Python line. All times are the compiler's estimate, not a measurement.",
+        description="Compiles an exported model for an NPU, which need not be in this machine, and "
+        "writes the compiler's schedule as a trace: the work of each engine over time, by "
+        "layer, torch module and Python line. All times are the compiler's estimate, not a "
+        "measurement.",
     )
     parser.add_argument(
-        "path", type=Path, metavar="PATH", help="a folder of npu_compiler.export or npu-llm export"
+        "path",
+        type=Path,
+        metavar="PATH",
+        help="output folder of npu_compiler.export or npu-llm export",
     )
     parser.add_argument(
-        "--target", required=True, metavar="NAME", help="such as lunar-lake, or 4000"
+        "--target", required=True, metavar="NAME", help="target NPU, such as lunar-lake, or 4000"
     )
     parser.add_argument(
         "-o",
         "--output",
         default="estimate.json",
         metavar="FILE",
-        help="where to write; .json.gz compresses (default: %(default)s)",
+        help="output file; .json.gz compresses (default: %(default)s)",
     )
     add_top(parser)
     add_json(parser)

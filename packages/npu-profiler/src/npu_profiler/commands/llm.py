@@ -44,24 +44,27 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler llm",
-        description="Measures a language model with npu-llm bench, once for each dtype.",
+        description="Runs npu-llm bench once for each dtype.",
     )
     parser.add_argument(
-        "--sizes", default="32,1024", metavar="N,N", help="tokens of the prompts (default: 32,1024)"
+        "--sizes",
+        default="32,1024",
+        metavar="N,N",
+        help="prompt lengths in tokens (default: 32,1024)",
     )
     parser.add_argument(
         "--dtypes",
         metavar="D,D",
-        help="float32, bfloat16, float16, int8, int4 (default: what npu-llm chooses)",
+        help="float32, bfloat16, float16, int8, int4 (default: npu-llm's default)",
     )
     parser.add_argument(
-        "--new", type=int, default=128, metavar="N", help="tokens of the answers (default: 128)"
+        "--new", type=int, default=128, metavar="N", help="tokens to generate (default: 128)"
     )
     parser.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="answers of each size (default: 3)"
+        "--repeats", type=int, default=3, metavar="N", help="runs of each size (default: 3)"
     )
     parser.add_argument(
-        "--model", metavar="PATH", help="as for npu-llm (default: the weights that are installed)"
+        "--model", metavar="PATH", help="as in npu-llm (default: the installed weights)"
     )
     add_outputs(parser)
     return parser

@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 _COMMAND = SweepCommand(
     name="matmul",
-    description="Measures products of matrices, (M, K) with (K, N), on the device.",
+    description="Measures matrix products, (M, K) with (K, N), on the device.",
     sizes=("M", "K", "N"),
     default="256,512,1024,2048",
     is_square=True,

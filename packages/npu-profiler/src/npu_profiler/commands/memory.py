@@ -164,12 +164,12 @@ def _record(curve: _Curve) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler memory",
-        description="Shows the memory of devices over time, its peak, and which ops hold it; the "
-        "process's own memory too, if it was recorded with --memory.",
+        description="Shows the memory of devices over time, its peak, and the ops that hold it; "
+        "also the memory of the process, if recorded with --memory.",
     )
     add_file(parser)
     parser.add_argument(
-        "-o", "--output", metavar="PICTURE", help="draw the curves there: .svg, .html or .png"
+        "-o", "--output", metavar="PICTURE", help="draw a chart: .svg, .html or .png"
     )
     add_top(parser)
     add_json(parser)

@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 _COMMAND = SweepCommand(
     name="mlp",
-    description="Measures down(silu(gate(x)) * up(x)), the network of a decoder layer, on the "
+    description="Measures down(silu(gate(x)) * up(x)), the MLP of a decoder layer, on the "
     "device; x is (ROWS, HIDDEN), and gate and up widen it to INNER.",
     sizes=("ROWS", "HIDDEN", "INNER"),
     default="1x1024x4096,32x1024x4096,256x1024x4096",

@@ -25,7 +25,7 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a trace that npu-profiler wrote, .json or .json.gz; of a killed program as well",
+        help="a trace of npu-profiler, .json or .json.gz, possibly of a killed program",
     )
 
 
@@ -36,7 +36,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=DEFAULT_TOP,
         metavar="N",
-        help="rows of a table, 0 for all (default: %(default)s)",
+        help="maximum rows of a table, 0 for all (default: %(default)s)",
     )
 
 

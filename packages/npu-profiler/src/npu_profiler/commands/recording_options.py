@@ -31,7 +31,7 @@ def add_recording_options(command: argparse.ArgumentParser) -> None:
         "--output",
         default=DEFAULT_OUTPUT,
         metavar="FILE",
-        help="where to write; .json.gz compresses (default: %(default)s)",
+        help="output file; .json.gz compresses (default: %(default)s)",
     )
     command.add_argument(
         "--layers",
@@ -43,23 +43,23 @@ def add_recording_options(command: argparse.ArgumentParser) -> None:
         type=int,
         default=defaults.layers_first,
         metavar="N",
-        help="layers of each program's first N runs (default: %(default)s)",
+        help="record layers of each program's first N runs (default: %(default)s)",
     )
     command.add_argument(
         "--layers-every",
         type=int,
         default=defaults.layers_every,
         metavar="K",
-        help="and of every Kth run after them, 0 for none (default: %(default)s)",
+        help="and of every Kth later run, 0 for none (default: %(default)s)",
     )
     command.add_argument(
-        "--memory", action="store_true", help="record the memory of the process over time"
+        "--memory", action="store_true", help="record memory of the process over time"
     )
     command.add_argument(
         "--modules",
         action="store_true",
-        help="record calls of torch modules, each with its path in its model",
+        help="record calls of torch modules, with their paths in the model",
     )
     command.add_argument(
-        "--stacks", action="store_true", help="record Python calls as well; several times slower"
+        "--stacks", action="store_true", help="also record Python calls; several times slower"
     )

@@ -42,29 +42,33 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler roofline",
-        description="Shows for each layer of a trace that was recorded with --layers how much of "
-        "the device's arithmetic and memory it uses. The peaks of the device are measured the "
-        "first time, in about ten seconds, and kept.",
+        description="Shows for each layer of a trace (recorded with --layers) the share of the "
+        "device's arithmetic and memory peaks that it reaches. Peaks are measured on first "
+        "use, in about ten seconds, and cached.",
     )
     add_file(parser)
-    parser.add_argument("-o", "--output", metavar="PICTURE", help="draw it: .svg, .png or .html")
-    parser.add_argument("--program", metavar="TEXT", help="only programs whose name has this text")
     parser.add_argument(
-        "--step", choices=("prefill", "decode"), help="only layers that ran within such a step"
+        "-o", "--output", metavar="PICTURE", help="draw a chart: .svg, .png or .html"
     )
     parser.add_argument(
-        "--bandwidth", metavar="GB/s", help="the memory's peak, instead of the measured one"
+        "--program", metavar="TEXT", help="only programs with this text in their names"
+    )
+    parser.add_argument(
+        "--step", choices=("prefill", "decode"), help="only layers within these steps"
+    )
+    parser.add_argument(
+        "--bandwidth", metavar="GB/s", help="peak of the memory, instead of the measured one"
     )
     parser.add_argument(
         "--peak",
         metavar="PRECISION=GFLOP/s",
         action="append",
         default=[],
-        help="a precision's peak, instead of the measured one: --peak bf16=900 --peak i8=1800",
+        help="peak of a precision, instead of the measured one: --peak bf16=900 --peak i8=1800",
     )
     parser.add_argument("--measure", action="store_true", help="measure the peaks again")
     parser.add_argument(
-        "--device", type=int, default=0, metavar="N", help="which npu device (default: 0)"
+        "--device", type=int, default=0, metavar="N", help="index of the npu device (default: 0)"
     )
     add_top(parser)
     add_json(parser)

@@ -38,6 +38,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_file(parser)
     parser.add_argument(
-        "--csv", required=True, metavar="DIR", help="where they go; it is made if it is not there"
+        "--csv", required=True, metavar="DIR", help="output directory, created if missing"
     )
     return parser

@@ -67,8 +67,8 @@ def _document(
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler summary",
-        description="Shows where the time of a trace went: wall time, how busy the device was and "
-        "what the host did in its gaps, fallbacks and copies; below it a table.",
+        description="Summarizes a trace: wall time, busy time of the device, the host's work in "
+        "its gaps, fallbacks and copies, and tables.",
     )
     add_file(parser)
     parser.add_argument(

@@ -78,7 +78,7 @@ def run_sweep(command: SweepCommand, words: Sequence[str]) -> int:
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds --json and --plot."""
     add_json(parser)
-    parser.add_argument("--plot", metavar="PICTURE", help="draw them: .svg, .png or .html")
+    parser.add_argument("--plot", metavar="PICTURE", help="draw a chart: .svg, .png or .html")
 
 
 def _parser(command: SweepCommand) -> argparse.ArgumentParser:
@@ -95,12 +95,12 @@ def _parser(command: SweepCommand) -> argparse.ArgumentParser:
         "--dtypes",
         default="float32,bfloat16,float16",
         metavar="D,D",
-        help="torch's names (default: %(default)s)",
+        help="dtypes by torch's names (default: %(default)s)",
     )
     parser.add_argument(
         "--modes",
         metavar="M,M",
-        help="eager, compiled (default: both; compiled where torch.compile knows backend npu)",
+        help="eager, compiled (default: both; compiled only with npu-compiler)",
     )
     parser.add_argument(
         "--device", default="npu", help="npu, npu:1 or cpu for comparison (default: %(default)s)"
@@ -109,12 +109,10 @@ def _parser(command: SweepCommand) -> argparse.ArgumentParser:
         "--seconds",
         type=float,
         default=0.5,
-        help="how long each is repeated: five times at least, but for calls that take longer than "
-        "ten times this (default: %(default)s)",
+        help="seconds of repeating each: at least five times, except for calls longer than ten "
+        "times this (default: %(default)s)",
     )
-    parser.add_argument(
-        "--no-peaks", action="store_true", help="do not measure the device's own peaks"
-    )
+    parser.add_argument("--no-peaks", action="store_true", help="do not measure the device's peaks")
     add_outputs(parser)
     return parser
 

@@ -91,7 +91,7 @@ def _show(recording: Recording) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler trace",
-        description="Runs a script or module as python would, and writes its timeline as a Chrome "
+        description="Runs a script or module like python, and writes its timeline as a Chrome "
         "trace. The program keeps its arguments, its exit code and its errors.",
         usage="npu-profiler trace [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
     )
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="record N steps and no more: optimizer steps, prefills and decodes of npu-llm, "
+        help="record only N steps: optimizer steps, prefills and decodes of npu-llm, "
         "torch.profiler's step or npu_profiler.step(), whichever comes first",
     )
     parser.add_argument(
@@ -111,14 +111,14 @@ def _parser() -> argparse.ArgumentParser:
         help="leave the first N steps out (default: 1 with --steps, else 0)",
     )
     parser.add_argument(
-        "--open", action="store_true", help="show the trace in the browser then, until Ctrl-C"
+        "--open", action="store_true", help="show the trace in the browser afterwards, until Ctrl-C"
     )
     parser.add_argument(
         "-m",
         dest="module",
         metavar="MODULE",
         nargs=argparse.REMAINDER,
-        help="run a module and give it all that follows, as python -m",
+        help="run a module with the remaining arguments, like python -m",
     )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the script and its arguments")
     return parser

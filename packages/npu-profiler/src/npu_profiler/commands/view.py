@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="npu-profiler view",
         description="Shows a trace as a page: a timeline, tables and curves of memory. The page "
-        "needs no network and goes nowhere; it is offered to browsers of this machine alone.",
+        "works without network access and is served only to this machine.",
     )
     add_file(parser)
     where = parser.add_mutually_exclusive_group()
@@ -43,8 +43,10 @@ def _parser() -> argparse.ArgumentParser:
         type=port_number,
         default=0,
         metavar="N",
-        help="of 127.0.0.1 (default: any that is free)",
+        help="port on 127.0.0.1 (default: any free port)",
     )
-    where.add_argument("-o", "--output", metavar="PAGE.html", help="write the page instead")
-    parser.add_argument("--open", action="store_true", help="ask the browser to open the page")
+    where.add_argument(
+        "-o", "--output", metavar="PAGE.html", help="write the page to a file instead"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser

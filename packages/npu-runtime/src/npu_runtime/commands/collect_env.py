@@ -13,14 +13,14 @@ def main(arguments: Sequence[str]) -> int:
     """Prints everything as text, or only our part as JSON with --json or --share; returns 0."""
     parser = CommandParser(
         prog="npu-runtime collect-env",
-        description="Print what a report about a problem should hold: torch's own collection, the "
+        description="Print data for a problem report: torch's collect_env, the "
         "devices, versions, environment variables and what the doctor found.",
     )
     add_json(parser)
     parser.add_argument(
         "--share",
         action="store_true",
-        help="print ours as JSON without names of the user and the machine, for anybody to read",
+        help="print our part as JSON without names of the user and the machine, for publication",
     )
     given = parser.parse_args(arguments)
     from npu_runtime import collect_env  # imports torch, which --help does not need

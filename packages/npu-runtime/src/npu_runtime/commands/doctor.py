@@ -11,7 +11,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str]) -> int:
     """Checks the machine; returns 0 if the NPU can work, else 1."""
     parser = CommandParser(
-        prog="npu-runtime doctor", description="Say what keeps the NPU from serving, and the fix."
+        prog="npu-runtime doctor", description="Find why the NPU is not used, and the fix."
     )
     add_json(parser)
     parser.add_argument(

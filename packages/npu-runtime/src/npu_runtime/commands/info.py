@@ -13,7 +13,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str]) -> int:
     """Prints the device in use; returns 0."""
     parser = CommandParser(
-        prog="npu-runtime info", description="Say which device serves as npu, and why."
+        prog="npu-runtime info", description="Show the npu device, and why it was selected."
     )
     add_json(parser)
     options = parser.parse_args(arguments)

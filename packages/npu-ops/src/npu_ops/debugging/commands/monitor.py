@@ -26,13 +26,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-ops monitor",
         usage="npu-ops monitor -o FILE.csv [--plot FILE.svg] [--interval S] -- COMMAND ...",
-        description="Run a command and watch it with all its children.",
+        description="Run a command and sample it with all its child processes.",
         check=check,
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="CSV")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="SVG with the lines over time")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="CSV file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="chart as SVG")
     parser.add_argument(
-        "--interval", type=float, default=0.1, metavar="S", help="seconds between looks (0.1)"
+        "--interval", type=float, default=0.1, metavar="S", help="seconds between samples (0.1)"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

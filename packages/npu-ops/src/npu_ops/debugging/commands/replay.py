@@ -16,11 +16,11 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns 1 if a call differs from its record or from the CPU."""
     parser = CommandParser(
         prog="npu-ops replay",
-        description="Make captured calls again: on any device, checked and timed.",
+        description="Replay captured calls on any device, with checks and times.",
         check=lambda given: find_captures(given.directory),
     )
-    parser.add_argument("directory", help="of npu-ops run --capture, or one folder in it")
-    parser.add_argument("--device", default="npu", help="where to run (default: npu)")
+    parser.add_argument("directory", help="directory of npu-ops run --capture, or one folder in it")
+    parser.add_argument("--device", default="npu", help="device of the replay (default: npu)")
     parser.add_argument(
         "--acc-check",
         action="store_true",
@@ -29,9 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--run-times", type=int, default=1, metavar="N", help="timed runs of each call (default: 1)"
     )
-    parser.add_argument("--only-forward", action="store_true", help="leave gradients' calls out")
     parser.add_argument(
-        "--sync-time", action="store_true", help="wait for the device in the time of each run"
+        "--only-forward", action="store_true", help="leave out calls of the backward pass"
+    )
+    parser.add_argument(
+        "--sync-time", action="store_true", help="include the device's work in each run's time"
     )
     parser.add_argument(
         "--op", action="append", default=[], metavar="NAME", help="only ops of that name or pattern"
@@ -43,12 +45,12 @@ def main(arguments: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="MODULE",
-        help="to import before, for ops that it defines",
+        help="module to import first, for ops that it defines",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write all rows")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML report")
     parser.add_argument(
-        "--rows", type=int, default=40, metavar="N", help="rows to print at most (default: 40)"
+        "--rows", type=int, default=40, metavar="N", help="maximum rows to print (default: 40)"
     )
     options = parser.parse_args(arguments)
     import torch  # late: help does not need them

@@ -65,20 +65,34 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     tools.add_argument("--capture", action="store_true", help="write each call to -o DIR/captures")
     tools.add_argument("--time", action="store_true", help="measure each op")
     tools.add_argument("--fallback", action="store_true", help="run ops on the CPU")
-    tools.add_argument("--overflow", action="store_true", help="find what makes NaN and infinity")
+    tools.add_argument(
+        "--overflow", action="store_true", help="find the origin of NaN and infinity"
+    )
     tools.add_argument("--cast", metavar="DTYPE", help="compute in this dtype, such as float64")
     tools.add_argument(
-        "--observe", type=int, choices=(1, 2, 3), help="tell of each call: names, shapes, values"
+        "--observe", type=int, choices=(1, 2, 3), help="log each call: names, shapes, values"
     )
-    parser.add_argument("--ops", metavar="A,B", help="names or patterns of the ops to take")
-    parser.add_argument("--except", dest="excluded", metavar="A,B", help="of those to leave alone")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="one call of N of an op")
-    parser.add_argument("--per-signature", type=int, metavar="N", help="so many of one signature")
+    parser.add_argument("--ops", metavar="A,B", help="names or patterns of the ops to select")
+    parser.add_argument("--except", dest="excluded", metavar="A,B", help="ops to exclude")
     parser.add_argument(
-        "--budget", type=int, default=2**30, metavar="BYTES", help="for captures (default: 1 GiB)"
+        "--every", type=int, default=1, metavar="N", help="take one call of an op in N"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="for reports and captures")
-    parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows to print (20)")
+    parser.add_argument(
+        "--per-signature", type=int, metavar="N", help="maximum calls per signature"
+    )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=2**30,
+        metavar="BYTES",
+        help="maximum size of captures (default: 1 GiB)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="output directory of reports and captures"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20, metavar="N", help="maximum rows to print (20)"
+    )
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

@@ -28,11 +28,11 @@ def read_arguments(
         "arguments",
         nargs="*",
         metavar="ARGUMENT",
-        help="tensors like 512x512xf32 (one stands for all), others like stride=[1,1]",
+        help="tensors like 512x512xf32 (one for all arguments), others like stride=[1,1]",
     )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="index of the device")
     if may_list:
-        parser.add_argument("--list", action="store_true", help="list what is recorded")
+        parser.add_argument("--list", action="store_true", help="list the records")
     add_json(parser)
     options = parser.parse_args(arguments)
     if may_list and options.list and options.op is not None:
