@@ -17,7 +17,7 @@ __all__ = ["Settings", "read_settings"]
 class Settings:
     """The settings from the environment."""
 
-    # Where programs are kept (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG cache
+    # Directory of programs (NPU_COMPILE_CACHE_DIR; by default `npu` under the XDG cache
     # directory).
     cache_dir: Path
     # Size limit of that directory (NPU_COMPILE_CACHE_SIZE_MB, default 20000); with 0 compiled

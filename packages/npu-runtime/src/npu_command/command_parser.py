@@ -61,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         check: raises an NpuError, or calls the parser's `error`, for options that parse but cannot
             be satisfied. It imports nothing heavy and has no side effects.
-        is_intermixed: whether options may stand between positional arguments of which some can be
+        is_intermixed: whether options may be between positional arguments of which some can be
             omitted: `generate MODEL -n 3 PROMPT`.
         options: argparse's options.
     """

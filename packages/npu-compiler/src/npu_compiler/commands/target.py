@@ -25,7 +25,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Installs or removes a release, or prints what is installed; returns the exit code."""
+    """Installs or removes a release, or prints installed ones; returns the exit code."""
     parser = CommandParser(
         prog="npu-compiler target",
         description="Install or remove an NPU vendor's compiler, which compiles for NPUs that are "

@@ -177,8 +177,8 @@ def capture_module(
 
     Raises:
         ExportError: [export-dynamic] for an unknown name or dim, or a size that the model requires
-            to be fixed; [export-capture] for what cannot be captured; [export-writes] for a model
-            that changes a buffer or an input.
+            to be fixed; [export-capture] for models that cannot be captured; [export-writes] for a
+            model that changes a buffer or an input.
         OptionError: [option-place] for keep_float32="auto".
     """
     if config.keep_float32 == AUTO:

@@ -299,7 +299,7 @@ def _exchange_float32(model: ov.Model) -> ov.Model:
 
 
 def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedModel:
-    """Loads what npu_compiler.export wrote.
+    """Loads a model of npu_compiler.export.
 
     Does not import torch. In a process that has imported torch the model runs on its npu device,
     and takes tensors as well as arrays.

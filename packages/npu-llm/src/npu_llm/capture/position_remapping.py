@@ -68,7 +68,7 @@ def remap_positions(
 
 @dataclass(frozen=True)
 class _Runner:
-    """What running a step needs besides tokens: see remap_positions."""
+    """Inputs of a step besides tokens: see remap_positions."""
 
     weights: StreamedWeights
     given: Mapping[str, torch.Tensor]

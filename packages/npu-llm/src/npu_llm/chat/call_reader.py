@@ -143,7 +143,7 @@ class CallReader:
         else:
             yield from self._python(end="")
 
-    # What is passed on
+    # Text that is passed on
 
     def _begin(self, name: str, identifier: str = "") -> None:
         """Begins a call; raises MalformedCallError for an unknown function."""

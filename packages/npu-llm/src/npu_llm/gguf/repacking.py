@@ -140,7 +140,7 @@ def _iq3_s(blocks: _Bytes) -> _Scales:
     return _whole(blocks), _nibbles(blocks, 4)
 
 
-# How scales are read, and the value of one integer step as a share of the block's scale.
+# The reading of scales, and the value of one integer step as a share of the block's scale.
 _OF_IQ2 = 43 / 31 / 8
 _CODEBOOKS: dict[str, tuple[Callable[[_Bytes], _Scales], float]] = {
     "IQ1_S": (_iq1_s, 1 / 8),

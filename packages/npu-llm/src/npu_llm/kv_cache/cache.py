@@ -250,8 +250,8 @@ def run_step(
         return cache.step(values, device)
 
 
-# How a program identifies valid slots: by an input with each slot's position, or only by zeros in
-# its mask; None if slot i must be token i.
+# A program's way to identify valid slots: by an input with each slot's position, or only by zeros
+# in its mask; None if slot i must be token i.
 Relocation = Literal["positions", "mask"] | None
 
 _HIDDEN = -1

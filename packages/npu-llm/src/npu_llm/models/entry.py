@@ -134,7 +134,7 @@ class Entry:
 
     @property
     def relocation(self) -> Relocation:
-        """How the program identifies the valid slots of its cache."""
+        """The program's way to identify the valid slots of its cache."""
         found = self.about.get("relocation")
         return found if found in ("positions", "mask") else None
 

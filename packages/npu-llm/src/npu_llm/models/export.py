@@ -221,7 +221,7 @@ def prepare_exported(folder: Path, options: LoadOptions) -> LoadedModel[Pipeline
     """Prepares an exported model to run.
 
     Args:
-        folder: what `export` wrote.
+        folder: folder written by `export`.
         options: load options; the cache stores another compiled form if the folder's cannot be
             used.
 

@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass
 class CompilerConfig:
-    """How a model is compiled.
+    """Options of a model's compilation.
 
     Attributes:
         use_to: whether to compile the whole model to programs, like `.to("npu")`, instead of its
