@@ -27,7 +27,7 @@ def places(tmp_path, monkeypatch):
         with cache.create(key) as folder:
             about = {"name": key, "source": str(source), "precision": precision}
             (folder / "about.json").write_text(json.dumps(about))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("NPU_LLM_CACHE_DIR", str(tmp_path / "cache"))
     return checkpoint
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,9 +81,9 @@ def _installed() -> Iterator[tuple[str, Path]]:
 
 def _hub() -> Iterator[tuple[str, Path]]:
     """Yields names and snapshots of the checkpoints in the hub's cache."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    root = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    for folder in sorted(root.glob(f"{_HUB_PREFIX}*")):
+    from huggingface_hub import constants
+
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob(f"{_HUB_PREFIX}*")):
         try:
             commit = (folder / "refs" / "main").read_text().strip()
         except OSError:
