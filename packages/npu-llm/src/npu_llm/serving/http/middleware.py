@@ -114,7 +114,7 @@ class Middleware:
         if settings.checks_host and not is_local(_name_of(headers.get("host", ""))):
             # DNS rebinding: a page of another site whose name resolves to this machine.
             raise ServerError(
-                "server: must be addressed by a name of this machine, got another in the Host "
+                "`server` must be addressed by a name of this machine, got another in the Host "
                 "header. Use 127.0.0.1 or localhost, or start it with --api-key.",
                 code="server-host",
             )

@@ -183,7 +183,7 @@ def _check_origin(request: Request, settings: Settings) -> None:
     is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
     if not is_own and not is_allowed:
         raise ServerError(
-            "server: must get forms from programs or its own page, got one from another site's "
+            "`server` must get forms from programs or its own page, got one from another site's "
             "page. Send it from a program.",
             code="server-host",
         )

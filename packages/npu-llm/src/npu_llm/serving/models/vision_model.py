@@ -289,7 +289,7 @@ def _read_image(content: bytes) -> Any:
         from PIL import Image, UnidentifiedImageError
     except ImportError as failure:
         raise OptionError(
-            "messages: must have Pillow installed for images, got none. Run pip install "
+            "`messages` must have Pillow installed for images, got none. Run pip install "
             '"npu-llm[images]".',
             code="missing-pillow",
         ) from failure
