@@ -168,3 +168,11 @@ def test_a_weight_that_cannot_be_made_leaves_no_file(tmp_path):
     with pytest.raises(RuntimeError, match="no more"):
         write_weights(tmp_path / "weights", items())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_larger_than_a_huge_page_are_read_as_written(tmp_path):
+    sizes = [100, 3 << 20, 5, (2 << 20) - 64, 7 << 20]
+    tensors = {f"t{i}": torch.randint(0, 256, (n,), dtype=torch.uint8) for i, n in enumerate(sizes)}
+    write_weights(tmp_path / "weights", tensors.items(), count=len(sizes))
+    found = read_weights(tmp_path / "weights")
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

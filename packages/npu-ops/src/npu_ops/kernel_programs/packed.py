@@ -5,6 +5,7 @@ Arrays are torch tensors if torch is loaded, otherwise numpy arrays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 from collections.abc import Sequence
@@ -160,6 +161,9 @@ def read_weights(path: Path) -> dict[str, PackedLinear | torch.Tensor]:
         if version != str(VERSION) or layout != LAYOUT:
             raise _damaged(path, f"it has version {version}, layout {layout!r}")
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # what is read from a disk comes in huge pages then
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
     try:
         tensors = {
             name: _tensor(memory, 8 + length, entry)
