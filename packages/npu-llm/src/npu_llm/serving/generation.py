@@ -88,6 +88,7 @@ class TextRequest:
         candidates: number of answers to sample for each prompt, of which the `count` with the
             highest mean log probability are kept; None for `count`.
         sampling: sampling parameters that override the model's defaults.
+        default_sampling: sampling parameters without a value in `sampling` and in the model.
         max_tokens: maximum length of each answer; None for the rest of the context; 0 to score the
             prompt only.
         logprobs: number of most likely tokens to report with each token; None for none.
@@ -105,6 +106,7 @@ class TextRequest:
     count: int = 1
     candidates: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    default_sampling: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
     logprobs: int | None = None
     scores_prompt: bool = False
@@ -351,7 +353,7 @@ def _params(
     served: ServedModel, request: TextRequest, prompt_tokens: int, index: int
 ) -> SamplingParams:
     """Returns the parameters of one answer to a prompt."""
-    params = replace(served.sampling, **request.sampling)
+    params = SamplingParams(**{**request.default_sampling, **served.sampling, **request.sampling})
     if 0 < params.temperature < _MIN_TEMPERATURE:
         # In float32, the probability of every other token is zero.
         params = replace(params, temperature=0.0)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from npu_llm.chat.output_format import OutputFormat
 from npu_llm.engine.engine import Engine, EngineOptions
-from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.errors import ContextError, OptionError, ServerError, check_text
 from npu_llm.serving.request_error import RequestError
 from npu_llm.structured_output import ConstraintMaker, Form, TokenConstraint
@@ -39,8 +38,8 @@ class ServedModel:
         tokenizer: tokenizer for decoding, in the event loop only.
         token_bytes: the bytes of its tokens.
         output_format: format of reasoning and calls in its answers.
-        sampling: default sampling settings: those of the model's generation config if it samples,
-            otherwise temperature 1.0.
+        sampling: sampling parameters of the model's generation config; empty if it does
+            not sample.
         ends: tokens that end an answer.
         context_length: maximum number of tokens of prompt and answer; None for no limit.
     """
@@ -237,10 +236,9 @@ def _length(value: Any) -> int:
     return sum(map(_length, value)) if isinstance(value, (list, tuple)) else 0
 
 
-def _recommended(model: LanguageModel) -> SamplingParams:
+def _recommended(model: LanguageModel) -> dict[str, Any]:
     """Returns the sampling parameters that a model's authors recommend."""
     config = model.generation_defaults
     if not config.get("do_sample"):
-        return SamplingParams()
-    known = {name: config[name] for name in _RECOMMENDED if config.get(name) is not None}
-    return SamplingParams(**known)
+        return {}
+    return {name: config[name] for name in _RECOMMENDED if config.get(name) is not None}

@@ -81,6 +81,36 @@ def test_earlier_calls_and_their_outputs_are_taken(post):
     assert json.loads(found.text.splitlines()[-1])["done"]
 
 
+def test_sampling_is_ollamas_without_options(post):
+    def answer(**options):
+        asked = {"model": "plain", "messages": ASKED, "stream": False}
+        options = {"num_predict": 24, "seed": 3, **options}
+        return post("chat", **asked, options=options).json()["message"]["content"]
+
+    assert answer() == answer(temperature=0.8, top_k=40, top_p=0.9)
+    assert answer() != answer(temperature=1.0, top_k=0, top_p=1.0)
+
+
+def test_continue_chats_and_completes_code(post, client, expected):
+    shown = post("show", name="plain").json()
+    assert shown["parameters"] == ""
+    assert ".Suffix" not in shown["template"]  # else it sends `suffix`
+    options = {
+        "temperature": 0, "num_predict": 12, "num_ctx": 4096, "num_thread": 4, "mirostat": 0,
+        "use_mmap": True, "stop": ["<fim_prefix>", "<|endoftext|>", "\n\n"],
+    }  # fmt: skip
+    asked = {"model": "plain", "options": options, "keep_alive": 1800, "stream": True}
+    chat = post("chat", **asked, messages=[{**ASKED[0], "images": None}])
+    lines = [json.loads(line) for line in chat.text.splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == expected
+    raw = post("generate", **asked, prompt="the quick", raw=True)
+    lines = [json.loads(line) for line in raw.text.splitlines()]
+    other = client.completions.create(
+        model="plain", prompt="the quick", temperature=0, max_tokens=12
+    )
+    assert "".join(line["response"] for line in lines) == other.choices[0].text
+
+
 def test_what_clients_look_for_first(server, post, capsys):
     assert httpx.get(server.url).text == "Ollama is running"
     assert httpx.get(f"{server.url}/api/version").json()["version"][0].isdigit()

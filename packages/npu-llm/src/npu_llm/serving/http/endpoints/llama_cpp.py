@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from npu_llm.engine.sampler import Token
+from npu_llm.engine.sampling_params import SamplingParams
 from npu_llm.serving.generation import Choice, Generation, TextRequest
 from npu_llm.serving.http.endpoints.fields import bias_of, sampling_of, schema_forms
 from npu_llm.serving.http.endpoints.logprobs import token_text
@@ -62,7 +63,7 @@ async def props(request: Request) -> Response:
     """Describes the first language model and its default settings."""
     service = service_of(request)
     async with service.registry.use(None, ServedModel) as served:
-        sampling, slots = served.sampling, served.engine.options.max_num_seqs
+        sampling, slots = SamplingParams(**served.sampling), served.engine.options.max_num_seqs
         names = ("temperature", "top_k", "top_p", "min_p", "frequency_penalty", "presence_penalty")
         params = {name: getattr(sampling, name) for name in names}
         params["repeat_penalty"] = sampling.repetition_penalty

@@ -48,6 +48,8 @@ __all__ = ["chat", "embed_texts", "embeddings", "generate", "ps", "show", "tags"
 # The version of Ollama's interface. Clients compare it before they use a field.
 _VERSION = "0.12.6"
 _LINES = "application/x-ndjson"
+# Ollama's own, for models whose generation config has none (docs/modelfile.mdx of ollama/ollama).
+_DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 _NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -235,6 +237,7 @@ def _asked(body: OllamaChatBody | OllamaGenerateBody, prompt: Prompt) -> TextReq
     return TextRequest(
         prompts=[prompt],
         sampling=sampling,
+        default_sampling=_DEFAULTS,
         max_tokens=None if most is None or most < 0 else max(most, 1),
         make_form=forms[0] if forms else None,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
