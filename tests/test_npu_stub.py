@@ -151,9 +151,9 @@ VARYING = """
 import ctypes, json, os, sys
 import torch
 from npu_compiler.npu_rules import operations
-from npu_compiler.torch_compile import tracing
+from npu_compiler import buckets
 if sys.argv[1] == "broken":
-    tracing.wants_static_programs = lambda config: False
+    buckets.wants_static_programs = lambda config: False
     operations.varying_operations = lambda model: []
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
 compiled = torch.compile(model, backend="npu", dynamic=True)

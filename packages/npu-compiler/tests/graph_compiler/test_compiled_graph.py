@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from npu_compiler.errors import CompilerFailureWarning, LoweringError
+from npu_compiler.graph_compiler import compiled_graph
+from npu_compiler.torch_compile.backend import npu
 
 
 @pytest.fixture
@@ -26,6 +30,42 @@ def test_weights_become_constants_in_inference(compiled, close, mlp):
     assert record.kind == "inference"
     assert record.frozen_count == 6
     assert record.programs[0].input_count == 1
+
+
+def test_graph_compiles_while_dynamo_builds_guards(compiled, close, mlp, monkeypatch):
+    monkeypatch.setattr(compiled_graph, "_AHEAD_BYTES", 0)
+    monkeypatch.setenv("NPU_COMPILE_CACHE_SIZE_MB", "0")
+    threads: list[threading.Thread] = []
+    assemble = compiled_graph.assemble
+
+    def watched(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return assemble(*args, **options)
+
+    monkeypatch.setattr(compiled_graph, "assemble", watched)
+    fast = compiled(mlp)
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        close(fast(x), mlp(x))
+        close(fast(x), mlp(x))
+    assert len(threads) == len(fast.records) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+def test_weight_changed_before_the_first_call_takes_effect(close, mlp, monkeypatch):
+    monkeypatch.setattr(compiled_graph, "_AHEAD_BYTES", 0)
+
+    def backend(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        run = npu(graph, inputs)
+        for thread in threading.enumerate():
+            if thread.name.endswith("(_compile_ahead)"):
+                thread.join()
+        mlp[0].weight.data.mul_(3)
+        return run
+
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        close(torch.compile(mlp, backend=backend)(x), mlp(x))
 
 
 def test_freezing_can_be_turned_off(compiled, close, mlp):

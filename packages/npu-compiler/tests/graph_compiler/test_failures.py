@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from npu_compiler.errors import CompilerError, CompilerFailureWarning, LoweringError
-from npu_compiler.graph_compiler import assembly, compiled_graph
+from npu_compiler.graph_compiler import assembly, compiled_graph, kernel_building
 from npu_compiler.lowering import lower, registry
 from npu_compiler.lowering.registry import find_converter
 from npu_compiler.torch_compile import tracing
@@ -47,7 +47,7 @@ def fail_in_trace(patch: pytest.MonkeyPatch) -> None:
 
 FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "converter": fail_in_converter,
-    "kernels": lambda patch: patch.setattr(assembly, "build_kernel_program", fail),
+    "kernels": lambda patch: patch.setattr(kernel_building, "build_kernel_program", fail),
     "OpenVINO": lambda patch: patch.setattr(assembly, "build_program", fail),
     "passes": lambda patch: patch.setattr(compiled_graph, "run_passes", fail),
     "plan": lambda patch: patch.setattr(compiled_graph, "make_plan", fail),
@@ -61,6 +61,7 @@ def test_what_fails_runs_in_another_way(compiled, close, monkeypatch, on_npu, na
     if name == "kernels" and on_npu:
         pytest.skip("no kernel programs there")
     FAILURES[name](monkeypatch)
+    monkeypatch.setattr(compiled_graph, "_AHEAD_BYTES", 0)  # it fails on another thread first
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4)).eval()
     x = torch.randn(2, 3)
     options = {"target": "kernels" if name == "kernels" else "openvino"}

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from npu_compiler.graph.op_forms import register_shape
+
 __all__ = ["RULES", "Pairs", "StaysComplex", "pairs_of_complex", "pairs_of_real", "real_of_pairs"]
 
 # A device has no complex numbers, and its transforms take and return pairs. These ops replace
@@ -73,7 +75,7 @@ for _name, _kernel, _fake in (
     ("real_of_pairs", _real_of_pairs, _shape_of_pairs),
 ):
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"npu_compiler::{_name}", _fake, lib=_LIBRARY)
+    register_shape(_LIBRARY, _name, _fake)
 
 # Transforms along `dim` (axes of the complex tensor's shape, from 0), times `scale`, the whole
 # normalization: from real to pairs, with the last axis halved; from pairs to pairs; and from pairs

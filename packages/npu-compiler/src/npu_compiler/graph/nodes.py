@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard, cast
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -29,6 +30,7 @@ __all__ = [
     "is_static",
     "is_symbolic",
     "is_view",
+    "lazy_module",
     "op_name",
     "plain_tensor",
     "returned_memory",
@@ -62,7 +64,12 @@ def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
     result = copy.graph_copy(module.graph, {}, return_output_node=True)
     assert isinstance(result, tuple)
     copy.output(result[0]).meta.update(result[1].meta)
-    return fx.GraphModule(module, copy)
+    return lazy_module(module, copy)
+
+
+def lazy_module(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    """Returns a module of a graph that generates Python code only if it is called."""
+    return _LazyGraphModule(root, graph)
 
 
 def is_symbolic(node: fx.Node) -> bool:

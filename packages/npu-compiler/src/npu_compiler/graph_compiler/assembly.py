@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from npu_compiler.errors import LoweringError
-from npu_compiler.graph.nodes import copy_inputs, is_symbolic
+from npu_compiler.graph.nodes import copy_inputs, is_symbolic, lazy_module
 from npu_compiler.graph_compiler.building import (
     BuiltProgram,
     Piece,
@@ -21,11 +21,9 @@ from npu_compiler.graph_compiler.building import (
     own_precision,
 )
 from npu_compiler.graph_compiler.failures import report_failure
-from npu_compiler.graph_compiler.kernel_building import build_kernel_program
 from npu_compiler.graph_compiler.partition import Plan, Segment
 from npu_compiler.graph_compiler.records import ProgramRecord
 from npu_compiler.graph_compiler.targets import ProgramFacts, TargetChoice, choose_target
-from npu_compiler.graph_compiler.vendor_building import build_vendor_program
 from npu_compiler.kernel_programs.rows import graph_size
 from npu_compiler.lowering.host_forms import host_form
 from npu_compiler.options import CompilerConfig
@@ -99,6 +97,10 @@ def assemble(
         program_name = name if len(by_level) == 1 else f"{name}/{index}"
         own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
         if config.is_for_vendor:
+            from npu_compiler.graph_compiler.vendor_building import (
+                build_vendor_program,
+            )  # late: rare
+
             program = build_vendor_program(
                 piece, constants=own, config=config, home=home, name=program_name, kind=kind
             )
@@ -178,6 +180,9 @@ def _build(
     """Builds a piece for the chosen target, or for OpenVINO if a call has no kernel."""
     reason = choice.reason
     if choice.target == "kernels":
+        # Late: larger programs do not need kernels.
+        from npu_compiler.graph_compiler.kernel_building import build_kernel_program
+
         try:
             return build_kernel_program(
                 piece, constants=constants, config=config, home=home, name=name, choice=choice
@@ -222,7 +227,7 @@ def _extract(graph_module: fx.GraphModule, plan: Plan, segment: Segment) -> Piec
         )
     )
     graph.output(tuple(copies[node] for node in outputs))
-    return Piece(fx.GraphModule(graph_module, graph), tuple(inputs), outputs)
+    return Piece(lazy_module(graph_module, graph), tuple(inputs), outputs)
 
 
 class _Symbols:

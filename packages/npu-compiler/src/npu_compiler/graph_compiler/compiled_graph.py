@@ -26,6 +26,7 @@ from npu_compiler.graph_compiler.building import RefusedNode, count_calls
 from npu_compiler.graph_compiler.debug import GraphDump
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.graph_compiler.host_threads import limit_spinning
+from npu_compiler.graph_compiler.interpreter import collector_paused, switching_often
 from npu_compiler.graph_compiler.partition import Plan, make_plan
 from npu_compiler.graph_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.graph_compiler.targets import CAPTURED
@@ -42,7 +43,7 @@ from npu_compiler.verification.input_classes import InputClasses
 from npu_compiler.verification.program_check import ProgramTrial
 from npu_compiler.verification.result import DIFFERED, Verdict
 from npu_runtime import FrozenTensors, observe
-from npu_runtime.npu import is_current_stream_capturing
+from npu_runtime.npu import current_device, is_current_stream_capturing, set_device
 from npu_runtime.npu.graphs import is_capture_following, outside_capture
 
 __all__ = ["CompiledGraph"]
@@ -53,6 +54,8 @@ _logger = logging.getLogger(__name__)
 _REBUILDS = 2
 # Maximum number of replacements of wrong programs, which are verified as well.
 _TRIALS = 4
+# Bytes of weights above which a graph is compiled ahead of its first call.
+_AHEAD_BYTES = 1 << 22
 
 
 class CompiledGraph:
@@ -102,6 +105,7 @@ class CompiledGraph:
         self._frozen: FrozenTensors | None = None
         self._rebuilds = rebuilds
         self._seen: dict[str, int] = {}
+        self._is_ahead = False  # on the thread of compile_ahead
         is_frozen_kind = kind == "inference" and config.freeze and not config.training
         self._freezable = self._freezable_positions(static_positions) if is_frozen_kind else []
         add_random_values(graph_module.graph)
@@ -159,6 +163,32 @@ class CompiledGraph:
             return run(*arguments)
         except IndexRangeError as error:
             return self._widened(arguments, error)
+
+    def compile_ahead(self, inputs: Sequence[Any]) -> None:
+        """Compiles on another thread for the inputs of the first call, if that takes long.
+
+        Dynamo builds its guards meanwhile. The first call waits for the thread and compiles again
+        if a weight changed or compiling failed, so that it reports the failure.
+
+        Args:
+            inputs: tensors on cpu.
+        """
+        if sum(inputs[position].nbytes for position in self._freezable) >= _AHEAD_BYTES:
+            arguments = (tuple(inputs), current_device())
+            threading.Thread(target=self._compile_ahead, args=arguments).start()
+
+    def _compile_ahead(self, inputs: Sequence[Any], device_index: int) -> None:
+        with self._lock, torch.no_grad(), collector_paused(), switching_often():
+            if self._run is not None:
+                return
+            self._is_ahead = True
+            try:
+                set_device(device_index)  # of this thread
+                self._compile(inputs)
+            except Exception as failure:  # noqa: BLE001  # the first call meets and reports it
+                _logger.debug("%s: compiling ahead of the first call: %r", self._name, failure)
+            finally:
+                self._is_ahead = False
 
     def _first_tried(self, arguments: tuple[Any, ...]) -> Any:
         started = time.perf_counter()
@@ -253,7 +283,7 @@ class CompiledGraph:
             self._run = self._frozen = None
         if is_current_stream_capturing():
             self._no_kernels = CAPTURED
-        with outside_capture():
+        with outside_capture(), collector_paused():
             run = self._compile(inputs)
         if self._frozen is not None:
             self._frozen.is_current(inputs)
@@ -448,7 +478,9 @@ class CompiledGraph:
         if not self._failure:
             try:
                 return self._assemble(constants)
-            except Exception as failure:  # noqa: BLE001  # any error is a defect of the compiler
+            except Exception as failure:  # any error is a defect of the compiler
+                if self._is_ahead:
+                    raise
                 self._give_up(failure)
         calls = [node for node in self._module.graph.nodes if node.op == "call_function"]
         eager = {node: self._failure for node in calls if not is_symbolic(node)}

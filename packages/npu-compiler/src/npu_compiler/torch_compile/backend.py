@@ -14,6 +14,7 @@ from torch.utils import _pytree
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import OptionError
+from npu_compiler.graph_compiler.interpreter import collector_paused
 from npu_compiler.option_names import check_device_options, nearest
 from npu_compiler.options import AUTO, CompilerConfig, backend_options, resolve_config
 from npu_compiler.torch_compile.graph_cache import GraphMemory
@@ -64,7 +65,8 @@ def npu(
         because dynamo would wrap an error raised here.
     """
     try:
-        return _compiled(graph_module, example_inputs, options, mode)
+        with collector_paused():
+            return _compiled(graph_module, example_inputs, options, mode)
     except OptionError as failure:
         return _raising(failure)
 

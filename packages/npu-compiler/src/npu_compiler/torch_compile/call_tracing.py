@@ -21,6 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from npu_compiler.graph.nodes import lazy_module
+
 __all__ = ["TracedCalls", "trace_calls"]
 
 _logger = logging.getLogger(__name__)
@@ -122,9 +124,8 @@ class _Tracing:
                 self._return(node)
             else:
                 raise _Unfit(f"{node.op} {node.target}")
-        module = fx.GraphModule(torch.nn.Module(), self._graph)
         self._graph.eliminate_dead_code()
-        module.recompile()
+        module = lazy_module(torch.nn.Module(), self._graph)
         return TracedCalls(module, tuple(static))
 
     def _input(self, node: fx.Node) -> _Value:

@@ -14,8 +14,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from npu_compiler.buckets import BucketedGraph, wants_static_programs
-from npu_compiler.buckets.sizes import Sizes
 from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
 from npu_compiler.graph.origins import (
     keep_name,
@@ -32,10 +30,10 @@ from npu_compiler.programs.execution import run_shortcut
 from npu_compiler.torch_compile.call_tracing import trace_calls
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.tuning.candidates import configured
-from npu_compiler.tuning.measuring import MeasuredGraph
 from npu_compiler.tuning.run import TuningRun, current_run
 from npu_compiler.tuning.store import tuning_key
 from npu_runtime import observe
+from npu_runtime.npu import is_current_stream_capturing
 
 __all__ = ["trace"]
 
@@ -65,7 +63,8 @@ def trace(
     if not torch.is_grad_enabled():
         keep_attention_whole(graph_module)
     asked = _Compilation(config, names, memory, rebuilds, is_tuning=is_tuning, is_part=is_part)
-    return _trace_calls(graph_module, asked) or _trace_by_autograd(graph_module, inputs, asked)
+    called = _trace_calls(graph_module, inputs, asked)
+    return called or _trace_by_autograd(graph_module, inputs, asked)
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,10 @@ class _Compilation:
 def _trace_by_autograd(
     graph_module: fx.GraphModule, inputs: Sequence[Any], asked: _Compilation
 ) -> Callable[..., Any]:
+    # Late: graphs that are traced call by call need neither.
+    from npu_compiler.buckets import BucketedGraph, wants_static_programs
+    from npu_compiler.buckets.sizes import Sizes
+
     config, memory = asked.config, asked.memory
     made: list[Any] = []
 
@@ -149,7 +152,9 @@ def _trace_by_autograd(
     return traced
 
 
-def _trace_calls(graph_module: fx.GraphModule, asked: _Compilation) -> Callable[..., Any] | None:
+def _trace_calls(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], asked: _Compilation
+) -> Callable[..., Any] | None:
     """Returns a function for an inference graph that does not need AOTAutograd, or None."""
     config, memory = asked.config, asked.memory
     if memory is None or not memory.is_named:
@@ -174,7 +179,11 @@ def _trace_calls(graph_module: fx.GraphModule, asked: _Compilation) -> Callable[
     def run(*inputs: Any) -> Any:
         return made([*inputs])
 
-    return _PlainGraph(made, run) if isinstance(made, CompiledGraph) else run
+    if not isinstance(made, CompiledGraph):
+        return run
+    if all(one.is_cpu for one in inputs) and not is_current_stream_capturing():
+        made.compile_ahead(inputs)
+    return _PlainGraph(made, run)
 
 
 def _make_graph(
@@ -203,11 +212,11 @@ def _make_graph(
 
         return AutoKeptGraph(graph_module, kind, static_positions, build)
     if kind == "inference" and current_run() is not None:
-        return MeasuredGraph(graph_module, static_positions, config)
+        return _measured_graph(graph_module, static_positions, config)
     tuned, name = configured(graph_module.graph, kind=kind, config=config)
     if kind == "inference" and asked.is_tuning and name is None:
         run = TuningRun(budget_s=_BUDGET_S, max_error=_MAX_ERROR)
-        return MeasuredGraph(graph_module, static_positions, config, run)
+        return _measured_graph(graph_module, static_positions, config, run)
     if memory is not None:
         memory.tuned_by(tuning_key(graph_module.graph, kind=kind, config=config), name)
     return CompiledGraph(
@@ -219,6 +228,12 @@ def _make_graph(
         on_ready=None if memory is None else memory.keep,
         rebuilds=asked.rebuilds,
     )
+
+
+def _measured_graph(*given: Any) -> Any:
+    from npu_compiler.tuning.measuring import MeasuredGraph  # late: for tuning alone
+
+    return MeasuredGraph(*given)
 
 
 class _PlainGraph:

@@ -21,7 +21,6 @@ from npu_compiler.config import read_settings
 from npu_compiler.errors import TuningError
 from npu_compiler.graph.origins import graph_text
 from npu_compiler.options import CompilerConfig
-from npu_compiler.target_compiler.report import ESTIMATE_NOTE
 
 __all__ = ["TuningRecord", "TuningReport", "TuningStore", "tuning_key"]
 
@@ -175,6 +174,9 @@ class TuningReport:
     skipped: dict[str, str]
 
     def __str__(self) -> str:
+        # Late: every graph asks for its tuning record, and few have an estimate.
+        from npu_compiler.target_compiler.report import ESTIMATE_NOTE
+
         lines = [f"{len(self.records)} graphs tuned, {len(self.skipped)} not"]
         for record in self.records:
             chosen = f"{record.key[:12]}: {record.chosen}, {record.speedup:.2f}x the default"
