@@ -7,11 +7,12 @@ Run from the root of the repository, on an idle machine:
 Each figure is from a new process. "cold" is the first call with an empty cache, "warm" the first
 call of a second process with the first one's cache; OpenVINO's backend has none by default.
 "npu_compiler.compile" compiles the module in place; "npu_compiler.load" loads an exported folder,
-in a process without torch. Imports of torch, transformers and OpenVINO's integration, and the
-model's construction, are not timed; imports during the first call are. "cpu" is the processor time
-of the process and its children, which other work on the machine affects less. Contenders alternate,
-and the figure is the median of the rounds. A short run: `--models vit --contenders npu,openvino
---rounds 1`.
+in a process without torch. "wall" is the time from a model to its first result: the import of the
+backend's integration (openvino.torch; npu has none), torch.compile, and the first call. "call" is
+the first call alone. Imports of torch and transformers, and the model's construction, are not
+timed. "cpu" is the processor time of the process and its children, which other work on the machine
+affects less. Contenders alternate, and the figure is the median of the rounds. A short run:
+`--models vit --contenders npu,openvino --rounds 1`.
 """
 
 from __future__ import annotations
@@ -92,10 +93,13 @@ def _built(name: str) -> tuple[Any, dict[str, Any]]:
     return model.eval(), inputs
 
 
-def _timed(call: Callable[[], Any]) -> dict[str, float]:
+def _timed(prepare: Callable[[], Callable[..., Any]], inputs: dict[str, Any]) -> dict[str, float]:
     before, started = _cpu_s(), time.perf_counter()
-    call()
-    return {"wall": time.perf_counter() - started, "cpu": _cpu_s() - before}
+    compiled = prepare()
+    called = time.perf_counter()
+    compiled(**inputs)
+    ended = time.perf_counter()
+    return {"wall": ended - started, "call": ended - called, "cpu": _cpu_s() - before}
 
 
 def first_result(contender: str, name: str, folder: str) -> dict[str, float]:
@@ -106,24 +110,32 @@ def first_result(contender: str, name: str, folder: str) -> dict[str, float]:
         import npu_compiler
 
         given = dict(np.load(Path(folder, "inputs.npz")))
-        return _timed(lambda: npu_compiler.load(folder)(*given.values()))
+
+        def loaded() -> Callable[..., Any]:
+            run = npu_compiler.load(folder)
+            return lambda **inputs: run(*inputs.values())
+
+        return _timed(loaded, given)
     import torch
 
     warnings.simplefilter("ignore")
     model, inputs = _built(name)
-    with torch.no_grad():
+
+    def prepare() -> Callable[..., Any]:
         if contender == "npu_compiler.compile":
             import npu_compiler
 
-            return _timed(lambda: npu_compiler.compile(model)(**inputs))
+            return npu_compiler.compile(model)
         options: dict[str, Any] = {"backend": contender}
         if contender == "openvino":
             import openvino.torch  # noqa: F401  (registers its backend)
 
             config = {"INFERENCE_PRECISION_HINT": "f32"}
             options["options"] = {"aot_autograd": True, "config": config}
-        compiled = torch.compile(model, **options)
-        return _timed(lambda: compiled(**inputs))
+        return torch.compile(model, **options)
+
+    with torch.no_grad():
+        return _timed(prepare, inputs)
 
 
 def export(name: str, folder: Path) -> None:
@@ -175,7 +187,7 @@ def compare(name: str, contenders: list[str], rounds: int) -> None:
 
     for contender in contenders:
         cells = [f"{name:8}{contender:20}"]
-        for what in ("wall", "cpu"):
+        for what in ("wall", "call", "cpu"):
             cold, warm = (median(contender, state, what) for state in ("cold", "warm"))
             ours = median("npu", "cold", what) if "npu" in contenders else float("nan")
             cells.append(f"{cold:8.2f} {warm:7.2f} {warm / cold:6.0%} {ours / cold:8.2f}")
@@ -196,9 +208,9 @@ def main() -> None:
     if given.child:
         print(json.dumps(first_result(given.child, given.models, given.folder)))
         return
-    print(f"{'':28}  {'wall, s':^32}  {'cpu, s':^32}")
+    print(f"{'':28}  {'wall, s':^34}  {'call, s':^34}  {'cpu, s':^34}")
     head = f"{'cold':>8} {'warm':>7} {'share':>6} {'npu by it':>9}"
-    print(f"{'model':8}{'backend':20}  {head} {head}")
+    print(f"{'model':8}{'backend':20}  {head} {head} {head}")
     for name in given.models.split(","):
         compare(name, given.contenders.split(","), given.rounds)
 
