@@ -41,7 +41,20 @@ def _attention(
     )
 
 
+def _average(
+    x: torch.Tensor, kernel: list[int], stride: Any = None, padding: Any = (0,),
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    """Returns means in windows; the toolkit counts cells beyond the input that ceil_mode adds."""
+    if ceil_mode and count_include_pad:
+        rows, columns = (*padding, padding[0])[:2]
+        x = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
+        padding, count_include_pad = 0, False
+    return F.avg_pool2d(x, kernel, stride or None, padding, ceil_mode, count_include_pad, divisor)
+
+
 _FORMULAS = {
+    "aten.avg_pool2d.default": _average,
     "npu_compiler.attention.default": _attention,
     "npu.addmm_relu.default": addmm_relu.reference,
     "npu.conv_bn_relu.default": conv_bn_relu.reference,

@@ -15,7 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m|(?<=RKNN: )\[[\d:.]+\] ")  # and times of day
+# What the toolkit marks, and the last line of a traceback.
+_ERROR = re.compile(r"E (?!.*Traceback \()|\w+(Error|Exception): ")
 # Progress bars, and the toolkit's output for every model.
 _HARMLESS = re.compile(r"it/s\]|op target: |rknn-toolkit2 version|^[DIW] |^W\b")
 _MOST = 500
@@ -98,7 +100,7 @@ def reason_of(log: str) -> str:
     """Returns the toolkit's own words for a failure, without bars and colours, on one line."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", _COLOUR.sub("", log))]
     told = [line for line in lines if line and not _HARMLESS.search(line)]
-    errors = [line.removeprefix("E ") for line in told if line.startswith("E ")] or told[-3:]
+    errors = [line.removeprefix("E ") for line in told if _ERROR.match(line)] or told[-3:]
     return " ".join(" ".join(dict.fromkeys(errors)).split())[:_MOST] or "refused without a message"
 
 
