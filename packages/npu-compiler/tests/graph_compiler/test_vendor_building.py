@@ -78,6 +78,19 @@ def test_wrong_results_are_found_at_the_first_call(fake_vendor):
     assert [one.op for one in eager] == ["aten.tanh.default"]
 
 
+def test_an_expanded_result_goes_to_a_call_on_the_host(fake_vendor):
+    fake_vendor.known = {"aten.tanh.default": "no tanh on this chip"}
+
+    def expand(x):
+        return torch.tanh(x.sum(0, keepdim=True).expand(4, 8))
+
+    x = torch.randn(3, 8)
+    run = torch.compile(expand, backend="npu", options={"target": "fake-1"})
+    with torch.no_grad():
+        assert torch.allclose(run(x), expand(x), atol=2e-3)
+    assert fake_vendor.seen == [["aten.sum.dim_IntList", "aten.expand.default"]]
+
+
 def test_training_stays_on_the_host(fake_vendor):
     net, x = _Net(), torch.randn(3, 8)
     run = torch.compile(net, backend="npu", options={"target": "fake-1"})

@@ -34,8 +34,12 @@ class _Program:
         """Runs it on the CPU's view of the inputs; results have the graph's dtypes and strides."""
         results = []
         for result, meta in zip(self._run([_on_cpu(x) for x in inputs]), self._metas, strict=True):
-            own = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype)
-            results.append(own.copy_(result.reshape(meta.shape)).to(output_device))
+            # One element of an expanded dimension, which is expanded again.
+            own = result.reshape(meta.shape)[
+                tuple(slice(1 if step == 0 else None) for step in meta.stride())
+            ]
+            kept = torch.empty_strided(own.shape, meta.stride(), dtype=meta.dtype).copy_(own)
+            results.append(kept.expand(meta.shape).to(output_device))
         return results
 
 
