@@ -146,8 +146,8 @@ def measure(
         error = max(relative_error(results, expected) for results in (first, second))
         rounding = 0.0
         if error > bound:
-            measured = _rounding if bound == BOUND else _rounding_of_half
-            rounding = measured(architecture, seed, draw, expected)
+            dtype = torch.float64 if bound == BOUND else torch.float16
+            rounding = _rounding(architecture, seed, draw, expected, dtype)
     breaks = sum(counters["graph_break"].values()) - before
     detail = _reasons(records)
     return Measurement(
@@ -201,39 +201,28 @@ def _eager(
 
 @torch.no_grad()
 def _rounding(
-    architecture: Architecture, seed: int, draw: int | None, expected: list[torch.Tensor]
+    architecture: Architecture,
+    seed: int,
+    draw: int | None,
+    expected: list[torch.Tensor],
+    dtype: torch.dtype = torch.float64,
 ) -> float:
-    """Returns the distance of torch's results from those in float64."""
+    """Returns the distance of torch's results from those in `dtype`; 0 where it lacks the dtype."""
     model, inputs, _ = _eager(architecture, seed, draw)
-    wide = {
-        name: value.double() if value.is_floating_point() else value
+    cast = {
+        name: value.to(dtype) if value.is_floating_point() else value
         for name, value in inputs.items()
     }
     try:
-        exact = tensors_of(model.double()(**wide))
-    except RuntimeError:  # the model creates float32 tensors
+        found = tensors_of(model.to(dtype)(**cast))
+    except RuntimeError:  # the model creates float32 tensors, or an operator lacks the dtype
         return 0.0
-    if any(value.dtype is torch.float32 for value in exact):
+    is_wide = dtype is torch.float64
+    if is_wide and any(value.dtype is torch.float32 for value in found):
         return 0.0  # some part computes in float32
-    pairs = zip(expected, exact, strict=True)
+    rounded, exact = (expected, found) if is_wide else (found, expected)
+    pairs = zip(rounded, exact, strict=True)
     return relative_error([value.to(reference.dtype) for value, reference in pairs], exact)
-
-
-@torch.no_grad()
-def _rounding_of_half(
-    architecture: Architecture, seed: int, draw: int | None, expected: list[torch.Tensor]
-) -> float:
-    """Returns the distance of torch's float16 results from float32; 0 without float16."""
-    model, inputs, _ = _eager(architecture, seed, draw)
-    narrow = {
-        name: value.half() if value.is_floating_point() else value for name, value in inputs.items()
-    }
-    try:
-        rounded = tensors_of(model.half()(**narrow))
-    except RuntimeError:  # an operator lacks float16 on the CPU
-        return 0.0
-    pairs = zip(rounded, expected, strict=True)
-    return relative_error([value.to(reference.dtype) for value, reference in pairs], expected)
 
 
 def _complaint(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> str:
