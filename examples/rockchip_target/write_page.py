@@ -1,7 +1,8 @@
 """Writes docs/reference/rockchip.md from the suites' CSV files.
 
-`python write_page.py --models FILE... --operators FILE [--int8 FILE] -o PAGE`. The files come from
-`python -m npu_compiler.suite --csv`, `npu-ops conformance --report csv` and `judge_int8.py`.
+`python write_page.py --models FILE... --operators FILE... -o PAGE`. The files come from `python -m
+npu_compiler.suite --csv` and `npu-ops conformance --report csv`; those of `--modules`, `--graphs`
+and `--int8` from `judge_modules.py`, `python -m npu_compiler.fuzz --out` and `judge_int8.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 _DEFECTS = Path(__file__).parent / "src/npu_target_rockchip/known_defects.toml"
 _HEAD = """# Models on Rockchip's NPU
@@ -50,6 +52,24 @@ _REFUSED = """
 ### Cases without a program
 
 | Reason | Cases |
+|---|---|
+"""
+_MODULES = """
+## Modules
+
+Up to three samples of each of torch's {all} modules, in evaluation mode: {right} are right in all
+samples, {whole} of them without a call on the host. The others:
+
+| Module | Right | Detail |
+|---|---|---|
+"""
+_GRAPHS = """
+## Random graphs
+
+`python -m npu_compiler.fuzz --target rk3588`: {graphs:,} graphs, {programs:,} programs, {lowered:,}
+of {nodes:,} calls in them, {findings:,} findings.
+
+| Finding: how it ends, calls that are needed, inputs | Graphs |
 |---|---|
 """
 _INT8 = """
@@ -119,7 +139,28 @@ def operators(rows: list[dict[str, str]]) -> Iterator[str]:
 
 def _reason(detail: str) -> str:
     text = detail.partition("]: ")[2] or detail
-    return re.sub(r"0x[0-9a-f]+|\d{3,}", "N", text.partition(". Register")[0])[:140]
+    text = text.partition(". Register")[0].partition("refuses it: ")[2] or text
+    return re.sub(r"0x[0-9a-f]+|\b\d{3,}", "N", text)[:140]
+
+
+def modules(rows: list[dict[str, str]]) -> Iterator[str]:
+    """Yields the lines of the modules."""
+    tried = [row for row in rows if row["samples"] != "0"]
+    right = [row for row in tried if row["right"] == row["samples"]]
+    whole = sum(row["lowered"] == row["calls"] for row in right)
+    yield _MODULES.format(all=len(tried), right=len(right), whole=whole)
+    for row in tried:
+        if row not in right:
+            counts = f"{row['right']} of {row['samples']}"
+            yield f"| `{row['name']}` | {counts} | {_cell(row['detail'])} |\n"
+
+
+def graphs(ledger: dict[str, Any]) -> Iterator[str]:
+    """Yields the lines of random graphs."""
+    totals = {name: ledger["counts"][f"total: {name}"] for name in ("programs", "lowered", "nodes")}
+    findings = ledger["defects"]
+    yield _GRAPHS.format(graphs=ledger["graphs"], findings=sum(findings.values()), **totals)
+    yield from (f"| {_cell(name)} | {count} |\n" for name, count in sorted(findings.items()))
 
 
 def int8(found: dict[str, object]) -> Iterator[str]:
@@ -150,6 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, nargs="*", default=[])
     parser.add_argument("--operators", type=Path, nargs="*", default=[])
+    parser.add_argument("--modules", type=Path, nargs="*", default=[])
+    parser.add_argument("--graphs", type=Path, metavar="LEDGER")
     parser.add_argument("--int8", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
@@ -158,6 +201,10 @@ def main() -> None:
         lines += models(_read(given.models))
     if given.operators:
         lines += operators(_read(given.operators))
+    if given.modules:
+        lines += modules(_read(given.modules))
+    if given.graphs:
+        lines += graphs(json.loads(given.graphs.read_text()))
     if given.int8:
         lines += int8(json.loads(given.int8.read_text()))
     lines += defects()

@@ -32,12 +32,17 @@ from npu_compiler.target_compiler import (
 from npu_runtime import ProgramError
 from npu_target_rockchip import environment
 from npu_target_rockchip.known_defects import refusal
-from npu_target_rockchip.onnx_graphs import constant_results, result_places, write_onnx
+from npu_target_rockchip.onnx_graphs import (
+    constant_results,
+    input_shape,
+    result_places,
+    write_onnx,
+)
 from npu_target_rockchip.toolkit import Toolkit, ToolkitEndedError
 
 __all__ = ["RockchipCompiler"]
 
-_BLOB, _MODEL, _FORMAT = "program.rknn", "model.onnx", "2"
+_BLOB, _MODEL, _FORMAT = "program.rknn", "model.onnx", "3"
 _ADDRESSED_BYTES = 1 << 32
 _NUMBERS = itertools.count()
 _EXECUTING = re.compile(r"While executing %(\w+)")  # of the graph's own nodes
@@ -103,7 +108,7 @@ class RockchipCompiler(Vendor):
 
     def describe_blob(self, program: GraphProgram, target: Target, file: str) -> str:
         """Returns the page written next to an exported blob."""
-        shapes = [tuple(node.meta["val"].shape) for node in program.inputs]
+        shapes = [tuple(input_shape(node)) for node in program.inputs]
         formats = ["nchw" if len(shape) == 4 else None for shape in shapes]
         arrays = ", ".join(f"np.zeros({shape}, np.float32)" for shape in shapes)
         given = f", data_format={[each or 'nchw' for each in formats]}" if any(formats) else ""
@@ -160,7 +165,7 @@ def _write_dataset(program: GraphProgram, folder: Path) -> None:
     for number, values in enumerate(program.calibration):
         files = [folder / f"example_{number}_{place}.npy" for place in range(len(values))]
         for file, value in zip(files, values, strict=True):
-            np.save(file, value.detach().cpu().float().numpy())
+            np.save(file, np.atleast_1d(value.detach().cpu().float().numpy()))
         lines.append(" ".join(file.name for file in files))
     if lines:
         (folder / "dataset.txt").write_text("\n".join(lines) + "\n")
@@ -175,7 +180,7 @@ class _Build:
         self._toolkit = toolkit
         self._target = target
         self._name = program.name
-        self._inputs = [list(node.meta["val"].shape) for node in program.inputs]
+        self._inputs = [input_shape(node) for node in program.inputs]
         results: Any = program.module.graph.output_node().args[0]
         places = result_places(program)
         unique = [place for place in dict.fromkeys(places) if place >= 0]
@@ -224,7 +229,7 @@ class _Build:
         with tempfile.TemporaryDirectory(dir=self._toolkit.folder) as place:
             files = [f"{place}/input{index}.npy" for index in range(len(inputs))]
             for file, tensor in zip(files, inputs, strict=True):
-                np.save(file, tensor.detach().float().numpy())
+                np.save(file, np.atleast_1d(tensor.detach().float().numpy()))
             try:
                 found = {}
                 if self._started != self._toolkit.starts:

@@ -20,6 +20,7 @@ from npu_compiler.target_compiler import GraphProgram
 from npu_ops.fused import (
     addmm_relu,
     conv_bn_relu,
+    fused_attention,
     linear_gelu,
     linear_relu,
     rms_norm,
@@ -28,7 +29,7 @@ from npu_ops.fused import (
 )
 from npu_runtime.npu import as_cpu
 
-__all__ = ["OPSET", "constant_results", "result_places", "write_onnx"]
+__all__ = ["OPSET", "constant_results", "input_shape", "result_places", "write_onnx"]
 
 OPSET = 18  # the newest that the toolkit reads and whose Gelu is still open
 
@@ -58,6 +59,7 @@ _FORMULAS = {
     "npu_compiler.attention.default": _attention,
     "npu.addmm_relu.default": addmm_relu.reference,
     "npu.conv_bn_relu.default": conv_bn_relu.reference,
+    "npu.fused_attention.default": fused_attention.reference,
     "npu.linear_gelu.default": linear_gelu.reference,
     "npu.linear_relu.default": linear_relu.reference,
     "npu.rms_norm.default": rms_norm.reference,
@@ -90,7 +92,8 @@ class _Program(nn.Module):
         graph = program.module.graph
         self._graph = [program.module]  # not as a submodule, whose tensors would become parameters
         self._results = result_places(program)
-        self._names = [node.name for node in graph.find_nodes(op="placeholder")]
+        places = graph.find_nodes(op="placeholder")
+        self._shapes = {node.name: node.meta["val"].shape for node in places}
         tensors = _tensors(program)
         self._buffer_names = {name: f"weight_{index}" for index, name in enumerate(tensors)}
         for name, tensor in tensors.items():
@@ -99,7 +102,10 @@ class _Program(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         given = iter(inputs)
         tensors = {name: getattr(self, buffer) for name, buffer in self._buffer_names.items()}
-        ordered = [tensors[name] if name in tensors else next(given) for name in self._names]
+        ordered = [
+            tensors[name] if name in tensors else next(given).reshape(shape)
+            for name, shape in self._shapes.items()
+        ]
         results = _Opened(self._graph[0], tensors).run(*ordered)
         # Copies: torch's exporter fails where a result is a view of a buffer.
         places = [place for place in dict.fromkeys(self._results) if place >= 0]
@@ -120,6 +126,11 @@ def result_places(program: GraphProgram) -> list[int]:
         first.setdefault(key, place) if node in varying else -1
         for place, (key, node) in enumerate(zip(keys, results, strict=True))
     ]
+
+
+def input_shape(node: fx.Node) -> list[int]:
+    """Returns the shape of an input of the file: the simulator takes no scalar."""
+    return list(node.meta["val"].shape) or [1]
 
 
 def constant_results(program: GraphProgram) -> dict[int, torch.Tensor]:
@@ -172,8 +183,7 @@ def _write(program: GraphProgram, path: Path) -> None:
     from torch.onnx._internal.exporter import _core  # late: it imports onnxscript, in a second
 
     examples = tuple(
-        torch.zeros(tuple(node.meta["val"].shape), dtype=node.meta["val"].dtype)
-        for node in program.inputs
+        torch.zeros(input_shape(node), dtype=node.meta["val"].dtype) for node in program.inputs
     )
     with _quiet(), torch.no_grad():
         exported = torch.export.export(_Program(program), examples, strict=False)
