@@ -139,7 +139,8 @@ def operators(rows: list[dict[str, str]]) -> Iterator[str]:
 
 def _reason(detail: str) -> str:
     text = detail.partition("]: ")[2] or detail
-    text = text.partition(". Register")[0].partition("refuses it: ")[2] or text
+    text = text.partition(". Register")[0]
+    text = text.partition("refuses it: ")[2] or text
     return re.sub(r"0x[0-9a-f]+|\b\d{3,}", "N", text)[:140]
 
 
