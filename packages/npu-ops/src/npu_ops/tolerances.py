@@ -53,9 +53,9 @@ DEFAULT = Tolerance(
     5e-6,
     3 * 2**-8,
     2 * 2**-10,
-    "sums in another order; in 16 bits a partial result is rounded that torch keeps in float32",
+    "sums in another order; 16-bit partial results are rounded, while torch keeps them in float32",
 )
-_EXACT = Tolerance(0, 0, 0, "values are copied, compared or cut, never added")
+_EXACT = Tolerance(0, 0, 0, "values are copied, compared or clamped, never added")
 
 # Names from torch's op database.
 NAMED: dict[str, Tolerance] = {
@@ -75,9 +75,9 @@ NAMED: dict[str, Tolerance] = {
         5e-5,
         0.35,
         2 * 2**-10,
-        "a softmax between two products magnifies the rounding of scores in the hundreds; against "
-        "float64, npu is off by 2.3e-5 and the CPU by 0.8e-5 in float32, by 0.16 and 0.13 in "
-        "bfloat16",
+        "a softmax between two products amplifies the rounding of scores in the hundreds; compared "
+        "with float64, the errors of npu and the CPU are 2.3e-5 and 0.8e-5 in float32, 0.16 and "
+        "0.13 in bfloat16",
     ),
     "nn_functional_scaled_dot_product_attention": Tolerance(
         2e-5,
