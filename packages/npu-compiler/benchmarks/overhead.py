@@ -6,7 +6,8 @@ Run from the root of the repository, on an idle machine:
 
 The model is a chain of small linear layers with 2 to 200 weights, so that inference is short.
 "bare" is OpenVINO's request for the same graph from Python, with bound tensors. "graph" is the
-backend's callable for dynamo, which checks weights, binds inputs and creates results. "model" is
+backend's callable for dynamo, which checks weights, binds inputs and creates results. "eager" is
+the module without compilation, and "model" is
 the call of the compiled module. "dynamo" is the same call with a backend that returns a ready
 result: the cost of torch's guards. Calls alternate in blocks; a figure is the median of the blocks,
 in microseconds.
@@ -30,12 +31,10 @@ from torch import nn
 import npu_compiler
 from npu_compiler.torch_compile.backend import npu
 
-WIDTH = 16
 
-
-def chain(weights: int) -> nn.Module:
+def chain(weights: int, width: int) -> nn.Module:
     """Returns a model with a number of weights, in layers of a weight and a bias each."""
-    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(weights // 2)]
+    layers = [nn.Linear(width, width) for _ in range(weights // 2)]
     return nn.Sequential(*layers).eval()
 
 
@@ -55,10 +54,10 @@ def bare_request(model: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
     return request.infer
 
 
-def calls_for(weights: int) -> dict[str, Callable[[], Any]]:
-    """Returns the four ways to run one chain, ready to call."""
+def calls_for(weights: int, rows: int, width: int) -> dict[str, Callable[[], Any]]:
+    """Returns the five ways to run one chain, ready to call."""
     torch._dynamo.reset()
-    model, x = chain(weights), torch.randn(1, WIDTH)
+    model, x = chain(weights, width), torch.randn(rows, width)
     captured: list[Callable[[], Any]] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -72,6 +71,7 @@ def calls_for(weights: int) -> dict[str, Callable[[], Any]]:
     guarded = torch.compile(model, backend=lambda *_: lambda *_given: (ready,))
     guarded(x)
     return {
+        "eager": partial(model, x),
         "bare": bare_request(model, x),
         "graph": captured[0],
         "model": partial(whole, x),
@@ -96,16 +96,22 @@ def measure(calls: dict[str, Callable[[], Any]], blocks: int, per_block: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", default="2,20,200")
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--blocks", type=int, default=25)
     parser.add_argument("--calls", type=int, default=200)
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, OpenVINO {ov.__version__}, us per call")
-    print("weights    bare   graph  over bare   model  dynamo")
+    print("weights   eager    bare   graph  over bare   model  dynamo")
     with torch.no_grad():
         for weights in map(int, arguments.weights.split(",")):
-            found = measure(calls_for(weights), arguments.blocks, arguments.calls)
+            found = measure(
+                calls_for(weights, arguments.rows, arguments.width),
+                arguments.blocks,
+                arguments.calls,
+            )
             print(
-                f"{weights:7} {found['bare']:7.1f} {found['graph']:7.1f} "
+                f"{weights:7} {found['eager']:7.1f} {found['bare']:7.1f} {found['graph']:7.1f} "
                 f"{found['graph'] - found['bare']:10.1f} {found['model']:7.1f} "
                 f"{found['dynamo']:7.1f}",
                 flush=True,
