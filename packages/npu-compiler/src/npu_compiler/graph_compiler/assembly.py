@@ -97,9 +97,8 @@ def assemble(
         program_name = name if len(by_level) == 1 else f"{name}/{index}"
         own = {node.name: constants[node.name] for node in piece.inputs if node.name in constants}
         if config.is_for_vendor:
-            from npu_compiler.graph_compiler.vendor_building import (
-                build_vendor_program,
-            )  # late: rare
+            # Late: few graphs need it.
+            from npu_compiler.graph_compiler.vendor_building import build_vendor_program
 
             program = build_vendor_program(
                 piece, constants=own, config=config, home=home, name=program_name, kind=kind
