@@ -188,6 +188,7 @@ def _download(name: str, hub: dict[str, Any]) -> Path:
         lines = str(failure).strip().splitlines() or ["no answer"]
         raise ModelError(
             f"`{name}` must be a file or folder, or be available on the hub, got: "
-            f"{lines[0].removeprefix('Got: ').rstrip('.')}. Check the path, or the name and the connection.",
+            f"{lines[0].removeprefix('Got: ').rstrip('.')}. Check the path, or the name and the "
+            "connection.",
             code="hub-failed",
         ) from failure
