@@ -169,9 +169,11 @@ def test_float16_overflows_where_a_program_is_asked_for_it(precision, is_settled
 @pytest.mark.parametrize("fill, is_settled", [("large", False), ("nan", True)])
 def test_a_norm_is_not_compared_where_its_squares_overflow(fill, is_settled):
     graph = RandomGraph(
-        (InputSpec((12, 4), fill=fill),), (Step("F.layer_norm", (Ref(0), [4])),), (1,)
+        (InputSpec((12, 4), fill=fill), InputSpec((2,), dtype="float16")),
+        (Step("F.layer_norm", (Ref(0), [4])),),
+        (2,),
     )
-    x, _ = graph.values()
+    x, *_ = graph.values()
     assert torch.equal(unsettled(graph)[0].any(1), (x.abs() > 1e18).any(1) & (not is_settled))
 
 

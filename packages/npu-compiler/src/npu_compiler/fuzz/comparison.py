@@ -124,12 +124,12 @@ def unsettled_places(
     allowed: Sequence[float],
     precision: str | None = None,
 ) -> list[torch.Tensor]:
-    """Returns where torch itself gives something else, of which docs/concepts/nan.md tells.
+    """Returns the places at which torch has several right results; see docs/concepts/nan.md.
 
-    That is where it takes denormals for zeros, where another of its kernels for attention, gelu or
-    convolution looks at numbers that are not finite, where equal numbers are sorted, and where the
-    order of a sum decides whether it overflows. A float16 program may also overflow and underflow
-    as torch does with each value rounded to float16.
+    Torch's results differ with denormals flushed to zero, between kernels of attention, gelu or
+    convolution for numbers that are not finite, in the order of equal numbers, and in sums that
+    overflow by their order. A float16 program may also overflow and underflow as torch does with
+    each value rounded to float16.
     """
     values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     calls = {step.target for step in graph.steps}
@@ -162,11 +162,14 @@ def unsettled_places(
 
 
 def _infinite_beyond(value: torch.Tensor) -> torch.Tensor:
+    if torch.finfo(value.dtype).max < _SQUARED:
+        return value
     return torch.where(value.abs() > _SQUARED, value * torch.inf, value)
 
 
 def _bounded(value: torch.Tensor) -> torch.Tensor:
-    return value.clamp(-_SQUARED, _SQUARED)
+    bound = min(_SQUARED, torch.finfo(value.dtype).max)
+    return value.clamp(-bound, bound)
 
 
 def _changing(
