@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from npu_compiler.suite.measurement import relative_error, tensors_of
 
 _BOUND = 8 * 2**-10  # roundings of float16, as in npu_compiler.suite
 _SAMPLES = 3
+_LIMIT_S = 60  # for one sample; recurrent layers become hundreds of calls
 
 
 def judge(info: Any, target: str) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def judge(info: Any, target: str) -> dict[str, Any]:
             continue  # torch's CPU does not compute it
         row["samples"] += 1
         torch._dynamo.reset()
+        signal.alarm(_LIMIT_S)
         try:
             with collecting() as records:
                 options = {"target": target, "verify": "off"}
@@ -46,12 +49,18 @@ def judge(info: Any, target: str) -> dict[str, Any]:
         except Exception as failure:  # noqa: BLE001  # whatever a compilation raises is the row's
             row["detail"] = f"{type(failure).__name__}: {' '.join(str(failure).split())[:150]}"
             continue
+        finally:
+            signal.alarm(0)
         row["right"] += error <= _BOUND
         row["calls"] += sum(record.node_count for record in records)
         row["lowered"] += sum(record.lowered_count for record in records)
         if error > _BOUND:
             row["detail"] = f"off by {error:.1e}"
     return row
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise TimeoutError(f"not finished within {_LIMIT_S} s")
 
 
 def main() -> None:
@@ -61,6 +70,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _stop)
     with given.output.open("w", newline="") as file, torch.no_grad():
         writer = csv.DictWriter(
             file, ("name", "samples", "right", "calls", "lowered", "detail"), lineterminator="\n"
