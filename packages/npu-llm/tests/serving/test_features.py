@@ -66,7 +66,7 @@ class Asked:
         """Whether a command knows no such option."""
         with pytest.raises(SystemExit):
             main([name, *words])
-        return "unrecognized arguments" in self._capsys.readouterr().err
+        return "unknown option" in self._capsys.readouterr().err
 
     def text(self, frontend, prompt=PROMPT, *, tokens=16, greedy=True, **options):
         """Returns a frontend's answer; options have SamplingParams' names."""

@@ -69,7 +69,7 @@ def test_a_bias_may_be_spread_over_the_axes():
         (((1, 3, 8, 8), (4, 3, 3)), {}, "weights_shape must be a shape of 4 sizes"),
         (((1, 3, 8, 8), (4, 2, 3, 3)), {}, "weights_shape must be .filters, channels / groups"),
         (((1, 4, 8, 8), (3, 2, 3, 3)), {"groups": 2}, "groups must divide the filters"),
-        (((1, 3, 2, 8), (4, 3, 3, 3)), {}, "it spans 3 of 2 elements of axis 2"),
+        (((1, 3, 2, 8), (4, 3, 3, 3)), {}, "got a span of 3 for 2 elements of axis 2"),
         (((1, 3, 8, 8), (4, 3, 3, 3)), {"strides": (1, 2, 3)}, "strides must be one integer, or 2"),
         (((1, 3, 8, 8), (4, 3, 3, 3)), {"strides": 0}, "strides must be an integer of at least 1"),
         (((1, 3, 8, 8), (4, 3, 3, 3)), {"padding": -1}, "padding must be an integer of at least 0"),

@@ -86,7 +86,7 @@ def test_the_programs_own_exit_code_wins(
     [
         (["--time"], "a script, or -m and a module, must follow"),
         (["--capture", "program.py"], "--capture needs -o DIR"),
-        (["--cast", "float", "-x", "program.py"], "unrecognized arguments"),
+        (["--cast", "float", "-x", "program.py"], "unknown option -x"),
     ],
     ids=["nothing", "no-directory", "unknown"],
 )
