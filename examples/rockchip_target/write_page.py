@@ -134,14 +134,24 @@ def operators(rows: list[dict[str, str]]) -> Iterator[str]:
     yield _REFUSED
     reasons = Counter(_reason(row["detail"]) for row in rows if row["outcome"] == "empty")
     for reason, count in reasons.most_common(25):
-        yield f"| {_cell(reason)} | {count} |\n"
+        yield f"| `{_cell(reason)}` | {count} |\n"
 
 
 def _reason(detail: str) -> str:
     text = detail.partition("]: ")[2] or detail
+    if "onnxruntime" in text and "_sess.run" in text:
+        return "onnxruntime: an error without a reason"
     text = text.partition(". Register")[0]
     text = text.partition("refuses it: ")[2] or text
-    return re.sub(r"0x[0-9a-f]+|\b\d{3,}", "N", text)[:140]
+    if found := re.match(r"torch.onnx: Error when translating node %(\w+)", text):
+        return f"torch.onnx: cannot translate {found[1].strip('_')}"
+    noise = r"Traceback \(most recent call last\):? ?|\bValueError: |RKNN: |\[[\d:.]+N\] "
+    text = re.sub(noise, "", text).strip()
+    if text.endswith(":"):
+        return f"{text} an error without a reason"
+    if found := re.search(r"Unsupport \w+ type|\w+Error: .*|\[ONNXRuntimeError\][^,]*", text):
+        text = found[0]
+    return re.sub(r"0x[0-9a-f]+|\b\d{3,}", "N", text).strip(": ")[:140]
 
 
 def modules(rows: list[dict[str, str]]) -> Iterator[str]:

@@ -39,6 +39,8 @@ def test_patterns_of_operators_pass(pattern):
 
 
 def test_a_pattern_that_fits_no_operator_is_an_error_with_the_nearest_name():
-    with pytest.raises(OperatorInputError, match=r"'cumsun', which matches none.*'aten.cumsum'") as e:
+    with pytest.raises(
+        OperatorInputError, match=r"'cumsun', which matches none.*'aten.cumsum'"
+    ) as e:
         check_patterns("host_ops", ["mm", "cumsun"])
     assert e.value.code == "unknown-op"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|(?<=RKNN: )\[[\d:.]+\] ")  # and times of day
-# What the toolkit marks, and the last line of a traceback.
+# Errors that the toolkit marks, and the last line of a traceback.
 _ERROR = re.compile(r"E (?!.*Traceback \()|[\w.]*[A-Z]\w+: ")
 # Progress bars, and the toolkit's output for every model.
 _HARMLESS = re.compile(r"it/s\]|op target: |rknn-toolkit2 version|^[DIW] |^W\b")
