@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from npu_compiler.verification.reference import Reference
+from npu_compiler.verification.reference import Reference, standing_in
 
 CALLS: list[tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = [
     (torch.ops.aten.conv2d.default, [(1, 8, 6, 6), (4, 8, 3, 3), (4,)]),
@@ -48,3 +48,11 @@ def test_a_sort_keeps_equals_in_order_as_programs_do() -> None:
     values = torch.arange(98.0) % 2
     (result,) = Reference(fx.GraphModule(torch.nn.Module(), graph), [values]).results()
     assert torch.equal(result, torch.sort(values, stable=True)[1])
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 1), (1, 1)])
+def test_torchs_result_stands_in_for_one_of_any_shape(shape: tuple[int, ...]) -> None:
+    right = torch.full((1, 1), 3.0)
+    result = standing_in(right, torch.zeros(shape))
+    assert torch.equal(result, right)
+    assert result.data_ptr() != right.data_ptr()

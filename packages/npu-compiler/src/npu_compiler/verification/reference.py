@@ -115,7 +115,12 @@ def refusal_text(failure: Exception) -> str:
 
 
 def standing_in(right: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
-    """Returns torch's result on the device of a program's wrong one, with its strides."""
+    """Returns torch's result on the device of a program's wrong one, with its strides.
+
+    A wrong result may have another shape; the strides are torch's then.
+    """
+    if right.shape != wrong.shape:
+        return right.to(wrong.device, copy=True)
     return torch.empty_like(wrong, memory_format=torch.preserve_format).copy_(right)
 
 
