@@ -149,7 +149,7 @@ def _reason(detail: str) -> str:
     text = re.sub(noise, "", text).strip()
     if text.endswith(":"):
         return f"{text} an error without a reason"
-    if found := re.search(r"Unsupport \w+ type|\w+Error: .*|\[ONNXRuntimeError\][^,]*", text):
+    if found := re.search(r"\w*support \w+ type|\w+Error: .*|\[ONNXRuntimeError\][^,]*", text):
         text = found[0]
     return re.sub(r"0x[0-9a-f]+|\b\d{3,}", "N", text).strip(": ")[:140]
 
