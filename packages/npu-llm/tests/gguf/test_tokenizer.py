@@ -149,7 +149,7 @@ def test_special_tokens_have_their_names():
         ("pieces", {"scores": [0.0] * 644}, "scores.*must differ"),
         ("unigrams", {"precompiled_charsmap": [255] * 8}, "precompiled_charsmap"),
         ("unigrams", {"unknown_token_id": 99999, "tokens": ["a"]}, "unknown_token_id"),
-        ("gemma 4", {"add_bos_token": True, "bos_token_id": None}, "bos_token_id.*must name"),
+        ("gemma 4", {"add_bos_token": True, "bos_token_id": None}, "bos_token_id.*must be a token"),
     ],
 )
 def test_errors_name_the_key(name, changes, quoted):

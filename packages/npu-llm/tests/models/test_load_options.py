@@ -55,7 +55,7 @@ def test_the_precision_of_a_folder_that_has_its_own(own, dtype, pipeline, expect
     ],
 )
 def test_what_makes_no_sense_is_refused_when_they_are_made(name, value, code):
-    with pytest.raises(OptionError, match=f"{name}: .*{value}") as caught:
+    with pytest.raises(OptionError, match=f"`{name}` must .*{value}") as caught:
         LoadOptions(**{name: value})
     assert caught.value.code == code
 

@@ -64,9 +64,7 @@ def start(options: argparse.Namespace, display: Display, *, needs_tokenizer: boo
         raise missing_tokenizer(path)
     _describe(model, display)
     if getattr(options, "seed", None) is not None:
-        import torch
-
-        torch.manual_seed(options.seed)
+        _seed(options.seed)
     return model
 
 
@@ -91,7 +89,7 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
             )
         return start(options, display)
     if options.seed is not None:
-        random.seed(options.seed)
+        _seed(options.seed)
     model = ExportedModel(entry)
     if "made_with" in entry.about:  # an exported folder
         display.line("device: CPU, the host's cores (the folder holds a kernel program)")
@@ -99,6 +97,15 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
         _tell_device(npu_runtime.device_info(), display)
     _describe(model, display)
     return model
+
+
+def _seed(seed: int) -> None:
+    """Makes the seeds of answers repeatable, with and without torch."""
+    random.seed(seed)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(seed)
 
 
 # Options of add_model, add_adapters and others that need `start`.
