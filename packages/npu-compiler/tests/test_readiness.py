@@ -143,7 +143,9 @@ def test_what_the_budget_leaves_out_is_named():
     assert half.verdict == "unknown"
     assert half.detail == "left out after 1e-09 s: the last 3 of 3 calls; no overflow so far"
     doubled = npu_compiler.check(torch.nn.Linear(3, 3).double(), (torch.randn(3).double(),))
-    assert doubled.findings[-1].detail.startswith("left out: Linear: half precision is compared")
+    assert doubled.findings[-1].detail.startswith(
+        "left out: Linear: weights and inputs must be float32"
+    )
 
 
 def test_varying_sizes_are_refused(tmp_path, capsys):

@@ -340,7 +340,7 @@ def loaded_linear(linear):
         ((), {}, "got none"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {}, "got #0, #1"),
         ((torch.ones(2, 4),), {"input": torch.ones(2, 4)}, "each once"),
-        ((), {"x": torch.ones(2, 4)}, "inputs are input"),
+        ((), {"x": torch.ones(2, 4)}, "inputs must be input"),
         (("text",), {}, "must have dtype float32"),
     ],
 )

@@ -143,7 +143,7 @@ def test_deformable_convolution_without_a_mask_becomes_what_the_importer_lacks()
     mask = given([1, 9, 4, 4])
     assert refusals(opset8.deformable_convolution(*inputs, *options, mask=mask)) == []
     (refusal,) = refusals(opset8.deformable_convolution(*inputs, *options))
-    assert "becomes DeformableConvolution, and the importer does not take it" in refusal.detail
+    assert "becomes DeformableConvolution, and the importer does not accept it" in refusal.detail
 
 
 @pytest.mark.parametrize("opset", [opset1, opset3, opset4, opset5, ops])

@@ -45,7 +45,7 @@ def test_without_a_compiler_the_error_has_the_command(home):
 @pytest.mark.parametrize("path", ["/nowhere", "/" + 300 * "n"])
 def test_library_that_is_not_there_is_an_error(home, monkeypatch, path):
     monkeypatch.setenv("NPU_TARGET_COMPILER", path)
-    with pytest.raises(TargetError, match=f"NPU_TARGET_COMPILER: .*'{path}'") as error:
+    with pytest.raises(TargetError, match=f"`NPU_TARGET_COMPILER` .*'{path}'") as error:
         find_source()
     assert error.value.code == "target-compiler"
 
