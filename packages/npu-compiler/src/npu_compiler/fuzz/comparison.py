@@ -153,7 +153,8 @@ def unsettled_places(
     others += [graph.compared(graph.values(disturb=_changing(change))) for change in changes]
     if graph.is_writing and not is_finite and "method.expand" in calls:
         # torch adds the difference to what was expanded: NaN for infinities.
-        others.append([torch.full_like(tensor, torch.nan) for tensor in expected])
+        nan = [v.new_full(v.shape, torch.nan) if v.is_floating_point() else v for v in expected]
+        others.append(nan)
     places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
     for other in others:
         for place, found, reference, bound in zip(places, other, expected, allowed, strict=True):
