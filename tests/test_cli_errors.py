@@ -151,7 +151,7 @@ def test_standard_output_that_is_full(cache, tmp_path, command):
         done = piped(command, cache, stdout=full, preexec_fn=no_byte_more)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert b"standard output: " in done.stderr
+    assert b"`standard output` must be writable" in done.stderr
     assert done.stderr.endswith(b"[file-access]\n")
 
 

@@ -103,7 +103,7 @@ def test_a_wrong_value_or_file_imports_no_torch(line, code):
 
 
 @pytest.mark.parametrize("name, value", [("NPU_SANITIZER", "banana"), ("NPU_STRICT", "banana")])
-@pytest.mark.parametrize("line", ["npu_llm generate Hello", "npu_llm models", "npu_ops new my_op"])
+@pytest.mark.parametrize("line", ["npu_llm generate Hello", "npu_llm cache", "npu_ops new my_op"])
 def test_a_wrong_setting_imports_no_torch(line, name, value):
     done = said(*line.split(), **{name: value})
     assert done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def kinds():
     return {node.get_type_name() for node in model.get_ops()} & {"Greater", "Less"}
 print(load.needed_options(model, None, {}), kinds())
 cpu_defects.pytest_configure(None)
-print(load.needed_options(model, None), kinds())
+print(load.needed_options(model, None, {}), kinds())
 """
 
 # A graph in memory and programs in files, judged by a compiler that refuses tanh.

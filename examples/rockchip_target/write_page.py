@@ -189,7 +189,7 @@ def defects() -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    short = " ".join(text.split())
+    short = re.sub(r"\bnpu_compiler\.(\w+)\.default", r"\1", " ".join(text.split()))
     return (short[:157] + "..." if len(short) > 160 else short).replace("|", "\\|")
 
 

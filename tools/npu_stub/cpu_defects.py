@@ -6,6 +6,7 @@ does not have them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.MonkeyPatch().setattr(name, _also_for_the_cpu)
 
 
-def _also_for_the_cpu(model: ov.Model, device_index: int | None) -> dict[str, str]:
-    options = _needed_options(model, device_index)
-    avoid_defects(model, device="CPU")
-    return options
+def _also_for_the_cpu(
+    model: ov.Model, device_index: int | None, options: Mapping[str, str]
+) -> dict[str, str]:
+    needed = _needed_options(model, device_index, options)
+    avoid_defects(model, device="CPU", hint=options.get("INFERENCE_PRECISION_HINT", "f32"))
+    return needed

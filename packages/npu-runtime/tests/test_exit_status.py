@@ -63,8 +63,8 @@ def test_a_library_that_does_not_fit_is_named_where_another_hides_it(capsys):
 def test_a_file_that_the_system_refuses_is_named(capsys):
     assert report_error("tool", PermissionError(errno.EACCES, "Permission denied", "/a/file")) == 2
     assert capsys.readouterr().err == (
-        "tool: `/a/file` must be there and open to this command, got: Permission denied. Make it "
-        "so, or name another. [file-access]\n"
+        "tool: `/a/file` must be accessible, got: Permission denied. Check its permissions and the "
+        "free space, or choose another. [file-access]\n"
     )
 
 

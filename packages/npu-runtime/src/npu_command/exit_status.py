@@ -74,11 +74,12 @@ def report_error(program: str, error: BaseException) -> int:
         return EXIT_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         place = "standard output" if error.filename is None else str(error.filename)
+        need = "writable" if error.filename is None else "accessible"
         if error.filename is None:
             drop_output()
         _say(
-            f"{program}: `{place}` must be there and open to this command, got: {error.strerror}. "
-            "Make it so, or name another. [file-access]"
+            f"{program}: `{place}` must be {need}, got: {error.strerror}. Check its permissions "
+            "and the free space, or choose another. [file-access]"
         )
         return EXIT_ERROR
     raise error
