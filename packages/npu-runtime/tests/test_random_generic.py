@@ -59,7 +59,7 @@ class TestRandom(TestCase):
             self.assertEqual(torch.rand(2, device=device).cpu(), expected)
 
     def test_a_number_that_is_no_seed_is_refused(self, device):
-        with self.assertRaisesRegex(ValueError, "64 bits"):
+        with self.assertRaisesRegex(ValueError, "64-bit integer"):
             torch.npu.manual_seed_all(2**70)
 
     @dtypes(torch.float32, torch.float64, torch.float16, torch.bfloat16)

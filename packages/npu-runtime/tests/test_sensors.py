@@ -70,7 +70,7 @@ def test_an_older_kernel_is_named(machine):
 
 
 def test_a_system_without_such_files_is_named(machine, tmp_path):
-    with pytest.raises(DeviceError, match="tells of 0 NPUs") as caught:
+    with pytest.raises(DeviceError, match="lists 0 NPUs") as caught:
         sensors.memory_used_bytes(0, root=tmp_path / "elsewhere")
     assert caught.value.code == "sensor-absent"
 

@@ -131,7 +131,7 @@ def test_a_program_without_a_schedule_is_an_error_with_the_compilers_words(repor
         {"judge": "compiler", "detail": "No compiler is installed."},
     ]
     with pytest.raises(
-        TraceError, match=r"of net, got none: No compiler is installed\. See"
+        TraceError, match=r"of an NPU's compiler, got none: No compiler is installed\. See"
     ) as raised:
         read_schedules([{"name": "net", "findings": findings, "report": report}])
     assert raised.value.code == "estimate-schedule"
