@@ -190,7 +190,9 @@ def defects() -> Iterator[str]:
 
 def _cell(text: str) -> str:
     short = re.sub(r"\bnpu_compiler\.(\w+)\.default", r"\1", " ".join(text.split()))
-    return (short[:157] + "..." if len(short) > 160 else short).replace("|", "\\|")
+    return (short[:157].rpartition(" ")[0] + " ..." if len(short) > 160 else short).replace(
+        "|", "\\|"
+    )
 
 
 def _read(files: Iterable[Path]) -> list[dict[str, str]]:
