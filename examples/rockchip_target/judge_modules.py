@@ -18,7 +18,7 @@ from npu_compiler.suite.measurement import relative_error, tensors_of
 
 _BOUND = 8 * 2**-10  # roundings of float16, as in npu_compiler.suite
 _SAMPLES = 3
-_LIMIT_S = 60  # for one sample; recurrent layers become hundreds of calls
+_LIMIT_S = 20  # for one sample; recurrent layers become hundreds of calls
 
 
 def judge(info: Any, target: str) -> dict[str, Any]:
