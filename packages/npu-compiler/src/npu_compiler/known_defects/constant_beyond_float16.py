@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset15 as ops
 
-from npu_compiler.known_defects.entry import KnownDefect, Reproducer
+from npu_compiler.known_defects.entry import KnownDefect, Reproducer, put_in_place
 
 __all__ = ["DEFECT"]
 
@@ -25,9 +25,7 @@ def _avoid(model: ov.Model) -> int:
         values = node.data
         # Finite values are clamped as by the plugin: masks often have the least float32.
         inside = np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), values)
-        wide = ops.convert(ops.constant(inside.astype(np.float16)), "f32")
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(wide.output(0))
+        put_in_place(node, ops.convert(ops.constant(inside.astype(np.float16)), "f32"))
     return len(found)
 
 
