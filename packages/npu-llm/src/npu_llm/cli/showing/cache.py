@@ -11,9 +11,9 @@ from npu_command.command_parser import CommandParser
 from npu_llm.cli.arguments import add_cache_dir
 from npu_llm.config import read_settings
 
-__all__ = ["main"]
+__all__ = ["MANIFEST", "main", "read_about"]
 
-_MANIFEST = "entry.json"  # as in npu_llm.models.entry, which imports torch
+MANIFEST = "entry.json"  # as in npu_llm.models.entry, which imports torch
 _COMPILED = "blob.json"
 
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 def _entries(root: Path) -> Iterator[KeptEntry]:
     folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
     for folder in sorted(folders):
-        about = None if folder.name.startswith(".") else _about(folder)
+        about = None if folder.name.startswith(".") else read_about(folder)
         if about is None:
             continue
         files = [path.stat() for path in folder.rglob("*") if path.is_file()]
@@ -49,14 +49,14 @@ def _entries(root: Path) -> Iterator[KeptEntry]:
         )
 
 
-def _about(folder: Path) -> dict[str, str] | None:
+def read_about(folder: Path) -> dict[str, str] | None:
     """Returns the facts of an entry, or of the compiled form of a model in another folder.
 
     Returns:
         None for a folder that does not belong to the cache.
     """
     try:
-        about = json.loads((folder / _MANIFEST).read_text())["about"]
+        about = json.loads((folder / MANIFEST).read_text())["about"]
     except FileNotFoundError:
         return {"precision": "compiled form"} if (folder / _COMPILED).is_file() else None
     except (OSError, ValueError, KeyError, TypeError):

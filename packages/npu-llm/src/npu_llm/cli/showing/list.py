@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,12 @@ from npu_command.command_parser import CommandParser
 from npu_command.output import add_json, aligned, give_answer
 from npu_llm.checkpoint.source import DEFAULT_WEIGHTS, ModelSource, find_installed_weights
 from npu_llm.cli.arguments import add_cache_dir
+from npu_llm.cli.showing.cache import MANIFEST, read_about
 from npu_llm.config import read_settings
 from npu_llm.errors import ModelError
 
 __all__ = ["main"]
 
-_MANIFEST = "entry.json"  # as in npu_llm.models.entry, which imports torch
 _HUB_PREFIX = "models--"  # of the folders in the hub's cache
 
 
@@ -95,15 +95,15 @@ def _hub() -> Iterator[tuple[str, Path]]:
 
 def _started(cache: Path) -> Iterator[tuple[Path, str, float]]:
     """Yields source, precision and last use of the entries whose source still exists."""
-    for manifest in sorted(cache.glob(f"*/{_MANIFEST}")):
-        try:
-            about = json.loads(manifest.read_text())["about"]
-            source, precision = Path(about["source"]), str(about["precision"])
-            used = manifest.parent.stat().st_mtime
-        except (OSError, ValueError, KeyError, TypeError):
+    for manifest in sorted(cache.glob(f"*/{MANIFEST}")):
+        about = read_about(manifest.parent) or {}
+        if not about.keys() >= {"source", "precision"}:
             continue
-        if source.exists():
-            yield source, precision, used
+        source = Path(about["source"])
+        with contextlib.suppress(OSError):  # another process removes the entry
+            used = manifest.parent.stat().st_mtime
+            if source.exists():
+                yield source, about["precision"], used
 
 
 def _size(path: Path) -> int:
