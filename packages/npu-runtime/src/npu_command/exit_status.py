@@ -73,13 +73,13 @@ def report_error(program: str, error: BaseException) -> int:
         _say(f"{program}: {_unimportable(root)}")
         return EXIT_ERROR
     if isinstance(error, OSError) and error.errno is not None:
-        place = "standard output" if error.filename is None else str(error.filename)
-        need = "writable" if error.filename is None else "accessible"
+        rule = f"`{error.filename}` must be accessible"
         if error.filename is None:
             drop_output()
+            rule = "`standard output` must be writable"
         _say(
-            f"{program}: `{place}` must be {need}, got: {error.strerror}. Check its permissions "
-            "and the free space, or choose another. [file-access]"
+            f"{program}: {rule}, got: {error.strerror}. Check its permissions and the free space, "
+            "or choose another. [file-access]"
         )
         return EXIT_ERROR
     raise error
