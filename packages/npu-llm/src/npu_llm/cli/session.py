@@ -23,7 +23,7 @@ from npu_llm.generation.entry_model import EntryModel
 from npu_llm.generation.exported_model import ExportedModel
 from npu_llm.models.entry import Entry, is_exported, open_exported
 from npu_llm.models.load_options import LoadOptions
-from npu_ops.kernel_programs.native import has_programs
+from npu_ops.kernel_programs.native import has_programs, is_torch_loaded
 from npu_runtime.config import config
 
 __all__ = ["be_quiet", "figures", "generation_options", "start", "start_plain"]
@@ -102,7 +102,7 @@ def start_plain(options: argparse.Namespace, display: Display) -> Any:
 def _seed(seed: int) -> None:
     """Makes the seeds of answers repeatable, with and without torch."""
     random.seed(seed)
-    if "torch" in sys.modules:
+    if is_torch_loaded():
         import torch
 
         torch.manual_seed(seed)
