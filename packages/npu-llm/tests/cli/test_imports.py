@@ -37,11 +37,11 @@ def ask():
             break
         except ServerError:
             time.sleep(0.1)
-    print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file=sys.stderr)
     os.kill(os.getpid(), signal.SIGTERM)
 
 threading.Thread(target=ask, daemon=True).start()
 main([*sys.argv[1:], "--port", str(port)])
+print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file=sys.stderr)
 """
 
 
