@@ -14,9 +14,9 @@ from torch.utils import _pytree
 
 from npu_compiler.config import read_settings
 from npu_compiler.errors import OptionError
-from npu_compiler.graph_compiler.interpreter import collector_paused
 from npu_compiler.option_names import check_device_options, nearest
 from npu_compiler.options import AUTO, CompilerConfig, backend_options, resolve_config
+from npu_compiler.torch_compile.dynamo import shorten_call, watch_compilations
 from npu_compiler.torch_compile.graph_cache import GraphMemory
 from npu_compiler.torch_compile.model_inputs import moved, refusals_named
 from npu_compiler.tuning.run import current_run
@@ -64,9 +64,10 @@ def npu(
         A function that runs the graph. For an unknown option its call raises the OptionError,
         because dynamo would wrap an error raised here.
     """
+    watch_compilations()
+    shorten_call()
     try:
-        with collector_paused():
-            return _compiled(graph_module, example_inputs, options, mode)
+        return _compiled(graph_module, example_inputs, options, mode)
     except OptionError as failure:
         return _raising(failure)
 
@@ -237,6 +238,7 @@ def _without_gradients(
 # because dynamo would wrap them.
 check_environment()
 read_settings()
+watch_compilations()
 
 # Read by torch.compile's listing of backends.
 npu._tags = ()  # type: ignore[attr-defined]
