@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
     "available_bytes",
-    "collector_paused",
     "process_memory_bytes",
     "resident_bytes",
     "return_memory",
@@ -126,15 +123,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector while many long-lived objects are created."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

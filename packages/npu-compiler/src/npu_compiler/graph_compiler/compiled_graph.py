@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
+from npu_command.interpreter import collector_paused, switching_often
 from npu_compiler.errors import IndexRangeError, LoweringError, PassError, WrongResultError
 from npu_compiler.graph.nodes import (
     add_random_values,
@@ -26,7 +27,6 @@ from npu_compiler.graph_compiler.building import RefusedNode, count_calls
 from npu_compiler.graph_compiler.debug import GraphDump
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
 from npu_compiler.graph_compiler.host_threads import limit_spinning
-from npu_compiler.graph_compiler.interpreter import collector_paused, switching_often
 from npu_compiler.graph_compiler.partition import Plan, make_plan
 from npu_compiler.graph_compiler.records import EagerNode, GraphRecord, next_graph_name, publish
 from npu_compiler.graph_compiler.targets import CAPTURED

@@ -13,7 +13,7 @@ from torch._dynamo.graph_bytecode_inputs import (
 from torch._dynamo.symbolic_convert import tls
 from torch._dynamo.variables.lazy import LazyVariableTracker
 
-from npu_compiler.graph_compiler.interpreter import collector_paused
+from npu_command.interpreter import collector_paused
 
 __all__ = ["shorten_call", "watch_compilations"]
 

@@ -30,7 +30,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from transformers.cache_utils import Cache, DynamicLayer
 
-from npu_command.host_memory import collector_paused
+from npu_command.interpreter import collector_paused
 from npu_llm.adapters.lora import SCALES, adapted, port_names, port_sizes
 from npu_llm.cache_names import CACHE
 from npu_llm.capture.functional import drop_grad_modes

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from transformers.cache_utils import Cache, DynamicLayer
 
-from npu_command.host_memory import collector_paused
+from npu_command.interpreter import collector_paused
 from npu_llm.capture.functional import drop_grad_modes, make_functional
 from npu_llm.capture.patches import record_modules
 from npu_llm.capture.step import join_weights

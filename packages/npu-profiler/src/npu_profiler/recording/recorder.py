@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu_command.host_memory import collector_paused, resident_bytes
+from npu_command.host_memory import resident_bytes
 from npu_command.import_hooks import when_imported
+from npu_command.interpreter import collector_paused
 from npu_profiler.errors import TraceError
 from npu_profiler.listeners.calls import ImportCalls, ModuleCalls
 from npu_profiler.listeners.device_events import DeviceEvents, is_told_of_layers

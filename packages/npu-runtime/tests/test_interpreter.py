@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from npu_compiler.graph_compiler.interpreter import collector_paused, switching_often
+from npu_command.interpreter import collector_paused, switching_often
 
 
 def test_settings_are_restored_when_the_last_block_ends():

@@ -1,4 +1,4 @@
-"""Settings of Python's interpreter while graphs are compiled."""
+"""Settings of the interpreter while a model is compiled, and much else is created."""
 
 from __future__ import annotations
 
