@@ -43,13 +43,13 @@ def test_the_collector_is_paused_while_dynamo_traces(monkeypatch):
         return trace(*given, **named)
 
     monkeypatch.setattr(frames, "trace_frame", spy)
-    for _ in range(2):  # also after a reset, which removes callbacks
+    for _ in range(2):
+        torch._dynamo.reset()  # ends the watch, and the next graph starts it anew
+        torch.compile(lambda x: x - 1, backend="npu")(torch.ones(2))
         states.clear()
         torch.compile(lambda x: x + 1, backend="npu")(torch.ones(3))
         assert states == [False]
         assert gc.isenabled()
-        torch._dynamo.reset()
-        torch.compile(lambda x: x - 1, backend="npu")(torch.ones(2))
 
 
 def test_a_failed_trace_leaves_the_settings_as_they_were():
