@@ -238,6 +238,34 @@ def test_the_absolute_value_of_what_a_shape_gives_is_right(shape: list[int]) -> 
     np.testing.assert_array_equal(result, [6, 7])
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_a_constant_of_one_element_gives_its_rank_to_the_result(
+    is_first: bool, is_computed: bool
+) -> None:
+    given = ops.parameter(ov.PartialShape([-1, 3]), np.float32)
+    turned = ops.transpose(given, ops.constant(np.array([1, 0])))
+    known = ops.constant(np.full((1, 1, 1), 2, np.float32))
+    if is_computed:
+        known = ops.negative(ops.negative(known))
+    sides = (known, turned) if is_first else (turned, known)
+    model = ov.Model([ops.negative(ops.add(*sides))], [given])
+    avoid_defects(model, device="CPU")
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == 1
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    result = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([values])[0]
+    np.testing.assert_array_equal(result, -(values.T + 2)[None])
+
+
+@pytest.mark.parametrize("shapes", [([4], [1, 4]), ([1, 4], [1, 1]), ([4], []), ([4], [1])])
+def test_other_operands_of_arithmetic_are_left_alone(shapes: tuple[list[int], ...]) -> None:
+    given = [ops.parameter(shape, np.float32) for shape in shapes]
+    model = ov.Model([ops.multiply(*given)], given)
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == 0
+
+
 @pytest.mark.parametrize("kind", ["elu", "log_softmax", "mvn", "normalize_l2"])
 @pytest.mark.parametrize("dtype", [ov.Type.f32, ov.Type.bf16])
 def test_values_of_constants_stay_at_later_runs(kind: str, dtype: ov.Type) -> None:

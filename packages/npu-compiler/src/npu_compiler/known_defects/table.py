@@ -16,6 +16,7 @@ from npu_compiler.known_defects import (
     comparison_with_nan,
     computed_constant_in_place,
     constant_beyond_float16,
+    constant_of_higher_rank,
     reduction_of_unsqueezed,
     weight_and_its_transpose,
 )
@@ -36,6 +37,7 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     comparison_with_nan.DEFECT,
     computed_constant_in_place.DEFECT,
     constant_beyond_float16.DEFECT,
+    constant_of_higher_rank.DEFECT,
     absolute_of_computed_constant.DEFECT,
     reduction_of_unsqueezed.DEFECT,
     weight_and_its_transpose.DEFECT,
