@@ -266,6 +266,32 @@ def test_other_operands_of_arithmetic_are_left_alone(shapes: tuple[list[int], ..
     assert _count(model, "Unsqueeze") == 0
 
 
+@pytest.mark.parametrize(
+    "shape, repeats, is_rewritten",
+    [
+        ([1, 1, -1, 4], [2, 2, 1, 2], 1),
+        ([2, 1, -1, 4], [2, 2], 1),
+        ([1, 1, -1, 4], [2, 1, 2, 2, 1], 1),
+        ([-1, 1, 1, 2, 4], [1, 1, 1, 2, 2], 1),
+        ([1, 1, -1, 4], [2, 2, 1, 1], 0),
+        ([1, -1, 1, 4], [1, 2, 1, 2], 0),
+        ([1, 1, 3, 4], [1, 2, 1, 2], 0),
+    ],
+)
+def test_a_dynamic_tensor_of_one_channel_is_repeated_in_rank_6(
+    shape: list[int], repeats: list[int], is_rewritten: int
+) -> None:
+    given = ops.parameter(ov.PartialShape(shape), np.float32)
+    model = ov.Model([ops.tile(given, ops.constant(np.array(repeats)))], [given])
+    avoid_defects(model, device="CPU")
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Unsqueeze") == is_rewritten
+    sizes = [3 if size == -1 else size for size in shape]
+    values = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+    result = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([values])[0]
+    np.testing.assert_array_equal(result, np.tile(values, repeats))
+
+
 @pytest.mark.parametrize("kind", ["elu", "log_softmax", "mvn", "normalize_l2"])
 @pytest.mark.parametrize("dtype", [ov.Type.f32, ov.Type.bf16])
 def test_values_of_constants_stay_at_later_runs(kind: str, dtype: ov.Type) -> None:
