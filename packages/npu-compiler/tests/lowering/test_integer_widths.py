@@ -380,6 +380,18 @@ def test_eager_calls_on_small_integers_leave_what_reads_them_in_the_program():
     assert wide.refused == {"logical_not"}
 
 
+@pytest.mark.parametrize("op, dim", [("prod", [1]), ("prod", []), ("cumprod", [1])])
+def test_what_reads_a_product_of_narrow_integers_runs_eagerly(op, dim):
+    def function(x, scale):
+        return getattr(x, op)(*dim).flatten(), scale.sinc()
+
+    inputs = (torch.full((2, 4), 2**14, dtype=torch.int16), torch.randn(3))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(function, backend="npu")(*inputs)
+    torch.testing.assert_close(found, function(*inputs))
+
+
 @pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod"])
 def test_integers_are_divided_within_23_bits(op):
     def asked(number):

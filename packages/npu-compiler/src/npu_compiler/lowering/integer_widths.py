@@ -164,6 +164,8 @@ _SHAPED = frozenset(
         aten.new_full.default,
     }
 )
+# Calls whose results exceed 32 bits even for few int8 or int16 numbers.
+_PRODUCTS = frozenset({aten.cumprod.default, aten.prod.default, aten.prod.dim_int})
 # Calls with indices -> their argument positions; see npu_compiler.lowering.index_bounds.
 _INDEXED: dict[Any, int] = {
     aten.embedding.default: 1,
@@ -318,10 +320,15 @@ class _Proof:
         ]
 
     def _find_wide(self) -> set[fx.Node]:
-        """Finds eager calls on inputs whose values exceed 32 bits in the first call."""
+        """Finds eager calls on inputs whose values exceed 32 bits in the first call.
+
+        Those of products of int8, uint8 or int16 always may.
+        """
         found: set[fx.Node] = set()
         for source in self._sources:
             wide = self._seen.get(source.name, 0) > _MOVED_BITS
+            if source.target in _PRODUCTS:
+                wide |= _integer(source.all_input_nodes[0]) in NARROW_DTYPES
             if wide or (source in self._eager and found & self._feeding({source})):
                 found.add(source)
         return found
