@@ -177,6 +177,61 @@ def test_a_norm_is_not_compared_where_its_squares_overflow(fill, is_settled):
     assert torch.equal(unsettled(graph)[0].any(1), (x.abs() > 1e18).any(1) & (not is_settled))
 
 
+def test_a_norm_whose_squares_overflow_may_be_0_before_a_call_that_returns_nan():
+    steps = (Step("F.layer_norm", (Ref(0), [4])), Step("torch.log1p", (Ref(1),)))
+    graph = RandomGraph((InputSpec((12, 4), fill="large", seed=3),), steps, (2,))
+    x, _, result = graph.values()
+    overflows = (x.abs() > 1e18).any(1, keepdim=True).expand_as(x)
+    places = unsettled(graph)[0]
+    assert bool((overflows & result.isnan()).any())
+    assert bool(places[overflows].all())
+    small = dataclasses.replace(graph, inputs=(InputSpec((12, 4), fill="nan", seed=3),))
+    assert not unsettled(small)[0].any()
+
+
+def test_a_pixel_next_to_an_infinity_is_not_compared():
+    keywords = {"scale_factor": 2, "mode": "bilinear"}
+    steps = (Step("F.interpolate", (Ref(0),), keywords),)
+    for fill in ("edges", "normal"):
+        graph = RandomGraph((InputSpec((2, 2, 2, 1), fill=fill),), steps, (1,))
+        x, result = graph.values()
+        assert bool(x.isinf().any()) == (fill == "edges")
+        assert torch.equal(unsettled(graph)[0], ~result.isfinite())
+
+
+@pytest.mark.parametrize("first, is_settled", [("F.relu", False), ("torch.neg", True)])
+def test_the_sign_of_a_zero_is_compared_unless_it_is_chosen(first, is_settled):
+    steps = (Step(first, (Ref(0),)), RECIPROCAL)
+    graph = RandomGraph((InputSpec((64,), fill="edges"),), steps, (2,))
+    x = graph.values()[0]
+    is_zero = (x == 0) & x.signbit() if first == "F.relu" else x == 0
+    assert bool(is_zero.any())
+    assert torch.equal(unsettled(graph)[0] & is_zero, is_zero & (not is_settled))
+
+
+def test_whether_a_quotient_by_a_rounded_zero_is_finite_is_not_compared():
+    steps = (
+        Step("torch.exp", (Ref(0),)),
+        Step("torch.log", (Ref(1),)),
+        Step("torch.sub", (Ref(2), Ref(0))),
+        Step("torch.reciprocal", (Ref(3),)),
+    )
+    assert unsettled(RandomGraph((QUARTERS,), steps, (4,)))[0].any()
+    steps = (Step("torch.sub", (Ref(0), Ref(0))), RECIPROCAL)
+    assert not unsettled(RandomGraph((QUARTERS,), steps, (2,)))[0].any()
+
+
+def test_float16_between_calls_may_keep_what_would_overflow():
+    steps = (Step("torch.mul", (Ref(0), 30000)), Step("torch.mul", (Ref(1), 0.001)))
+    graph = RandomGraph((InputSpec((2,), dtype="float16", seed=39),), steps, (1, 2))
+    _, product, quotient = graph.values()
+    assert bool(product.isinf().all())
+    assert bool(quotient.isinf().all())
+    places = unsettled(graph)
+    assert not places[0].any()
+    assert places[1].all()
+
+
 def test_equal_numbers_are_sorted_in_any_order():
     steps = (
         Step("torch.sort", (Ref(0),), {"dim": 0}),

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,9 @@ def allowed_differences(
     graph: RandomGraph, expected: Sequence[torch.Tensor], precision: str | None = None
 ) -> list[float]:
     """Returns the largest allowed difference of each result, for programs in a precision."""
-    values = [v for v in graph.values() if isinstance(v, torch.Tensor)]
-    floats = [value for value in values if value.is_floating_point()]
-    largest = max((_largest(value) for value in floats), default=0.0)
-    dtypes = {value.dtype for value in floats}
-    if precision is not None and dtypes:
-        dtypes.add(getattr(torch, precision))
-    coarsest = max(
-        (dtype for dtype in dtypes if dtype in _ROUNDING),
-        key=lambda dtype: _ROUNDING[dtype],
-        default=torch.float32,
-    )
+    values = _floats(graph.values())
+    largest = max((_largest(value) for value in values), default=0.0)
+    coarsest = _coarsest(values, precision)
     exact = graph.compared(graph.values(wide=True))
     others = [(list(expected), _SPREAD)]
     for seed in range(_DISTURBANCES):
@@ -81,6 +73,22 @@ def allowed_differences(
         noise = max(room * _distance(other[index], exact[index]) for other, room in others)
         bounds.append(_ROUNDING[coarsest] * max(1.0, largest) + noise)
     return bounds
+
+
+def _floats(values: Sequence[Any]) -> list[torch.Tensor]:
+    return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
+
+
+def _coarsest(values: Sequence[torch.Tensor], precision: str | None) -> torch.dtype:
+    """Returns the dtype of a graph's numbers, or of its program, that rounds most."""
+    dtypes = {value.dtype for value in values}
+    if precision is not None and dtypes:
+        dtypes.add(getattr(torch, precision))
+    return max(
+        (dtype for dtype in dtypes if dtype in _ROUNDING),
+        key=lambda dtype: _ROUNDING[dtype],
+        default=torch.float32,
+    )
 
 
 def _rounded_otherwise(
@@ -116,6 +124,13 @@ _SUMMING = frozenset(
     }
 )
 _SQUARED = 1e18
+# Calls that return one of two zeros, which are equal.
+_CHOOSING = frozenset(
+    {
+        *("F.relu", "F.relu6", "method.relu_", "torch.amax", "torch.amin", "torch.clamp"),
+        *("torch.max", "torch.maximum", "torch.min", "torch.minimum"),
+    }
+)
 
 
 def unsettled_places(
@@ -126,12 +141,13 @@ def unsettled_places(
 ) -> list[torch.Tensor]:
     """Returns the places at which torch has several right results; see docs/concepts/nan.md.
 
-    Torch's results differ with denormals flushed to zero, between kernels of attention, gelu or
-    convolution for numbers that are not finite, in the order of equal numbers, and in sums that
-    overflow by their order. A float16 program may also overflow and underflow as torch does with
-    each value rounded to float16.
+    Torch's results differ with denormals flushed to zero, between kernels of attention, gelu,
+    interpolation or convolution for numbers that are not finite, in the order of equal numbers, in
+    the sign of a zero that a call chooses, and in sums that overflow by their order. Rounding
+    decides whether a quotient by a number near zero is finite. A float16 program may also overflow
+    and underflow as torch does with each value rounded to float16, or compute in float32.
     """
-    values = [v for v in graph.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    values = _floats(graph.values())
     calls = {step.target for step in graph.steps}
     is_finite = all(bool(value.isfinite().all()) for value in values)
     contexts: list[contextlib.AbstractContextManager[Any]] = []
@@ -145,12 +161,14 @@ def unsettled_places(
     for context in contexts:
         with context:
             others.append(graph.compared(graph.values()))
-    changes: list[Callable[[torch.Tensor], torch.Tensor]] = []
-    if precision == "float16" or any(value.dtype is torch.float16 for value in values):
-        changes.append(lambda value: value.half().to(value.dtype))
-    if calls & _SUMMING and any(_largest(value) > _SQUARED for value in values):
-        changes += [_infinite_beyond, _bounded]
-    others += [graph.compared(graph.values(disturb=_changing(change))) for change in changes]
+    others += [
+        graph.compared(graph.values(disturb=change))
+        for change in _changes(calls, values, precision)
+    ]
+    exact = graph.compared(graph.values(wide=True))
+    if any(value.dtype is torch.float16 for value in values):
+        narrow = zip(exact, expected, strict=True)
+        others.append([wide.to(reference.dtype) for wide, reference in narrow])
     if graph.is_writing and not is_finite and "method.expand" in calls:
         # torch adds the difference to what was expanded: NaN for infinities.
         nan = [v.new_full(v.shape, torch.nan) if v.is_floating_point() else v for v in expected]
@@ -158,8 +176,35 @@ def unsettled_places(
     places = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in expected]
     for other in others:
         for place, found, reference, bound in zip(places, other, expected, allowed, strict=True):
-            place |= ~_is_near(found, reference, bound)
+            if found.shape == reference.shape:  # else it depends on data
+                place |= ~_is_near(found, reference, bound)
+    disturb = _rounded_otherwise(_coarsest(values, precision), 0)
+    rounded = graph.compared(graph.values(wide=True, disturb=disturb))
+    for place, one, other in zip(places, exact, rounded, strict=True):
+        if place.shape == one.shape == other.shape:
+            place |= one.isfinite() != other.isfinite()
     return places
+
+
+def _changes(
+    calls: Set[str], values: Sequence[torch.Tensor], precision: str | None
+) -> list[Callable[[Any, Sequence[torch.Tensor]], None]]:
+    """Returns disturbances that lead to the other right results of a graph's calls."""
+    changes = []
+    if precision == "float16" or any(value.dtype is torch.float16 for value in values):
+        changes.append(_changing(lambda value: value.half().to(value.dtype)))
+    if _SUMMING & calls and _has_large(values):
+        changes += [_changing(_infinite_beyond), _changing(_bounded)]
+        changes.append(_changing(_without_nan, after=_has_large))
+    if "F.interpolate" in calls and any(bool(value.isinf().any()) for value in values):
+        changes.append(_changing(_bounded))
+    if _CHOOSING & calls:
+        changes.append(_changing(_positive_zero, after=bool))
+    return changes
+
+
+def _has_large(values: Sequence[torch.Tensor]) -> bool:
+    return any(_largest(v) > _SQUARED for v in values if v.is_floating_point())
 
 
 def _infinite_beyond(value: torch.Tensor) -> torch.Tensor:
@@ -173,12 +218,29 @@ def _bounded(value: torch.Tensor) -> torch.Tensor:
     return value.clamp(-bound, bound)
 
 
+def _without_nan(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(value.isnan(), 0.0, value)
+
+
+def _positive_zero(value: torch.Tensor) -> torch.Tensor:
+    return value + 0.0
+
+
 def _changing(
     change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    after: Callable[[Sequence[torch.Tensor]], bool] | None = None,
 ) -> Callable[[Any, Sequence[torch.Tensor]], None]:
-    """Writes a change of each floating-point value in its place."""
+    """Writes a change of each floating-point value in its place.
+
+    Args:
+        change: the change.
+        after: of which operands' results are changed; by default all, and inputs.
+    """
 
     def disturb(value: Any, operands: Sequence[torch.Tensor]) -> None:
+        if after is not None and not after(operands):
+            return
         for part in value if isinstance(value, (tuple, list)) else [value]:
             is_float = isinstance(part, torch.Tensor) and part.is_floating_point()
             if is_float and 0 not in part.stride():  # elements share memory: it cannot be written
