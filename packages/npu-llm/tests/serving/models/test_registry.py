@@ -1,6 +1,8 @@
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -73,6 +75,23 @@ def test_an_idle_model_is_unloaded():
         tidying.cancel()
 
     asyncio.run(work())
+
+
+def test_the_collector_skips_loaded_models_and_frees_unloaded_ones():
+    async def work():
+        registry = registry_of([], max_loaded=1)
+        frozen = gc.get_freeze_count()
+        await registry.load("a")
+        assert gc.get_freeze_count() > frozen
+        model = registry.loaded["a"]
+        model.itself = model
+        known = weakref.ref(model)
+        del model
+        await registry.load("b")
+        assert known() is None
+
+    asyncio.run(work())
+    gc.unfreeze()
 
 
 def test_a_model_of_another_name_is_refused():

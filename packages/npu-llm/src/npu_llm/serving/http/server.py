@@ -20,7 +20,7 @@ from npu_llm.errors import ServerError
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.middleware import LOG, JsonLines, Traces
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.models.registry import ModelRegistry
+from npu_llm.serving.models.registry import ModelRegistry, freeze_objects
 
 __all__ = ["Server", "protocol_with_header_timeout", "run"]
 
@@ -125,6 +125,7 @@ def run(registry: ModelRegistry, settings: Settings, *, on_start: Callable[[int]
         ssl_keyfile=settings.tls_key,
     )
     server = Server(config, registry, grace_s=settings.grace_s, on_start=on_start)
+    freeze_objects()
     try:
         server.run()
     except SystemExit as failure:  # uvicorn exits if it cannot listen

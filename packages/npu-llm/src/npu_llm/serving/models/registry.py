@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +17,7 @@ from npu_llm.models.entry import MANIFEST
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder, ServedReranker, ServedSpeech
 
-__all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "kind_of"]
+__all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "freeze_objects", "kind_of"]
 
 Served = ServedModel | ServedEncoder | ServedReranker | ServedSpeech
 _Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedReranker, ServedSpeech)
@@ -174,6 +175,7 @@ class ModelRegistry:
                 if name not in self.loaded:
                     await self._make_place(name)
                     self.loaded[name] = await asyncio.to_thread(self._loaders[name])
+                    await asyncio.to_thread(freeze_objects)
         return self.loaded[name]
 
     async def _make_place(self, name: str) -> None:
@@ -202,6 +204,18 @@ class ModelRegistry:
     async def _unload(self, name: str) -> None:
         served = self.loaded.pop(name)
         await asyncio.to_thread(served.close)
+        del served
+        await asyncio.to_thread(freeze_objects)
+
+
+def freeze_objects() -> None:
+    """Hides all objects from the garbage collector after a last collection.
+
+    Traversing the objects of a loaded model takes up to 0.3 s, in which no thread can run.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 _TASKS: dict[str, Kind] = {
