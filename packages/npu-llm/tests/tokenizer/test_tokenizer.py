@@ -66,6 +66,15 @@ def test_a_refusal_of_the_template_is_told(saved, tmp_path):
     assert caught.value.code == "chat-template"
 
 
+def test_only_a_tokenizer_that_needs_transformers_is_copied_for_a_thread(saved):
+    _, folder = saved
+    ours, theirs = Tokenizer(folder), Tokenizer(folder, needs_transformers=True)
+    copied = theirs.for_thread()
+    assert ours.for_thread() is ours
+    assert copied.backend_tokenizer is not theirs.backend_tokenizer
+    assert copied.encode("Why?") == ours.encode("Why?")
+
+
 def test_a_tokenizer_that_needs_transformers_does_the_same(saved):
     _, folder = saved
     ours, theirs = Tokenizer(folder), Tokenizer(folder, needs_transformers=True)

@@ -6,6 +6,7 @@ when the files are saved; otherwise the class uses transformers' tokenizer.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,10 @@ class Tokenizer:
         if found is not None and not isinstance(found, str):
             raise ValueError("several chat templates")
         self._chat_template = found
+
+    def for_thread(self) -> Tokenizer:
+        """Returns a tokenizer for another thread: a copy if encoding changes its settings."""
+        return self if self._wrapped is None else copy.deepcopy(self)
 
     @property
     def chat_template(self) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,11 +60,10 @@ class ServedModel:
         self.name = name
         self.model = model
         self.context_length = model.context_length
-        # Encoding a long text takes time, and temporarily changes settings of some tokenizers.
         self._encoder = model.text_tokenizer
         self._long_encoder: Any = None  # created for the first long text
         self._num_long = 0
-        self.tokenizer = copy.deepcopy(self._encoder)
+        self.tokenizer = self._encoder.for_thread()
         self.token_bytes = TokenBytes(self.tokenizer)
         self.output_format = OutputFormat(self.tokenizer)
         self._longest_token = longest_token(self.tokenizer)
@@ -219,7 +217,7 @@ class ServedModel:
 
     def _of_long(self) -> Any:
         if self._long_encoder is None:
-            self._long_encoder = copy.deepcopy(self._encoder)
+            self._long_encoder = self._encoder.for_thread()
         return self._long_encoder
 
 
