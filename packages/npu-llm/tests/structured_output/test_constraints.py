@@ -2,14 +2,18 @@ import json
 import random
 import re
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jsonschema
+import llguidance
 import pytest
 import torch
 
 from npu_llm import NPUModelForCausalLM
 from npu_llm.errors import OptionError
-from npu_llm.structured_output import ConstraintMaker, Form, given_form
+from npu_llm.structured_output import ConstraintMaker, Form, constraints, given_form
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,28 @@ def test_a_token_that_may_not_come_is_refused(maker, speaker):
     wrong = speaker.tokenizer("z")["input_ids"][0]
     with pytest.raises(OptionError, match="answer-form"):
         constraint.advance(wrong)
+
+
+def test_a_form_is_compiled_once_by_many_threads_and_costly_ones_are_not_kept(speaker, monkeypatch):
+    maker = ConstraintMaker(speaker.tokenizer, vocabulary=speaker.vocabulary, ends=[2])
+    maker.prepare()
+    compiled = []
+
+    def compile_slowly(known, source, **options):
+        compiled.append(source)
+        time.sleep(0.05)
+        return llguidance.LLMatcher(known, source, **options)
+
+    library = SimpleNamespace(LLMatcher=compile_slowly)
+    monkeypatch.setattr(constraints, "llguidance", lambda: library)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(maker.make, [Form.of_regex("ab")] * 4))) == 4
+    assert len(compiled) == 1
+    seconds = iter((0.0, 20.0, 20.0, 20.0, 20.0, 40.0))
+    monkeypatch.setattr(time, "thread_time", lambda: next(seconds))
+    for pattern in ("costly", "cheap", "costly"):
+        maker.make(Form.of_regex(pattern))
+    assert len(compiled) == 4
 
 
 def test_a_tokenizer_of_another_kind_is_refused():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ConstraintMaker", "FormConstraint", "FormProcessor", "TokenConstraint"]
 
 _KEPT_FORMS = 16
+_KEPT_S = 10.0  # of compiling; a form that takes 4 s has 250 MB
 
 
 class TokenConstraint(Protocol):
@@ -33,6 +36,15 @@ class TokenConstraint(Protocol):
 
     def advance(self, token: int) -> None:
         """Advances by the chosen token."""
+
+
+@dataclass
+class _Compiled:
+    """A compiled form, and the processor time that it took; one thread compiles it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    matcher: Any = None
+    seconds: float = 0.0
 
 
 class ConstraintMaker:
@@ -50,7 +62,7 @@ class ConstraintMaker:
         self._vocabulary = vocabulary
         self._ends = list(ends)
         self._known: Any = None
-        self._matchers: OrderedDict[str, Any] = OrderedDict()
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
         self._lock = threading.Lock()
 
     def make(self, form: Form) -> FormConstraint:
@@ -60,20 +72,30 @@ class ConstraintMaker:
             OptionError: [answer-form] for a form that is too expensive to enforce, or a tokenizer
                 that does not support constraints.
         """
+        known = self.prepare()
+        with self._lock:
+            compiled = self._compiled.setdefault(form.source, _Compiled())
+            self._compiled.move_to_end(form.source)
+            while len(self._compiled) > 1 and (
+                len(self._compiled) > _KEPT_FORMS
+                or sum(one.seconds for one in self._compiled.values()) > _KEPT_S
+            ):
+                self._compiled.popitem(last=False)
+        with compiled.lock:
+            if compiled.matcher is None:
+                began = time.thread_time()
+                compiled.matcher = llguidance().LLMatcher(known, form.source, log_level=0)
+                compiled.seconds = time.thread_time() - began
+        constraint = FormConstraint(compiled.matcher.deep_copy(), self._vocabulary, self._ends)
+        constraint.check()
+        return constraint
+
+    def prepare(self) -> Any:
+        """Computes and returns the data about the vocabulary; raises the errors of `make`."""
         with self._lock:
             if self._known is None:
                 self._known = self._read()
-            matcher = self._matchers.get(form.source)
-        if matcher is None:
-            matcher = llguidance().LLMatcher(self._known, form.source, log_level=0)
-        with self._lock:
-            self._matchers[form.source] = matcher
-            self._matchers.move_to_end(form.source)
-            if len(self._matchers) > _KEPT_FORMS:
-                self._matchers.popitem(last=False)
-        constraint = FormConstraint(matcher.deep_copy(), self._vocabulary, self._ends)
-        constraint.check()
-        return constraint
+            return self._known
 
     def _read(self) -> Any:
         tokens = getattr(self._tokenizer, "backend_tokenizer", None)
@@ -83,11 +105,12 @@ class ConstraintMaker:
                 f"{type(self._tokenizer).__name__}. Omit it.",
                 code="answer-form",
             )
-        plain = copy.deepcopy(tokens)
-        plain.no_padding()
-        plain.no_truncation()
+        if tokens.padding is not None or tokens.truncation is not None:
+            tokens = copy.deepcopy(tokens)
+            tokens.no_padding()
+            tokens.no_truncation()
         return llguidance().LLTokenizer(
-            plain.to_str(), n_vocab=self._vocabulary, eos_token=self._ends or None
+            tokens.to_str(), n_vocab=self._vocabulary, eos_token=self._ends or None
         )
 
 

@@ -76,6 +76,8 @@ class ServedModel:
             ThreadPoolExecutor(count, thread_name_prefix=f"npu-llm {name}")
             for name, count in (("tokens", 1), ("long texts", 1), ("forms", 2))
         )
+        # Holds the GIL for 0.2 s, which the first form's request would impose on all others.
+        self._making.submit(self._forms.prepare)
 
     @property
     def is_alive(self) -> bool:
