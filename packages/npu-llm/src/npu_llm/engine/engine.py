@@ -354,8 +354,8 @@ class Engine:
                 "`prompt` must have at least one token, got none. Pass some text.",
                 code="empty-prompt",
             )
-        self._model.check_tokens(request.prompt)
         self._model.check_context(length + 1)
+        self._model.check_tokens(request.prompt)
         if not self._store.fits(length + 1):
             raise _no_room(length)
         return self.options.bounded(request, self._model.context_length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -338,9 +338,9 @@ async def encode_prompt(served: ServedModel, prompt: Prompt) -> Sequence[int]:
     return prompt
 
 
-def _check_tokens(served: ServedModel, field: str, tokens: Iterable[int]) -> None:
+def _check_tokens(served: ServedModel, field: str, tokens: Collection[int]) -> None:
     bound = served.model.vocabulary
-    if not all(0 <= token < bound for token in tokens):
+    if min(tokens, default=0) < 0 or max(tokens, default=0) >= bound:
         raise RequestError(
             f"`{field}` must have token ids from 0 to {bound - 1}, got others. Get a text's "
             "tokens with POST /tokenize.",
