@@ -290,7 +290,9 @@ def main() -> None:
     server.send_signal(signal.SIGTERM)
     code = server.wait(timeout=60)
     log.seek(0)
-    tracebacks = log.read().count(b"Traceback")
+    _, *found = log.read().decode(errors="replace").split("Traceback")
+    if found:
+        print(f"Traceback{found[0][:4000]}", file=sys.stderr)
     settled = memory[len(memory) // 4 :]
     growth = settled[-1] / settled[0] - 1
     first, wait = Percentiles.of(soak.first_s), Percentiles.of(waits)
@@ -302,12 +304,12 @@ def main() -> None:
         "first_token_s": vars(first), "wait_s": vars(wait) | {"longest_s": max(waits)},
         "waits_over": sum(one > options.longest_wait for one in waits), "waits": len(waits),
         "memory_mb": {"after a quarter": settled[0], "end": settled[-1], "most": max(memory)},
-        "running_at_end": left, "exit_code": code, "tracebacks": tracebacks,
+        "running_at_end": left, "exit_code": code, "tracebacks": len(found),
     }  # fmt: skip
     print(json.dumps(report, indent=2))
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
-    is_clean = code == 0 and tracebacks == 0 and not any(float(one) for one in left)
+    is_clean = code == 0 and not found and not any(float(one) for one in left)
     is_even = not soak.lost and max(waits) <= options.longest_wait and growth <= options.growth
     sys.exit(0 if is_clean and is_even else 1)
 
