@@ -24,6 +24,7 @@ __all__ = [
     "Choice",
     "Conversation",
     "Delta",
+    "Gap",
     "Generation",
     "Prompt",
     "TextRequest",
@@ -75,7 +76,19 @@ class Text:
     has_special_tokens: bool = True
 
 
-Prompt = Text | Sequence[int] | Conversation
+@dataclass(frozen=True)
+class Gap:
+    """A text to fill in between two others.
+
+    Attributes:
+        before, after: the texts around it.
+    """
+
+    before: str
+    after: str
+
+
+Prompt = Text | Gap | Sequence[int] | Conversation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +340,8 @@ def _mean_logprob(choice: Choice) -> float:
 async def encode_prompt(served: ServedModel, prompt: Prompt) -> Sequence[int]:
     if isinstance(prompt, Text):
         return await served.encode(prompt.text, special=prompt.has_special_tokens)
+    if isinstance(prompt, Gap):
+        return await served.encode_gap(prompt.before, prompt.after, field="suffix")
     if isinstance(prompt, Conversation):
         return await served.encode_chat(
             prompt.messages,

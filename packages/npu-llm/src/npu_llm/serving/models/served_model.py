@@ -25,6 +25,12 @@ _Result = TypeVar("_Result")
 _LONG = 32 << 10  # characters, which take about 30 ms
 _MAX_MAKING_S = 10.0  # for compiling a form; usual ones take milliseconds
 _MAX_LONG = 8  # maximum number of waiting texts of that length
+# Fill-in-the-middle tokens by their names in several models.
+_PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "<PRE>")
+_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "<SUF>")
+_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "<MID>")
+_REPO = ("<|repo_name|>", "<|fim_repo|>", "<reponame>", "<repo_name>")
+_FILE = ("<|file_sep|>", "<|fim_sep|>", "<file_sep>")
 _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -87,7 +93,11 @@ class ServedModel:
     @property
     def capabilities(self) -> list[str]:
         """Capabilities of the model, by Ollama's names."""
-        found = {"tools": self.output_format.calls, "thinking": self.output_format.thinking}
+        found = {
+            "insert": self._gap_tokens(),
+            "tools": self.output_format.calls,
+            "thinking": self.output_format.thinking,
+        }
         return ["completion", *(name for name, style in found.items() if style is not None)]
 
     def find_token(self, names: Sequence[str]) -> int | None:
@@ -110,6 +120,44 @@ class ServedModel:
         """
         check_text("prompt", text)
         return await self._encode(len(text), lambda encoder: encoder.encode(text, special=special))
+
+    async def encode_gap(
+        self, before: str, after: str, *, files: Sequence[tuple[str, str]] = (), field: str
+    ) -> list[int]:
+        """Returns the prompt for the text between two others: PSM (Bavarian et al., 2022).
+
+        Args:
+            before: the text before it.
+            after: the text after it.
+            files: names and texts of other files.
+            field: name of the request's field with the text after it.
+
+        Raises:
+            RequestError: [request-unsupported] for a model without fill-in-the-middle tokens.
+            OptionError, ContextError, ServerError: see `encode`.
+        """
+        marks = self._gap_tokens()
+        if marks is None:
+            raise RequestError(
+                f"`{field}` must be omitted for a model that does not support insert, got one for "
+                f"{self.name}, which has no fill-in-the-middle tokens. Use another model.",
+                code="request-unsupported",
+                parameter=field,
+            )
+        found = (await self.encode(""))[:1]
+        file, repository = self.find_token(_FILE), self.find_token(_REPO)
+        if files and file is not None and repository is not None:
+            found += [repository, *await self.encode("repository\n", special=False)]
+        for name, text in files:
+            if file is None:
+                found += await self.encode(f"{text}\n", special=False)
+            else:
+                found += [file, *await self.encode(f"{name}\n{text}", special=False)]
+        if files and file is not None:
+            found += [file, *await self.encode("filename\n", special=False)]
+        prefix, suffix, middle = marks
+        found += [prefix, *await self.encode(before, special=False)]
+        return [*found, suffix, *await self.encode(after, special=False), middle]
 
     async def encode_chat(
         self,
@@ -188,6 +236,12 @@ class ServedModel:
         self.engine.close(grace_s=grace_s)
         for thread in (self._short, self._long, self._making):
             thread.shutdown(cancel_futures=True, wait=False)
+
+    def _gap_tokens(self) -> list[int] | None:
+        """Returns the tokens before prefix, suffix and middle; None if one is missing."""
+        marks = [self.find_token(names) for names in (_PREFIX, _SUFFIX, _MIDDLE)]
+        found = [mark for mark in marks if mark is not None]
+        return found if len(found) == len(marks) else None
 
     async def _encode(self, length: int, work: Callable[[Any], list[int]]) -> list[int]:
         """Runs work with a tokenizer; short texts do not wait for long ones.

@@ -47,7 +47,9 @@ def test_a_stream_has_the_same_text(client):
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"best_of": 4, "stream": True}, "best_of"),
         ({"best_of": 2, "n": 3}, "best_of"),
-        ({"suffix": "fox"}, "suffix"),
+        ({"suffix": "fox"}, "suffix"),  # a model without tokens for it
+        ({"suffix": "fox", "prompt": [3, 4]}, "suffix"),
+        ({"suffix": "fox", "prompt": [[3], [4]]}, "suffix"),
     ],
 )
 def test_what_cannot_be_continued_is_refused(client, changes, parameter):

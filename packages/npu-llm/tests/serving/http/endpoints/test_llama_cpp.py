@@ -59,12 +59,28 @@ def test_stops_biases_and_probabilities(post, expected):
 
 def test_text_between_two_needs_a_vocabulary_for_it(post, server, monkeypatch):
     asked = {"model": "plain", "input_prefix": "the", "input_suffix": "dog", "n_predict": 3}
-    refused = post("/infill", **asked)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request-unsupported")
+    forms = {
+        "/infill": {"input_prefix": "the", "input_suffix": "dog", "n_predict": 9, "temperature": 0},
+        "/v1/completions": {"prompt": "the", "suffix": "dog", "max_tokens": 9, "temperature": 0},
+        "/api/generate": {
+            "prompt": "the", "suffix": "dog", "stream": False,
+            "options": {"num_predict": 9, "temperature": 0, "top_k": 0, "top_p": 1.0},
+        },
+    }  # fmt: skip
+    for path, form in forms.items():
+        refused = post(path, model="plain", **form)
+        assert (refused.status_code, "does not support insert" in refused.text) == (400, True)
+    assert "insert" not in server.model().capabilities
     names = {"<fim_prefix>": 10, "<fim_suffix>": 11, "<fim_middle>": 12}
     monkeypatch.setattr(
         ServedModel, "find_token", lambda _, given: next(filter(None, map(names.get, given)), None)
     )
+    assert "insert" in server.model().capabilities
+    found = [post(path, model="plain", **form).json() for path, form in forms.items()]
+    between, completed, generated = found
+    assert between["content"] == completed["choices"][0]["text"] == generated["response"] != ""
+    tokens = completed["usage"]["prompt_tokens"]
+    assert tokens == between["tokens_evaluated"] == generated["prompt_eval_count"]
     asked["input_extra"] = [{"filename": "a.py", "text": "fox"}]
     encode = server.model().tokenizer.encode
     wanted = len(encode("fox\n") + encode("the") + encode("dog")) + 3

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npu_llm.engine.sampler import Token
-from npu_llm.serving.generation import Choice, Generation, Text, TextRequest
+from npu_llm.serving.generation import Choice, Gap, Generation, Prompt, Text, TextRequest
 from npu_llm.serving.http.endpoints.chat import ChunkWriter, usage_of
 from npu_llm.serving.http.endpoints.fields import form_of, inputs_of, request_of
 from npu_llm.serving.http.endpoints.logprobs import completion_logprobs
@@ -48,7 +48,11 @@ class _Completion:
         """Returns the request without its protocol."""
         body = self._body
         special = body.add_special_tokens
-        prompts = [Text(one, special) if isinstance(one, str) else one for one in self._given]
+        prompts: list[Prompt] = [
+            Text(one, special) if isinstance(one, str) else one for one in self._given
+        ]
+        if body.suffix:
+            prompts = [Gap(one, body.suffix) for one in self._given]
         return request_of(
             body,
             prompts,
@@ -153,6 +157,8 @@ def _check(body: CompletionBody) -> None:
         wrong = ("best_of", "must be at least n, got less. Raise it.")
     elif body.best_of is not None and body.best_of > body.n and body.stream:
         wrong = ("best_of", "must be n in a stream, got more. Omit it.")
+    elif body.suffix and not isinstance(body.prompt[0], str):
+        wrong = ("suffix", "must come with texts, got tokens. Omit it.")
     elif body.stream_options is not None and not body.stream:
         wrong = ("stream_options", "must come with stream true, got it alone. Set that too.")
     if wrong is not None:

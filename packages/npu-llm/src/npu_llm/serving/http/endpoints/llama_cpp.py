@@ -45,7 +45,12 @@ async def infill(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, InfillBody)
     async with service.registry.use(body.model, ServedModel) as served:
-        prompt = await _gap(served, body)
+        prompt = await served.encode_gap(
+            body.input_prefix + body.prompt,
+            body.input_suffix,
+            files=[(one.filename, one.text) for one in body.input_extra or ()],
+            field="input_suffix",
+        )
     return await _answer(request, body, prompt)
 
 
@@ -99,44 +104,6 @@ async def _tokens(served: ServedModel, prompt: str | Sequence[str | int]) -> lis
         else:
             found.append(part)
     return found
-
-
-# Fill-in-the-middle tokens by their names in several models.
-_PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "<PRE>")
-_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "<SUF>")
-_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "<MID>")
-_REPO = ("<|repo_name|>", "<|fim_repo|>", "<reponame>", "<repo_name>")
-_FILE = ("<|file_sep|>", "<|fim_sep|>", "<file_sep>")
-
-
-async def _gap(served: ServedModel, body: InfillBody) -> list[int]:
-    """Returns the prompt for a prefix and a suffix: PSM (Bavarian et al., 2022)."""
-    marks = [served.find_token(names) for names in (_PREFIX, _SUFFIX, _MIDDLE)]
-    if None in marks:
-        raise RequestError(
-            "`input_prefix` must be omitted for a model without fill-in-the-middle tokens, got "
-            f"one for {served.name}. Use /completion.",
-            code="request-unsupported",
-            parameter="input_prefix",
-        )
-    prefix, suffix, middle = marks
-    found: list[int | None] = []
-    file, repository = served.find_token(_FILE), served.find_token(_REPO)
-    for index, extra in enumerate(body.input_extra or ()):
-        if file is None:
-            found += await served.encode(f"{extra.text}\n", special=False)
-            continue
-        if index == 0 and repository is not None:
-            found += [repository, *await served.encode("repository\n", special=False)]
-        text = f"{extra.filename}\n{extra.text}"
-        found += [file, *await served.encode(text, special=False)]
-    if body.input_extra and file is not None:
-        found += [file, *await served.encode("filename\n", special=False)]
-    before = await served.encode(body.input_prefix + body.prompt, special=False)
-    after = await served.encode(body.input_suffix, special=False)
-    found += [prefix, *before, suffix, *after, middle]
-    begins = await served.encode("")
-    return [*begins[:1], *(token for token in found if token is not None)]
 
 
 class _Completion:

@@ -17,6 +17,7 @@ from npu_llm.engine.sampler import Token
 from npu_llm.serving.generation import (
     Choice,
     Conversation,
+    Gap,
     Generation,
     Prompt,
     Text,
@@ -70,13 +71,15 @@ async def generate(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, OllamaGenerateBody)
     prompt: Prompt
-    if body.suffix:
+    if body.suffix and body.images:
         raise RequestError(
-            "`suffix` must be omitted here, got one. Fill text in with POST /infill.",
+            "`suffix` must come without images, got both. Omit one.",
             code="request-unsupported",
             parameter="suffix",
         )
-    if body.raw:
+    if body.suffix:
+        prompt = Gap(body.prompt, body.suffix)
+    elif body.raw:
         prompt = Text(body.prompt)
     else:
         user = {"role": "user", "content": _content(body.prompt, body.images)}
@@ -84,7 +87,9 @@ async def generate(request: Request) -> Response:
         messages: list[dict[str, Any]] = [*([system] if body.system else []), user]
         options = thinking_options(body.think)
         prompt = Conversation(messages=messages, template_options=options)
-    return await _answer(service, request, body, prompt, bool(body.prompt or body.images))
+    return await _answer(
+        service, request, body, prompt, bool(body.prompt or body.suffix or body.images)
+    )
 
 
 async def tags(request: Request) -> Response:

@@ -258,12 +258,13 @@ class CompletionBody(SamplingBody):
     """The body of /v1/completions."""
 
     prompt: str | Texts | Tokens | TokenLists
+    suffix: str | None = None
     max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
     best_of: int | None = Field(None, ge=1, le=_MAX_CHOICES)
     add_special_tokens: bool = True
-    without_effect = {"user": None, "suffix": ("",)}
+    without_effect = {"user": None}
 
 
 class _InputImage(Body):
