@@ -130,6 +130,7 @@ class Answer:
         """Ends the answer; one that has ended does not change."""
         if self._handle is not None:
             self._handle.cancel()
+            self._handle = None  # it refers to the request, whose callback refers to this
 
     def listen(self, told: Event) -> None:
         """Receives an event in the engine's thread."""

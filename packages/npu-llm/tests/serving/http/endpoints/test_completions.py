@@ -1,6 +1,11 @@
+import gc
+import time
+
 import openai
 import pytest
 import torch
+
+from npu_llm.serving.answer import Answer
 
 GREEDY = {"model": "plain", "temperature": 0, "prompt": "the lazy dog"}
 
@@ -32,6 +37,22 @@ def test_a_stream_has_the_same_text(client):
     logprobs = whole.choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.text_offset) == whole.usage.completion_tokens
     assert all(len(top) <= 2 for top in logprobs.top_logprobs)
+
+
+def test_a_finished_answer_is_freed_without_the_garbage_collector(client):
+    def count():
+        return sum(isinstance(one, Answer) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        client.completions.create(**GREEDY)
+        end = time.monotonic() + 10
+        while count() and time.monotonic() < end:  # the server ends it after the response
+            time.sleep(0.01)
+        assert count() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
