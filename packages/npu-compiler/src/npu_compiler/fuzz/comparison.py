@@ -180,9 +180,9 @@ def unsettled_places(
                 place |= ~_is_near(found, reference, bound)
     disturb = _rounded_otherwise(_coarsest(values, precision), 0)
     rounded = graph.compared(graph.values(wide=True, disturb=disturb))
-    for place, one, other in zip(places, exact, rounded, strict=True):
-        if place.shape == one.shape == other.shape:
-            place |= one.isfinite() != other.isfinite()
+    for place, wide, coarse in zip(places, exact, rounded, strict=True):
+        if place.shape == wide.shape == coarse.shape:
+            place |= wide.isfinite() != coarse.isfinite()
     return places
 
 

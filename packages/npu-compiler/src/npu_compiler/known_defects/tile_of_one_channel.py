@@ -67,7 +67,7 @@ DEFECT = KnownDefect(
 Tile(x, {1,2,1,2}) of x with the dynamic shape {1,1,?,4} gives wrong values; {1,2,2,1} also, and
 those of rank 5 with axis 1 of size 1. Static shapes are right. prepareOptimizedParams (src/plugins/
 intel_cpu/src/nodes/common/tile_broadcast_utils.cpp) moves the second repeat to the end if the input
-has the layout nspc. The plain layout of one channel passes this check, but its dimensions are not
+has its channels last. The plain layout of one channel passes this check, but its dimensions are not
 moved. Expected: repeats and dimensions in one order.""",
     reproducer=_reproducer,
     avoid=_avoid,

@@ -42,8 +42,8 @@ def _ended(_: object) -> None:
 def shorten_call() -> None:
     """Shortens the code that dynamo makes for the call of the graph that it compiles now.
 
-    It omits the range "Pregraph bytecode" of torch's profiler, and the lookup of the current
-    stream, which dynamo adds if torch has an accelerator, unless the traced code used the stream.
+    It omits the range that torch's profiler would show before each graph, and the lookup of the
+    current stream, which dynamo adds if torch has an accelerator, unless the traced code used it.
     """
     translator = getattr(tls, "current_tx", None)
     if translator is None:  # the graph is not from dynamo
