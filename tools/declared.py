@@ -86,7 +86,7 @@ def pins(packages: dict[str, Package], name: str, end: str) -> list[str]:
 
     Args:
         packages: result of `read_packages`.
-        name: the package whose tests will run.
+        name: the package with the tests to run.
         end: "lowest" for the floor itself, "highest" for the range, of which pip takes the newest.
 
     Raises:

@@ -36,7 +36,7 @@ _OF_LAYERS = {
     ("CTCGreedyDecoder", "mergeRepeated"): "ctc_merge_repeated", ("Pad", "mode"): "pad_mode",
     ("MaxPool", "exclude_pads"): None,
 }  # fmt: skip
-# A word whose presence means true.
+# Words that mean true by being present.
 _FLAGS = {
     "MatMul": ("transpose_a", "transpose_b"), "CumSum": ("exclusive", "reverse"),
     "AvgPool": ("exclude-pad",), "Bucketize": ("with_right_bound",), "Inverse": ("adjoint",),

@@ -2,8 +2,8 @@
 
     python examples/decoders/generate.py [llama|phi|qwen] [--model PATH] [--dtype float32]
 
-Without a model a small one with seeded random weights is made, whose words mean nothing; the tokens
-are transformers' own in float32. With --model, name a checkpoint folder of any decoder.
+Without a model a small one with seeded random weights is made; its words mean nothing, and its
+tokens are those of transformers in float32. With --model, name a checkpoint folder of any decoder.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _CLASSES, _SIZE, _TRAIN, _IMAGES, _CALIBRATION = 10, 32, 1500, 200, 50
 
 
 def images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns noisy images of stripes, whose angle and colour are the class, and the classes."""
+    """Returns noisy images of stripes, and their classes: one per angle and colour."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, _CLASSES, (count,), generator=generator)
     axis = torch.linspace(-1, 1, _SIZE)

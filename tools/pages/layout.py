@@ -1,7 +1,7 @@
 """Finds broken layouts of opened pages by facts, not pixels, so that new text passes.
 
-A page that lost its style sheet, whose heading is hidden or covered, whose text is cut off, or that
-begins with an empty screen fails; nothing is compared with an earlier picture.
+A page fails if it lost its style sheet, has a hidden or covered heading, has text that is cut off,
+or begins with an empty screen; nothing is compared with an earlier picture.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def soak(session: nox.Session) -> None:
     if variables:
         flags.append("--ignore=rss_mib")
         # Without the tests of exhausted memory, for which the sanitizer ends the process; and
-        # without torch.compile, whose own compilers take minutes under it.
+        # without torch.compile: its compilers take minutes under it.
         tests = Path("packages/npu-ops/tests")
         chosen = (tests / "kernel_programs", tests / "sparse_attention")
         named = ("-k", "not memory_is_an_error and not (sparse_attention and compiled)")

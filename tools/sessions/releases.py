@@ -46,7 +46,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def wheels(session: nox.Session) -> None:
-    """Build the five wheels into dist/; one whose sources are unchanged is kept."""
+    """Build the five wheels into dist/; one with unchanged sources is kept."""
     for wheel in build_wheels(session, *session.posargs, rebuild=bool(session.posargs)):
         session.log(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1024:,.0f} KiB")
 

@@ -1,4 +1,4 @@
-"""Wheels: builds those whose sources changed, source distributions, and instrumented variants."""
+"""Wheels: builds those with changed sources, source distributions, and instrumented variants."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def install_platform(session: nox.Session, python: Path, *groups: str) -> None:
 
 
 def build_wheels(session: nox.Session, *flags: str, rebuild: bool = False) -> list[Path]:
-    """Builds the wheels whose sources changed since the last build; returns all five.
+    """Builds the wheels with sources that changed since the last build; returns all five.
 
     The build environment holds the packages' own build requirements, so that pip builds without
     isolation: torch is unpacked once instead of twice, and object files stay valid between builds.

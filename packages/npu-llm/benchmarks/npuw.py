@@ -12,7 +12,7 @@ platform's compiler then estimates. The program of equal layers counts once per 
 contain the overhead of a call.
 
 Without a device NPUW takes a general configuration. "As on a device" is the configuration for a
-device whose compiler quantizes dynamically; the compiler of 2026.4.1 does.
+device with a compiler that quantizes dynamically; the compiler of 2026.4.1 does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python packages/npu-llm/benchmarks/serving.py --gguf FILE [--llama PYTHON] [--genai PYTHON]
 
-PYTHON is an interpreter with xllamacpp, for llama.cpp's server, or with openvino-genai, whose
-continuous batching gets a similar server to ours. All servers run from the beginning, and get
+PYTHON is an interpreter with xllamacpp, for llama.cpp's server, or with openvino-genai: its
+continuous batching gets a server similar to ours. All servers run from the beginning, and get
 requests in turn: a window each, then the next window in another order. Answers are greedy and have
 exactly the requested length, so that all servers compute as many tokens. No prompt repeats.
 Refusals and empty answers are counted. The clients run on the same cores.

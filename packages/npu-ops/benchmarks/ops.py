@@ -52,7 +52,7 @@ def elementwise(elements: int, device: str) -> Calls:
 
 
 def small_only(device: str) -> Calls:
-    """Calls whose time is all overhead."""
+    """Calls with overhead only."""
     x = torch.rand(8, device=device)
     square = torch.rand(4, 4, device=device)
     index = torch.zeros(2, dtype=torch.int64, device=device)

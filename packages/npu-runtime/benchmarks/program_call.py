@@ -5,7 +5,7 @@
 Prints the median microseconds of one call of a tiny model (relu of 16 floats): through OpenVINO's
 own Python request with its tensors bound once (the bare inference, the peer), through a Program,
 through a Session, and through OpenVINO's Python call that takes and gives arrays. The number of
-vendor calls limits a call: one bind for each port whose memory changed, and the inference.
+vendor calls limits a call: one bind for each port with changed memory, and the inference.
 """
 
 import tempfile

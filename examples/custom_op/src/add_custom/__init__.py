@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-import npu_ops  # noqa: F401  (brings the device, to whose library the kernel is linked)
+import npu_ops  # noqa: F401  (brings the device; the kernel is linked to its library)
 
 __all__ = ["add_custom", "write_ring"]
 

@@ -31,7 +31,7 @@ from npu_runtime.npu import as_cpu
 
 __all__ = ["OPSET", "constant_results", "input_shape", "result_places", "write_onnx"]
 
-OPSET = 18  # the newest that the toolkit reads and whose Gelu is still open
+OPSET = 18  # the newest that the toolkit reads without a Gelu op
 
 
 def _attention(

@@ -324,7 +324,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class HalfCall:
-    """One call whose result half precision changed.
+    """One call with a result that half precision changed.
 
     Attributes:
         name: of the node in the captured graph.

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Module(nn.Module):
-    """A module whose calls run programs; write forward as for torch.nn.Module.
+    """A module that runs programs when called; write forward as for torch.nn.Module.
 
     Grad mode decides as under torch.compile: with gradients there are forward and backward
     programs; without them the weights are constants. Inside another compiled module it is part of

@@ -122,7 +122,7 @@ class CompilerConfig:
     Raises:
         OptionError: [option-value] for a value of the wrong type or outside its list,
             [unknown-dtype], [option-conflict] for two options that contradict each other,
-            [target-form] for a target whose programs nothing here runs.
+            [target-form] for a target with programs that nothing here runs.
     """
 
     dtype: str | torch.dtype | None = None

@@ -39,7 +39,7 @@ PRECISION_NAMES: tuple[PrecisionName, ...] = ("file", *FLOATS_AND_INTEGERS)
 DEFAULT_PRECISION: PrecisionName = "bfloat16"
 # The default context of the blobs in an export for NPUs.
 BLOB_CONTEXT = 1024
-# The fastest on NPUs by their compiler's estimates whose perplexity is within 3 % of float32's.
+# The fastest on NPUs by their compiler's estimates, with a perplexity within 3 % of float32's.
 TARGET_PRECISION: PrecisionName = "int8"
 DTYPE_HELP = (
     f"one of {', '.join(PRECISION_NAMES)}; file keeps each weight as the model's files have it "

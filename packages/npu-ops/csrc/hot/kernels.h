@@ -1,5 +1,5 @@
-// The table of hot kernels: ops whose cost on small tensors is call overhead, so they run without
-// boxing and aliases. registrations.cpp registers them.
+// The table of hot kernels: the cost of these ops on small tensors is call overhead, so they run
+// without boxing and aliases. registrations.cpp registers them.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Products of many rows of integers with packed weights by AMX, whose registers hold 16 rows of 64
+// Products of many rows of integers with packed weights by AMX; its registers hold 16 rows of 64
 // bytes.
 #pragma once
 

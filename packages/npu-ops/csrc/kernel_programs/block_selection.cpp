@@ -36,8 +36,8 @@ void choose(const float* ranks, int candidates, int count, float* scratch, std::
 
 }  // namespace
 
-// Blocks whose last slot was written in this step are full, and get bounds. A block rewritten after
-// a crop becomes full again, so bounds always match the keys.
+// A block is full if its last slot was written in this step, and gets bounds. A block rewritten
+// after a crop becomes full again, so bounds always match the keys.
 void Program::note_bounds(const Step& step, const Phase& phase, int begin, int end) const {
   const auto& attend = std::get<Attend>(instructions_[stages_[phase.stage].first]);
   const Rows& rows = step.rows;

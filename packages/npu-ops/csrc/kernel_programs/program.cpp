@@ -277,7 +277,7 @@ void Program::plan(Step& step, int workers) const {
   }
 }
 
-// Time counts as work for the worker whose result is written, not for a dropped copy.
+// Time counts as work for the worker that wrote its result, not for a dropped copy.
 void Program::Step::compute(int index, int first, int end, int worker) noexcept {
   if (times.workers == nullptr) return program.compute(*this, phases[index], first, end, worker);
   const auto compute_began = Clock::now();

@@ -233,8 +233,8 @@ class ThreadPool {
            claimed.compare_exchange_strong(before, run.epoch, std::memory_order_relaxed);
   }
 
-  // Waits for the end of a stage whose pieces are all taken. A piece that is later than usual is
-  // computed again: its worker may have lost its core for milliseconds.
+  // Waits for the end of a stage after all its pieces are taken. A piece that is later than usual
+  // is computed again: its worker may have lost its core for milliseconds.
   void wait(const StageRun& run, Clock::time_point now, Clock::duration patience, int done) {
     const auto spin_until = [&](Clock::time_point end) {
       do {

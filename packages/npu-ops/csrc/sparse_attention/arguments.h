@@ -59,7 +59,7 @@ struct Sequences {
   std::int64_t rows = 0;  // of query, including padding
 };
 
-// The rows of one sequence in a tensor whose last axis is dense.
+// The rows of one sequence in a tensor with a dense last axis.
 class KeyRows {
  public:
   KeyRows(const at::Tensor& tensor, Layout layout, const Sequences& all, const Sequence& sequence);

@@ -16,8 +16,8 @@
 
 namespace npu::ops::variants {
 
-// Whether calls of an op are subject to a choice. Checking costs one load, for devices whose host
-// kernels run every call.
+// Whether calls of an op are subject to a choice. Checking costs one load, for devices that run
+// every call on host kernels.
 enum class Activity : std::uint8_t { kUnresolved, kOff, kOn };
 
 class VariantKernel final : public c10::OperatorKernel {

@@ -1,4 +1,4 @@
-"""Tolerances of ops that run as programs, and ops whose values cannot be compared.
+"""Tolerances of ops that run as programs, and ops with values that cannot be compared.
 
 Host kernels always have torch's default tolerances.
 """

@@ -29,7 +29,7 @@ struct ModelHandle {
   std::shared_ptr<Model> model;
 };
 
-// Members that are not virtual: plain functions whose first argument is `this`. References are
+// Members that are not virtual: plain functions with `this` as the first argument. References are
 // returned as addresses.
 struct Functions {
   std::vector<std::shared_ptr<Node>> (*ordered_ops)(const Model*) = nullptr;

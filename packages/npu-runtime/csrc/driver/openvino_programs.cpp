@@ -85,7 +85,7 @@ npu_status fill_dims(const ov_output_const_port_t* handle, npu_port* port) {
   return NPU_OK;
 }
 
-// Halves the last dimension of a port whose elements are 4 bits.
+// Halves the last dimension of a port with elements of 4 bits.
 npu_status pack_dims(npu_port* port) {
   const std::int32_t last = port->rank - 1;
   if (last < 0 || port->dims[last] < 0 || port->dims[last] % 2 != 0) {

@@ -1,5 +1,5 @@
-// A dependency of a captured program: a tensor whose values are constants of the program, with its
-// version counter and memory, to detect changes.
+// A dependency of a captured program: a tensor with values that are constants of the program, with
+// its version counter and memory, to detect changes.
 #pragma once
 
 #include <cstdint>

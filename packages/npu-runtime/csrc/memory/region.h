@@ -1,4 +1,4 @@
-// A region of a pool: segments whose blocks are reused only within the region.
+// A region of a pool: segments with blocks that are reused only within the region.
 //
 // Each pool has one of its own; torch.npu.MemPool and captured graphs add private ones. Every call
 // is made under the pool's lock; limits and statistics are the pool's (pool.h).

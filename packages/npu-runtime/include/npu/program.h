@@ -113,7 +113,7 @@ class NPU_API Program : public std::enable_shared_from_this<Program> {
   // Layers of a latest run, if the program was loaded with profiling; empty otherwise.
   std::vector<LayerRecord> layers();
 
-  // A new execution context, whose variables persist from run to run.
+  // A new execution context. Its variables persist from run to run.
   std::shared_ptr<Session> session();
 
  private:

@@ -103,7 +103,7 @@ class Chart:
 def check_matplotlib(package: str, error: Callable[..., Exception]) -> None:
     """Raises [plot-library], of the class `error`, if matplotlib is missing.
 
-    Call it before the work whose result is drawn. The package's extra `plot` installs matplotlib.
+    Call it before computing the result to draw. The package's extra `plot` installs matplotlib.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise error(

@@ -78,7 +78,7 @@ def read_folder(values: Mapping[str, str], name: str, *, error: ErrorClass) -> P
 
 
 def read_file(values: Mapping[str, str], name: str, *, error: ErrorClass) -> Path | None:
-    """Reads the path of a file to be written, whose folder need not exist; `~` is the home folder.
+    """Reads the path of a file to be written; its folder need not exist. `~` is the home folder.
 
     None if the variable is unset or empty. Raises [bad-setting] if the path is a folder, or a part
     of it is a file.

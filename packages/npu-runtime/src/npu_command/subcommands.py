@@ -66,7 +66,7 @@ class ErrorPolicy(enum.Enum):
     Attributes:
         OURS: the dispatcher reports them by npu_command.exit_status; Ctrl-C ends the process.
         CATCHES_INTERRUPT: the same, but Ctrl-C is a KeyboardInterrupt in the subcommand.
-        SHARED: the subcommand runs the user's program, whose errors propagate. Ctrl-C is a
+        SHARED: the subcommand runs the user's program; the program's errors propagate. Ctrl-C is a
             KeyboardInterrupt in it; the dispatcher explains that and a closed pipe.
         PROGRAM: as SHARED, but Ctrl-C and a closed pipe end it as they would end python.
     """

@@ -117,7 +117,7 @@ class FrozenTensors:
         returns False, because it must not hold any.
         """
     def changed(self, inputs: Sequence[Any]) -> list[int]:
-        """Returns the positions whose tensors changed."""
+        """Returns the positions of the tensors that changed."""
 
 def reports_written_pages() -> bool:
     """Whether the system reports which pages were written."""

@@ -87,7 +87,7 @@ config, problem = _read()
 
 
 def variables(*prefixes: str) -> dict[str, str]:
-    """Returns environment variables whose names start with one of the prefixes, by name.
+    """Returns environment variables that start with one of the prefixes, by name.
 
     For display and for the system's conventions; settings are in ``config``.
     """

@@ -33,7 +33,7 @@ def refusal() -> NpuError | None:
 def check_environment() -> None:
     """Raises the error of the first use of the device, if the environment causes it.
 
-    For callers whose later errors are wrapped by another library, such as dynamo. Opens a device
+    For callers with later errors that another library wraps, such as dynamo. Opens a device
     only if ``NPU_DEVICE`` or ``NPU_DRIVER`` names one.
 
     Raises:

@@ -172,7 +172,7 @@ def capture_module(
         model: any module; its training flags are restored afterwards.
         args: example arguments.
         kwargs: by name.
-        dynamic: name of a parameter of forward -> dims whose sizes may vary.
+        dynamic: name of a parameter of forward -> dims with sizes that may vary.
         config: has the passes to leave out.
 
     Raises:

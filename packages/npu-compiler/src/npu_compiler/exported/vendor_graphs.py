@@ -55,7 +55,7 @@ def write_graph_blobs(
     skip_refused: bool,
     tell: Callable[[float, str], None],
 ) -> tuple[AheadBlob, ...]:
-    """Compiles a program for targets whose compilers accept graphs, like write_blobs.
+    """Compiles a program for targets with compilers that accept graphs, like write_blobs.
 
     A page next to each blob explains how to run it on a board.
     """

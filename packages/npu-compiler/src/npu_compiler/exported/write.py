@@ -80,7 +80,7 @@ def export(
         example_inputs: positional arguments of a call.
         path: the folder to make.
         kwargs: arguments by name.
-        dynamic: name of a tensor argument -> dims whose sizes may vary, as {"input_ids": (0, 1)}.
+        dynamic: name of a tensor argument -> dims with variable sizes, as {"input_ids": (0, 1)}.
         config: dtype, activations, precision, group_size, symmetric, rounding and target "NPU"
             apply here. With target "NPU" operations that an NPU refuses are replaced by equal
             forms, and a model that still breaks a rule of npu_compiler.check is an error. On the

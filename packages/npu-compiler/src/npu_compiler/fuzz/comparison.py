@@ -605,7 +605,7 @@ def _overlap(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 
 def _is_refused_by_torch(graph: RandomGraph, error: str) -> bool:
-    """Whether an error is from torch's fake tensors, whose strides may differ from eager's."""
+    """Whether an error is from torch's fake tensors: their strides may differ from eager's."""
     with FakeTensorMode() as mode:
         try:
             graph.values([mode.from_tensor(tensor) for tensor in graph.tensors()])

@@ -29,7 +29,7 @@ __all__ = ["Finding", "Ledger", "Limits", "replay", "run", "signature"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph whose result differs from eager's."""
+    """A graph with a result that differs from eager's."""
 
     number: int  # of the graph, in the run's seed
     kind: str  # kind of the graph, see draw_graph

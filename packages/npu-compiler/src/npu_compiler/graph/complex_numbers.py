@@ -85,7 +85,7 @@ pairs_of_complex = torch.ops.npu_compiler.pairs_of_complex.default
 real_of_pairs = torch.ops.npu_compiler.real_of_pairs.default
 
 
-# A call without a rule here stays complex and runs on the host, such as quotients and angles, whose
+# A call without a rule here stays complex and runs on the host, such as quotients and angles: their
 # special values take many calls.
 
 aten = torch.ops.aten

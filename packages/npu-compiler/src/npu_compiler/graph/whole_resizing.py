@@ -1,6 +1,6 @@
 """Keeps image resizing as one call in training graphs, with one call as its gradient.
 
-torch decomposes it below autograd into gathers, whose gradients are `index_put` with accumulation:
+torch decomposes it below autograd into gathers. Their gradients are `index_put` with accumulation:
 2.4 times eager's step for a net with one bilinear resize (two cores, 2026-11-28).
 """
 

@@ -94,7 +94,7 @@ def _softmax_before(weights: Any) -> tuple[Any, fx.Node | None] | None:
     weights = stripped(weights)
     while isinstance(weights, fx.Node) and weights.target in _RESHAPES:
         weights = stripped(weights.args[0])
-    # Sinks are an additional score per head, whose weight is dropped.
+    # Sinks are an additional score per head; its weight is dropped.
     has_sinks = isinstance(weights, fx.Node) and weights.target is _aten.slice.Tensor
     if has_sinks:
         if weights.args[2:] != (0, -1) or not _is_last(weights, weights.args[1]):

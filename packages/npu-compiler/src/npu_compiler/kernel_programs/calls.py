@@ -116,7 +116,7 @@ class View:
 
 
 def other_rows(roles: Sequence[str | int]) -> str:
-    """Returns the reason to refuse a call whose result has dimensions that rows do not have."""
+    """Returns the reason to refuse a call with dimensions in its result that rows do not have."""
     if "all" in roles and "?" not in roles:
         return (
             "computes with the cache of all tokens outside of attention, as latent keys and an "

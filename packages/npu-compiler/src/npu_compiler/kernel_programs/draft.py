@@ -191,7 +191,7 @@ def place(draft: Draft, logits: Part) -> tuple[list[int], list[int]]:
 
 
 def _in_place(draft: Draft, line: Line, ending: set[int]) -> int | None:
-    """Returns a value whose last read is here, so that the result can reuse its buffer."""
+    """Returns a value that is last read here, so that the result can reuse its buffer."""
     names = {"linear": ["residual"], "experts": ["residual"], "combine": ["left", "right"]}
     for name in names.get(line.kind, []):
         part = line.reads.get(name)

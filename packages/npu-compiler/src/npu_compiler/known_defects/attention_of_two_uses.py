@@ -1,4 +1,4 @@
-"""Attention whose result is used twice: compilation may crash the process.
+"""Attention with a result that is used twice: compilation may crash the process.
 
 A pass of the CPU plugin dereferences a null pointer if its kernel generator has fused the
 attention, and a binary operation is not the first user of the result.

@@ -199,7 +199,7 @@ def _operation(ctx: Context, kind: str, inputs: list[Any], attributes: dict[str,
 
 
 def _similar(kind: str) -> str:
-    """Returns a hint with operations whose names are similar to a type."""
+    """Returns a hint that lists operations with names similar to a type."""
     close = difflib.get_close_matches(kind.lower(), dir(ops), n=2, cutoff=0.7)
     return f" (similar: {', '.join(close)})" if close else ""
 

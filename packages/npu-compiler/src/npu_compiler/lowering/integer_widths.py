@@ -320,7 +320,7 @@ class _Proof:
         ]
 
     def _find_wide(self) -> set[fx.Node]:
-        """Finds eager calls on inputs whose values exceed 32 bits in the first call.
+        """Finds eager calls on inputs with values that exceed 32 bits in the first call.
 
         Those of products of int8, uint8 or int16 always may.
         """

@@ -89,7 +89,7 @@ def lower(
         constants: placeholder name -> tensor that is frozen into the model without a copy.
             `get_attr` tensors are always frozen.
         input_shapes: placeholder name -> shape with -1 for a dynamic size; by default the fake
-            value's shape, whose symbolic sizes are dynamic.
+            value's shape; its symbolic sizes are dynamic.
         input_orders: placeholder name -> axis order of its memory. The model's input is
             `tensor.permute(order)`, so that a transposed tensor is bound without a copy.
         output_orders: index of a graph output -> axis order of its memory. The model's output is
@@ -100,9 +100,9 @@ def lower(
             operations, None for the device's operations only if "propagate" would break a fusion
             with a product.
         check_indices: record checks for npu_runtime of indices that may be out of range, and of
-            inputs whose integers may be too large for the device; see
+            inputs with integers that may be too large for the device; see
             npu_compiler.lowering.index_bounds and npu_compiler.lowering.integer_widths.
-        fixed_sizes: use forms whose sizes do not depend on values, as an NPU requires, even if
+        fixed_sizes: use forms with sizes that do not depend on values, as an NPU requires, even if
             others are faster on a CPU.
         rounds_casts: round values in the program that are cast to half precision and read in a
             wider type, because the device computes them in float32.

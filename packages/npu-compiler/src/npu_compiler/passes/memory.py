@@ -77,7 +77,7 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 class WriteInPlace(GraphPass):
     """Replaces functional forms by the writing calls if this does not change results.
 
-    That holds if the written memory belongs to graph inputs whose previous content is not read
+    That holds if the written memory belongs to graph inputs, and their previous content is not read
     afterwards. All other calls keep their clones.
     """
 

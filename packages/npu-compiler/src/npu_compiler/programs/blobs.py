@@ -94,8 +94,8 @@ def read_amendments(entry: Path) -> dict[str, str]:
         return {}
 
 
-# A folder lists its blobs as records, one for each program and target. A record whose blob the
-# target's compiler refused has the reason instead of a file.
+# A folder lists its blobs as records, one for each program and target. If the target's compiler
+# refused a blob, its record has the reason instead of a file.
 
 _Loaded = TypeVar("_Loaded")
 

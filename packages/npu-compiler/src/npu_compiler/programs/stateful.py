@@ -41,7 +41,7 @@ def make_stateful(
     Args:
         model: must not be used afterwards; the result shares its nodes.
         variables: inputs of shape (batch, ..., length, ...), with outputs of the same shape.
-        batch_input: an input whose first size is the batch size.
+        batch_input: an input with the batch size as its first size.
         length_axis: the axis along which the variables grow.
         reorder_input: name of the input that is added at the end.
 

@@ -68,8 +68,8 @@ def round_by_moments(
     """
     if weight.dim() != 2 or weight.shape[1] % group_size:
         raise OptionError(
-            f"round_by_moments: `weight` must be a matrix whose rows group_size divides, got shape "
-            f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
+            "round_by_moments: `weight` must be a matrix with rows divisible by `group_size`, got "
+            f"shape {tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )
     _check_sums(weight.shape[1], moments, moments if drift is None else drift)

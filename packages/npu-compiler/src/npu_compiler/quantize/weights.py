@@ -106,8 +106,8 @@ def quantize_weight(
     is_divided = group_size is None or (group_size > 0 and weight.shape[-1] % group_size == 0)
     if weight.dim() != 2 or not is_divided:
         raise OptionError(
-            f"quantize_weight: `weight` must be a matrix whose rows group_size divides, got shape "
-            f"{tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
+            "quantize_weight: `weight` must be a matrix with rows divisible by `group_size`, got "
+            f"shape {tuple(weight.shape)}, group_size {group_size}. Choose one by fitting_group().",
             code="quantize-weight",
         )
     rows, columns = weight.shape

@@ -106,8 +106,8 @@ class TimeBound:
         generation: figures of the generation, with sources.
         products: operations of the array, in the model's order.
         traffic: bytes that must be transferred.
-        left_out: operations that are not counted, by type: software kernels, whose rates are not
-            published, and moves inside the scratchpad.
+        left_out: operations that are not counted, by type: software kernels (their rates are not
+            published) and moves inside the scratchpad.
     """
 
     name: str

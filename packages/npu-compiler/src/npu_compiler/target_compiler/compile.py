@@ -53,7 +53,7 @@ __all__ = [
 
 _BLOB, _SCHEDULE = "program.blob", "schedule.json"
 _FORMAT = 3
-# Compilers whose model format is below this one (OpenVINO 2026.0) fail without a number of tiles.
+# Compilers with a model format below this one (OpenVINO 2026.0) fail without a number of tiles.
 _ASKS_FOR_TILES = 8
 
 

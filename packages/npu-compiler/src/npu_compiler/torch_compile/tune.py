@@ -39,8 +39,8 @@ def tune(
         model: module or function.
         args: its arguments; tuning applies to their sizes.
         budget_s: seconds of measuring per graph, without compilation.
-        max_error: candidates whose results differ more from the default's, relative to the largest
-            value, are not chosen. Half precision needs about 1e-2.
+        max_error: candidates with results that differ more from the default's, relative to the
+            largest value, are not chosen. Half precision needs about 1e-2.
         options: as for torch.compile(options=...).
         target: such as "lunar-lake" or "4000"; None measures on the device.
         kwargs: its keyword arguments.

@@ -56,7 +56,7 @@ class LowRank:
         second: B, (outputs, rank) float32.
         scale: factor of their product.
         magnitude: DoRA's length of each output (outputs,) float32; None without DoRA.
-        is_embedding: whether it changes an embedding, whose weight is (rows, outputs).
+        is_embedding: whether it changes an embedding; its weight is (rows, outputs).
     """
 
     first: torch.Tensor

@@ -63,7 +63,7 @@ def read_in_chunks(
 
     Args:
         captured: a functional one-token step with states; unchanged.
-        windowed: whether a layer sees only a window of earlier tokens, whose position is then known
+        windowed: whether a layer sees only a window of earlier tokens; their position is then known
             for one token only.
         weights: the values of the model's parameters.
 

@@ -171,7 +171,7 @@ _SAME = {
 
 
 class NoWayBackError(Exception):
-    """A view whose call is not invertible."""
+    """A view with a call that is not invertible."""
 
 
 def way_from_owner(node: fx.Node) -> list[fx.Node]:

@@ -356,7 +356,7 @@ def _arguments_match(first: _Trace, leaves: Sequence[Any]) -> bool:
 
 
 def _text(tensor: torch.Tensor) -> Any:
-    """Returns a tensor's sizes as expressions, whose comparison adds no conditions."""
+    """Returns a tensor's sizes as expressions; comparing them adds no conditions."""
     sizes = tuple(str(size) for size in (*tensor.shape, *tensor.stride()))
     return sizes, tensor.dtype, tensor.device
 

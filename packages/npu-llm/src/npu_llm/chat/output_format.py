@@ -50,7 +50,7 @@ class OutputFormat:
         is_parallel: bool = True,
         is_stream: bool = True,
     ) -> OutputParser:
-        """Returns a parser for an answer whose tokens `decoder` decodes.
+        """Returns a parser for an answer with tokens that `decoder` decodes.
 
         Args:
             prompt: tokens of the prompt.

@@ -70,8 +70,8 @@ class ModelFacts:
         is_mapped: whether the weights can stay in their files until each is needed.
         picked_tokens: number of tokens that an indexer selects for each token; 0 without one.
         quantization: description of the checkpoint's quantization; None for floats.
-        integer_bits: bits of integers that kernels can keep; 0 for none, and for a GGUF file, whose
-            blocks they keep.
+        integer_bits: bits of integers that kernels can keep; 0 for none, and for a GGUF file:
+            kernels keep its blocks.
         own_precision: name of the files' precision.
         own_bytes: bytes of the weights in kernels in that precision.
         is_gguf: whether the files are a GGUF file.

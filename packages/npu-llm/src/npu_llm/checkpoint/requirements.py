@@ -246,8 +246,8 @@ def spare_bytes(weights_bytes: int) -> int:
     """Returns the memory available for keys and values of a loaded kernel program.
 
     Args:
-        weights_bytes: size of its weights file, whose pages count as available memory but are read
-            by each step.
+        weights_bytes: size of its weights file. Its pages count as available memory, but each step
+            reads them.
     """
     return available_bytes() - weights_bytes - _KERNELS_STEP_BYTES
 

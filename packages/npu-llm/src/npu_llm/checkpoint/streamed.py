@@ -40,7 +40,7 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class StoredWeight(Protocol):
-    """A weight whose values are computed from its form in a file."""
+    """A weight with values that are computed from its form in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ class StreamedWeights:
             value = value.detach().contiguous()
         if elements < _SMALL or (isinstance(value, torch.Tensor) and value.dtype is torch.float32):
             return torch.nn.Parameter(_values(value).float(), requires_grad=False)
-        # Zeros, whose pages the system shares until they are written.
+        # Zeros: the system shares their pages until they are written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         memory = mmap.mmap(-1, elements * 4, flags=flags)
         placeholder = torch.frombuffer(memory, dtype=torch.float32).view(value.shape)

@@ -393,7 +393,7 @@ def can_render() -> bool:
 
 
 class WordWrap:
-    """Wraps words of a stream whose pieces may be parts of words; each is shown at once.
+    """Wraps words of a stream. Its pieces may be parts of words; each is shown at once.
 
     If a word grows beyond the edge, its beginning moves to the next line. The terminal wraps words
     longer than a line, and scripts without spaces.

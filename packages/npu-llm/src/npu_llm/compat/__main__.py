@@ -26,7 +26,7 @@ What differs from the library: docs/guides/moving-from-intel-npu-acceleration-li
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the program, whose error or exit code ends the process.
+    """Runs the program; its error or exit code ends the process.
 
     Args:
         words: the arguments.

@@ -354,7 +354,7 @@ def _describe_static(model: Any, parts: Sequence[TracedPart], layout: _Layout) -
 
     Raises:
         CaptureError: [static-encoder] if padding after its input would change its results,
-            [static-positions] before transformers 5, whose decoders mask by slot and by position.
+            [static-positions] before transformers 5: its decoders mask by slot and by position.
     """
     version = metadata.version("transformers")
     if int(version.partition(".")[0]) < 5:

@@ -32,7 +32,7 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _SCALARS[12] = "d"
 # Type -> name, elements and bytes of a block, for the types in every release of gguf. Others are
-# looked up in gguf, whose import takes as long as the rest of `npu-llm info`.
+# looked up in gguf: importing it takes as long as the rest of `npu-llm info`.
 _BLOCKS = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),

@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = {
     "rope.dimension_sections": "text has equal positions in all of them",
     "rope.freq_base_swa": "rows read it if layers have windows",
     "pooling_type": "for text embeddings, which a language model's answers do not use",
-    # llama.cpp reads them for a few architectures, whose rows use them.
+    # llama.cpp reads them for a few architectures; rows of these use them.
     "rope.scaling.yarn_log_multiplier": "read for architectures with rows that use it",
     "rope.scaling.yarn_beta_fast": "read for architectures with rows that use it",
     "rope.scaling.yarn_beta_slow": "read for architectures with rows that use it",

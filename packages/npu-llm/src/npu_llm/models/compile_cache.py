@@ -146,7 +146,7 @@ class CompileCache:
         return entry
 
     def compiled_form(self, key: str) -> CompiledForm:
-        """Returns the folder for a compiled form whose program is stored elsewhere.
+        """Returns the folder for a compiled form with its program stored elsewhere.
 
         Raises:
             CacheError: the errors of `create`.

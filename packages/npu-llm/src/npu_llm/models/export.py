@@ -78,7 +78,7 @@ def export(
         symmetric: whether to omit zero points; for int8 and int4.
         data: a calibration text file for rounding int4 weights (GPTQ); None to round to nearest.
         pipeline: "kernels", "dynamic" or "static"; by default chosen by device and model.
-        max_context: maximum sequence length, for a model whose rotary embeddings have separate
+        max_context: maximum sequence length, for a model with rotary embeddings that have separate
             factors for long texts (LongRoPE): the folder contains one set of them. None for the
             short ones.
         verify: "off" to skip comparing the program with torch. The folder contains torch's results

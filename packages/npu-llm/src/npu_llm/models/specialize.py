@@ -111,7 +111,7 @@ def read_by(parameter: ov.Node) -> Iterator[ov.Node]:
 def _split_products(model: ov.Model) -> None:
     """Multiplies activations of one token, and their scales, as 16 rows.
 
-    One row would become a convolution, whose weights and tables need time and space in the program.
+    One row would become a convolution; its weights and tables need time and space in the program.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Multiply":

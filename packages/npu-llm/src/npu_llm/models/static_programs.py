@@ -196,7 +196,7 @@ def write_variant(
         model: the .xml file with its .bin next to it.
         folder: output folder.
         shapes: the shape of each input.
-        rewrite: modifies the openvino.Model, whose weights are then written again, and returns the
+        rewrite: modifies the openvino.Model (its weights are then written again), and returns the
             part that the host runs; see `rewriting`.
 
     Returns:

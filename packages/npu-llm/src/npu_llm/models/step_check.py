@@ -1,7 +1,7 @@
 """Runs a step's program on tokens with known logits from torch, in each way that steps run.
 
 These are a first chunk with as many tokens as heads, single tokens, several tokens after others,
-repeated tokens after a crop, and a padded batch whose rows are swapped.
+repeated tokens after a crop, and a padded batch with swapped rows.
 """
 
 from __future__ import annotations

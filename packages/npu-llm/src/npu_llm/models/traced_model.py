@@ -1,4 +1,4 @@
-"""A transformers model whose step is traced to build an entry."""
+"""A transformers model, with its step traced to build an entry."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Answer:
         return (self.last_s or first) - first
 
     def follow(self, handle: RequestHandle) -> None:
-        """Stores the submitted request, whose callbacks are `listen` and `listen_to_prompt`."""
+        """Stores the submitted request; its callbacks are `listen` and `listen_to_prompt`."""
         self._handle = handle
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -181,7 +181,7 @@ class Answer:
             self.finish, self.stop = "stop", self._detokenizer.stop
 
     def _released(self) -> tuple[Token, ...]:
-        """Returns the tokens whose text is complete; at the end those whose text has begun."""
+        """Returns the tokens with complete text; at the end also a token with incomplete text."""
         found = []
         while self._held:
             token, start = self._held[0]

@@ -15,7 +15,7 @@ _NAMES = {"max_new_tokens": "max_tokens"}  # fields of requests with other names
 
 
 class RemoteSession:
-    """A conversation whose messages are kept by the client.
+    """A conversation with messages that the client keeps.
 
     Attributes:
         model: name of the model that answers.

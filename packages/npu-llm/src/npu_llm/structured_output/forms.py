@@ -26,7 +26,7 @@ JSON_OPTIONS: Mapping[str, Any] = {
 # Classes that ECMAScript, and so JSON schema, limits to ASCII, unlike llguidance.
 _ASCII_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
 _PATTERN_PART = re.compile(r"\\.|[][]", re.DOTALL)
-_VALUES = ("const", "default", "enum", "example", "examples")  # keys whose patterns are not schemas
+_VALUES = ("const", "default", "enum", "example", "examples")  # keys without schemas
 _MOST_DEPTH = 100
 _GBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 

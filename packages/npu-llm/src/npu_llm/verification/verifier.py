@@ -56,7 +56,7 @@ class Verifier:
     when: Verify
 
     def load(self, load: Load, check: Check, folder: Path) -> tuple[Program, Verdict]:
-        """Loads a program whose results match torch's.
+        """Loads a program with results that match torch's.
 
         Args:
             load: compiles it, or loads its compiled form.
@@ -141,7 +141,7 @@ def wrong_result(name: str, finding: str) -> WrongResultError:
 
 @dataclass(frozen=True)
 class Finding:
-    """A step whose logits differ from torch's.
+    """A step with logits that differ from torch's.
 
     Attributes:
         step: which step, in words.

@@ -143,7 +143,7 @@ def _plain(tensor: torch.Tensor) -> str:
 
 
 def _aliases(got: Outcome, host: Outcome) -> str:
-    """Lists results and arguments whose memory sharing differs from the CPU's."""
+    """Lists results and arguments that share memory otherwise than on the CPU."""
     mine, its = _sharing(got), _sharing(host)
     for name in its:
         if mine[name] != its[name]:

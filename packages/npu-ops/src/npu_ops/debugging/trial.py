@@ -222,7 +222,7 @@ class Snapshot:
 
 
 def is_plain(leaf: Any) -> bool:
-    """Whether a leaf is a tensor whose memory can be copied byte by byte."""
+    """Whether a leaf is a tensor that can be copied byte by byte."""
     return (
         isinstance(leaf, torch.Tensor)
         and leaf.layout is torch.strided

@@ -103,7 +103,7 @@ class PackedLinear:
 
 
 def mix(parts: Sequence[PackedLinear], *, alternating: bool = False) -> PackedLinear:
-    """Returns a weight whose outputs have several block formats.
+    """Returns a weight with outputs of several block formats.
 
     Args:
         parts: weights of BLOCK_KINDS with the same inputs. All but the last must have a multiple of

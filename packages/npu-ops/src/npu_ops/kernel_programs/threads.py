@@ -57,7 +57,7 @@ class ThreadCount:
             self._restart()
 
     def of_prompt(self) -> int:
-        """Returns the count for many rows, whose time is mostly arithmetic."""
+        """Returns the count for many rows, which take mostly arithmetic."""
         self._look()
         return self._counts[0]
 

@@ -178,7 +178,7 @@ def pack_blocks(
 
 
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor whose rows are 16 of gate, 16 of up, and so on.
+    """Returns a tensor with 16 rows of gate, 16 of up, and so on.
 
     Args:
         gate: (rows, ...), rows a multiple of 16.

@@ -122,7 +122,7 @@ def reference(
     query, key = _real(query, query_dequant_scale), _real(key, key_dequant_scale)
     found = _scored(query, key, weights, addressing)
     rows, capacity = found.shape
-    # A visible score of -inf comes before invisible keys, whose position is made the last.
+    # A visible score of -inf comes before invisible keys, which become the last position.
     order = found.sort(dim=-1, descending=True, stable=True).indices[:, :sparse_count]
     picked = (
         torch.where(order < addressing.visible.unsqueeze(1), order, capacity).sort(dim=-1).values

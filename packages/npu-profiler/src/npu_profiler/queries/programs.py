@@ -100,8 +100,8 @@ class LayerRow:
     layers: int  # number of different layers
     calls: int
     total_ns: int
-    flops: float | None  # of those of its runs whose operations are known; None if there are none
-    # Read and written in those of its runs whose shapes are known; None without.
+    flops: float | None  # of its runs with known operations; None if there are none
+    # Read and written in its runs with known shapes; None without.
     moved_bytes: float | None
     line: str  # its Python line; empty if unknown
     engine_ns: Mapping[str, int]  # time of each of `ENGINES`, of an estimate; empty without

@@ -1,6 +1,6 @@
 """Trace file: written in chunks while the program runs, readable at any time.
 
-A growing file has Chrome's array form, whose closing bracket is optional, so that Perfetto opens
+A growing file has Chrome's array form with its optional closing bracket, so that Perfetto opens
 the trace of a killed program. The end converts it to the object form: it overwrites the head and
 appends a tail.
 """

@@ -83,7 +83,7 @@ def device_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 def stand_in_for(real: type) -> type:
     """Returns a class that creates ``real`` with translated devices, and otherwise acts as it.
 
-    ``torch.device`` and ``torch.Generator`` are native classes whose constructors cannot be
+    ``torch.device`` and ``torch.Generator`` are native classes, and their constructors cannot be
     replaced; programs call them, use them with ``isinstance``, and as keys.
     """
 

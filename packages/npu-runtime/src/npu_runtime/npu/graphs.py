@@ -204,7 +204,7 @@ def outside_capture() -> Iterator[None]:
 
 
 def is_capture_following() -> bool:
-    """Whether this thread captures a graph whose programs must hold no weights."""
+    """Whether this thread captures a graph with programs that must hold no weights."""
     native = _C.capturing_graph()
     return native is not None and native.follows_weights
 

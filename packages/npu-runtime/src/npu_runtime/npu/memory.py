@@ -393,7 +393,7 @@ _raw: dict[int, torch.UntypedStorage] = {}
 
 
 class MemPool:
-    """A separate memory pool, whose segments are used by no other allocation.
+    """A separate memory pool; other allocations do not use its segments.
 
     Allocate in it with :func:`use_mem_pool`. Its memory returns to the system after the pool and
     its last tensor are freed.

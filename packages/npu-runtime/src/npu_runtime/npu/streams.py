@@ -102,7 +102,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Reports host code that waits for the device.
 
     This includes reading a number (``.item()``), a copy between cpu and npu that is not
-    ``non_blocking``, a host kernel whose input is pending, ``Stream.synchronize``. Waiting for a
+    ``non_blocking``, a host kernel with a pending input, and ``Stream.synchronize``. Waiting for a
     device or an event is never reported.
 
     Args:

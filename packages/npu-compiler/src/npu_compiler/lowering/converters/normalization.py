@@ -206,8 +206,8 @@ def batch_norm(
 ) -> ov.Output:
     """Lowers a batch norm; `parts` are weight and bias (or None), mean and variance.
 
-    A plugin fuses the product with the convolution before it, whose layer then has the product's
-    name: `name`, or that of the call.
+    A plugin fuses the product with the convolution before it; the convolution's layer then has the
+    product's name: `name`, or that of the call.
 
     Multiply and Add instead of BatchNormInference: a plugin splits that into nodes with names of
     its own, so that a layer of the fused convolution could not be traced to its module.

@@ -65,7 +65,7 @@ class PassResult:
 
 @dataclass(frozen=True)
 class GraphPass(abc.ABC):
-    """A rewrite of a functional aten graph whose nodes carry fake values in `meta["val"]`.
+    """A rewrite of a functional aten graph with fake values in the `meta["val"]` of its nodes.
 
     A subclass is a frozen dataclass. Its fields are options; it declares `name`, `stage` and
     `kinds`, and implements `call`. A pass with `by_default` False runs only on request, as the

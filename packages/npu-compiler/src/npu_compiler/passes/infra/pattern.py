@@ -201,7 +201,7 @@ class Replacement:
     Attributes:
         target: an overload.
         args, kwargs: its arguments.
-        origin: call of the match whose module and source line it inherits; None for the root.
+        origin: call of the match with the module and source line to inherit; None for the root.
     """
 
     target: Any

@@ -92,7 +92,7 @@ def drawn() -> Sizes:
 
 
 def coinciding(seed: int) -> Sizes:
-    """Draws sizes that coincide with sizes of the models, whose attention has 64 channels.
+    """Draws sizes that coincide with sizes of the models (attention with 64 channels).
 
     Of three consecutive draws, one has equal numbers of tokens, heads and rows; in one, head
     channels are equal to these as well; and one has as many tokens as head channels.

@@ -233,7 +233,7 @@ def parts_of(
 
 
 def packed_layers(headers: Mapping[str, TensorSpec]) -> Iterator[str]:
-    """Yields the names of the layers whose weights are in WORDS."""
+    """Yields the names of the layers with weights in WORDS."""
     return (name.removesuffix(_QWEIGHT) for name in headers if name.endswith(_QWEIGHT))
 
 

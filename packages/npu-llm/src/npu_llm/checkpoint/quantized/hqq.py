@@ -1,7 +1,7 @@
 """HQQ's format: integers in bytes, with a scale and a float zero point per group.
 
 Layout (hqq.core.quantize, as transformers saves it): the matrix is (groups, group size), or its
-transpose for axis 0. `W_q` packs it along the first axis, whose first part is in the highest bits;
+transpose for axis 0. `W_q` packs it along the first axis, with the first part in the highest bits;
 of 3 bits ten to a word. `scale` and `zero` are for each group, and small tensors describe the rest.
 """
 

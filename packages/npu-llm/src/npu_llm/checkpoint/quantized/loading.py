@@ -227,7 +227,7 @@ class _Loading:
         return model, info
 
     def _placed(self, model: Any, stand_ins: Mapping[str, torch.Tensor]) -> dict[str, LazyWeight]:
-        """Returns the weights whose placeholders are parameters, by parameter name."""
+        """Returns the weights with placeholders that are parameters, by parameter name."""
         by_address = {one.data_ptr(): name for name, one in stand_ins.items()}
         found: dict[str, LazyWeight] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -1,7 +1,7 @@
 """optimum-quanto's format: integers or float8 with a scale per output, and packed groups.
 
 Layout (optimum.quanto.tensor): `weight._data` and `weight._scale` of 8 bits; of 4 and 2 bits
-`weight._data._data`, whose bytes hold one row of each half (or quarter) of the rows of groups,
+`weight._data._data` (a byte holds one row of each half or quarter of the rows of groups),
 `weight._scale` and `weight._shift`. Sizes of packed weights are those of the model.
 """
 

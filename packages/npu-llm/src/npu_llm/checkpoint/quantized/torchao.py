@@ -1,4 +1,4 @@
-"""torchao's format: tensors whose classes and parts a file's metadata describes.
+"""torchao's format: tensors with classes and parts described by a file's metadata.
 
 Layout (torchao.prototype.safetensors, which transformers writes by): the parts of `a.weight` are
 `a._weight_qdata`, `a._weight_scale` and so on; the metadata has its class and attributes as JSON.

@@ -113,7 +113,7 @@ def _sizes(
     The sizes come from the headers of the models' files.
 
     Args:
-        each: options of each model and of each adapter, whose program has separate weights.
+        each: options of each model and of each adapter; its program has separate weights.
         kinds: kinds of the models, without the adapters.
         engine: options of the text models.
         max_bytes: limit for all loaded models together.

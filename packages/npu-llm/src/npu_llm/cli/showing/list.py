@@ -94,7 +94,7 @@ def _hub() -> Iterator[tuple[str, Path]]:
 
 
 def _started(cache: Path) -> Iterator[tuple[Path, str, float]]:
-    """Yields source, precision and last use of the entries whose source still exists."""
+    """Yields source, precision and last use of the entries with a source that still exists."""
     for manifest in sorted(cache.glob(f"*/{MANIFEST}")):
         about = read_about(manifest.parent) or {}
         if not about.keys() >= {"source", "precision"}:

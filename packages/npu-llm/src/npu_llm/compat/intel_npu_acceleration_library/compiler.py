@@ -120,7 +120,7 @@ def checked_config(config: Any, options: Mapping[str, Any]) -> CompilerConfig:
 def npu(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
 ) -> Callable[..., Any]:
-    """Backend "npu" of torch.compile, whose linear layers take inputs of any float dtype.
+    """Backend "npu" of torch.compile: its linear layers take inputs of any float dtype.
 
     Args:
         graph_module: the graph captured by dynamo; modified in place.

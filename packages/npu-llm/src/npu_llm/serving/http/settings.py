@@ -29,7 +29,7 @@ class Settings:
         body_timeout_s: time limit for its body.
         log_format: format of the log.
         traces_to: OTLP endpoint for spans of requests; None for no tracing.
-        cors_origins: origins whose pages may use the server; "*" for all.
+        cors_origins: origins of pages that may use the server; "*" for all.
         tls_cert, tls_key: files of the certificate and its key; None for no TLS.
         refuses_unknown_fields: whether a request with an unknown field is rejected; else the field
             is ignored and named in a header of the response.

@@ -301,7 +301,7 @@ INCOMPARABLE: dict[str, str] = {
 # given: the memory after them affects the error's class and message.
 _SIDES = {"aten::reflection_pad1d_backward": 2, "aten::reflection_pad2d_backward": 4}
 
-# Parts of names of ops whose results contain uninitialized memory.
+# Parts of names of ops with uninitialized memory in their results.
 _UNDEFINED = ("empty", "resize", "aten::set")
 # Torch's kernels of these polynomials return an uninitialized variable if x is NaN.
 _POLYNOMIAL = "_polynomial_"

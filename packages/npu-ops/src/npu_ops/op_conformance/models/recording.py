@@ -63,7 +63,7 @@ def _read() -> dict[str, Any]:
 
 NETWORKS = Path(__file__).with_name("networks.toml")
 _MOST_ELEMENTS = 3_000_000  # maximum elements of a call's tensors together, to keep cases small
-_DTYPE = "float32"  # dtype of a case whose tensors have none
+_DTYPE = "float32"  # dtype of a case without one in its tensors
 
 # Calls that do not test a device's arithmetic, with reasons.
 _LEFT_OUT = {

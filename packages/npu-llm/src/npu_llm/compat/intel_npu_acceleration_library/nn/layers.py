@@ -302,7 +302,7 @@ class Conv2d(torch.nn.Module):
 
 
 class Module(npu_compiler.nn.Module):
-    """A module whose calls run programs, without gradients except in training mode.
+    """A module that runs programs when called, without gradients except in training mode.
 
     Args:
         profile: ignored; use `npu-profiler trace`.

@@ -134,7 +134,7 @@ def warm_up_decoder_model(
     """Compiles and runs the programs for generation up to a length.
 
     Args:
-        tokenizer: the model's tokenizer, whose end token is used as the prompt.
+        tokenizer: the model's tokenizer; its end token is the prompt.
         model: see generate_with_static_shape.
         model_seq_length: tokens of later prompts and answers.
         use_past: see generate_with_static_shape.

@@ -49,7 +49,7 @@ __all__ = ["chat", "embed_texts", "embeddings", "generate", "ps", "show", "tags"
 # The version of Ollama's interface. Clients compare it before they use a field.
 _VERSION = "0.12.6"
 _LINES = "application/x-ndjson"
-# Ollama's own, for models whose generation config has none (docs/modelfile.mdx of ollama/ollama).
+# Ollama's defaults, if the generation config has none (docs/modelfile.mdx of ollama/ollama).
 _DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 _NEVER = "0001-01-01T00:00:00Z"
 

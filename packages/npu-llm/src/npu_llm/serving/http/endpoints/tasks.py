@@ -68,7 +68,7 @@ async def embed(
     """Returns the embeddings of texts, or an empty response if the client has disconnected.
 
     Args:
-        request: the request, whose body was read.
+        request: the request; its body was read.
         model: the request's name of the model.
         texts: at least one; text or tokens.
         dimensions: see ServedEncoder.embed.
