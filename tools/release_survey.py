@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the releases; returns 1 if a decoder differs or crashes with one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", help="all by default")
-    parser.add_argument("--work", type=Path, help="keeps what is installed")
+    parser.add_argument("--work", type=Path, help="folder that keeps the installed packages")
     parser.add_argument("--page", type=Path, help="write the findings to this page")
     parser.add_argument("--here", metavar="VERSION", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ __all__ = ["LeftOut", "main"]
 _OPTIONS = ("-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=1")
 _INSTALL = "apt-get install --no-install-recommends wine64"
 _ADVICE = (
-    f"As root, `{_INSTALL}` and `npu-compiler target install {LATEST}` bring what is missing; "
+    f"As root, `{_INSTALL}` and `npu-compiler target install {LATEST}` install the missing parts; "
     "on Debian and Ubuntu the session does both with NPU_TESTS_COMPILER=1."
 )
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prepares the compiler; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("reason", type=Path, help="file that says why the tests are left out")
-    parser.add_argument("--install", action="store_true", help="fetch what is missing")
+    parser.add_argument("--install", action="store_true", help="install the missing parts")
     options = parser.parse_args(arguments)
     options.reason.unlink(missing_ok=True)
     try:

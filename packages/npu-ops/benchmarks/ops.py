@@ -180,7 +180,7 @@ def main() -> None:
                 f"   {found.low:.2f}..{found.high:.2f}"
             )
     parts = anatomy(measure)
-    show("\nwhat a call on 8 elements consists of, ns")
+    show("\nparts of a call on 8 elements, ns")
     for name, nanoseconds in parts.items():
         show(f"{name:<40}{nanoseconds:>12.0f}")
     if args.json:

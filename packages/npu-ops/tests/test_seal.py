@@ -33,7 +33,7 @@ def test_a_changed_value_is_damage_and_changed_space_is_not(tmp_path):
     file.write_text(text.replace(" ", "  "))
     assert read_sealed(file)[1]
     file.write_text(text.replace("0.1", "0.2"))
-    with pytest.raises(DamagedFileError, match="its text is not what was written"):
+    with pytest.raises(DamagedFileError, match="its text has another checksum"):
         read_sealed(file)
 
 

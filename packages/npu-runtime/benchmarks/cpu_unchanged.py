@@ -5,8 +5,8 @@
 Runs the same CPU-only work in fresh processes with and without the platform
 (TORCH_DEVICE_BACKEND_AUTOLOAD=0), in turn, and prints for each kind of work both medians, their
 ratio and the spread between runs without it (half the distance of the quartiles over the median):
-a ratio inside the spread is no difference. Nothing of the platform runs there: torch's CPU
-allocator is wrapped when the first op runs on npu.
+a ratio inside the spread does not count as a difference. No code of the platform runs there:
+torch's CPU allocator is wrapped when the first op runs on npu.
 """
 
 import argparse

@@ -39,7 +39,7 @@ assert hasattr(torch, "npu") == {expected}
 """
 SIDES = {
     "without the platform": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-    "with it, libraries not told": {"NPU_HUGGINGFACE": "0"},
+    "with it, libraries unpatched": {"NPU_HUGGINGFACE": "0"},
     "with it": {},
 }
 
@@ -83,7 +83,7 @@ def main() -> None:
         plain[side] = numbers
     for label, before, after in (
         ("added by the platform", "without the platform", "with it"),
-        ("of it by what libraries are told", "with it, libraries not told", "with it"),
+        ("of it by patches of libraries", "with it, libraries unpatched", "with it"),
     ):
         pairs = zip(plain[before], plain[after], strict=True)
         print(f"{label:36}" + "".join(f"{new - old:>9.1f}" for old, new in pairs))

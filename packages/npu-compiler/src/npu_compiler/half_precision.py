@@ -286,13 +286,17 @@ def search_kept(
     while mend and run.error > tolerance and (more := _next_to_keep(run, tolerance, names)):
         trial = _run(module, values, [*names, *more], deadline)
         if trial.left:
-            return KeptSearch(first, run, tuple(names), "the search for what must stay in float32")
+            return KeptSearch(
+                first, run, tuple(names), "the search for modules that must stay in float32"
+            )
         names, run = names + more, trial
     for added in reversed(names[len(given) :]):  # an overflow may be harmless
         others = [other for other in names if other != added]
         trial = _run(module, values, others, deadline)
         if trial.left:
-            return KeptSearch(first, run, tuple(names), "the search for what may leave float32")
+            return KeptSearch(
+                first, run, tuple(names), "the search for modules that may leave float32"
+            )
         if trial.error <= tolerance:
             names, run = others, trial
     return KeptSearch(first, run, tuple(names))
@@ -420,7 +424,7 @@ class HalfPrecision:
             worst = max(self.calls, key=lambda call: call.error, default=None)
             if worst is not None and not self.findings:
                 lines.append(f"the largest error is at {worst}")
-            lines.append("npu_compiler.check_half(..., mend=True) looks for what to keep")
+            lines.append("npu_compiler.check_half(..., mend=True) looks for modules to keep")
         elif self.findings:
             lines.append("these calls reach no output that matters: nothing must stay in float32")
         return "\n".join(lines)

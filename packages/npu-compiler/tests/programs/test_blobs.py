@@ -77,7 +77,7 @@ def make_for_another(tmp_path, record):
     "change, reason",
     [
         (spoil_model, "its blob is of another program"),
-        (spoil_blob, "model.blob is not what was written"),
+        (spoil_blob, "model.blob does not match its checksum"),
         (remove_blob, "model.blob cannot be read: No such file or directory"),
         (refuse, "the compiler fake-1 refused it: [pass] cannot split"),
         (make_for_another, "its blobs are for 5010, and the device is NPU 4000"),

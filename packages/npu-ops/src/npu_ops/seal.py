@@ -52,7 +52,7 @@ def read_sealed(file: Path) -> tuple[Any, bool]:
         return document, False
     own = document.pop(_OWN)
     if own != _digest_of(document):
-        raise damaged(file, "its text is not what was written")
+        raise damaged(file, "its text has another checksum")
     return document, True
 
 
@@ -68,7 +68,7 @@ def check_file(document: Mapping[str, Any], file: Path, data: bytes) -> None:
         DamagedFileError: [file-damaged] if they differ.
     """
     if document[_FILES].get(file.name) != digest(data):
-        raise damaged(file, f"its {len(data):,} bytes are not what was written")
+        raise damaged(file, f"its {len(data):,} bytes have another checksum")
 
 
 def damaged(file: Path, problem: str) -> DamagedFileError:

@@ -78,16 +78,16 @@ def test_what_cannot_be_is_an_exception():
     for arguments, said in (
         (((BATCH,), MIDDLE), "input_shape must be a shape of 2 sizes"),
         (((BATCH, HIDDEN), 0), "intermediate_size must be an integer"),
-        (((BATCH, HIDDEN), MIDDLE, "rlu"), "activation must be one of ceiling, clamp, elu"),
-        (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp takes min, max, got none"),
+        (((BATCH, HIDDEN), MIDDLE, "rlu"), "`activation` must be one of ceiling, clamp, elu"),
+        (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp must get min, max, got none"),
     ):
         with pytest.raises(OperatorInputError, match=said) as error:
             npu_ops.MLP(*arguments)
         assert error.value.code == "operator-input"
-    with pytest.raises(OperatorInputError, match="relu takes no numbers of its own"):
+    with pytest.raises(OperatorInputError, match="relu must get no numbers, got"):
         npu_ops.MLP((BATCH, HIDDEN), MIDDLE, "relu", alpha=1.0)
     for least, most in ((1.0, 0.0), (math.nan, 1.0)):
-        with pytest.raises(OperatorInputError, match="min of clamp must not be above max"):
+        with pytest.raises(OperatorInputError, match="`min` of clamp must be at most `max`"):
             npu_ops.MLP((BATCH, HIDDEN), MIDDLE, "clamp", min=least, max=most)
 
 

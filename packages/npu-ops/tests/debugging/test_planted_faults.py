@@ -66,7 +66,7 @@ def _does_not_write_in_place(x, other, *, alpha=1):
     return x
 
 
-@fault("view", lambda: ramp(8).view(2, 4).add_(1), "lies in")
+@fault("view", lambda: ramp(8).view(2, 4).add_(1), "is in")
 def _gives_a_copy_for_a_view(x, size):
     return x.clone().as_strided(size, torch.empty(size, device="meta").stride(), 0)
 
@@ -78,7 +78,7 @@ def _write_after_a_view() -> torch.Tensor:
     return view
 
 
-@fault("mul_.Tensor", _write_after_a_view, "lies in")
+@fault("mul_.Tensor", _write_after_a_view, "is in")
 def _leaves_views_stale(x, other):
     other = other.cpu() if isinstance(other, torch.Tensor) else other
     return x.set_((x.cpu() * other).to("npu"))

@@ -194,7 +194,7 @@ REFUSED = [
     (other("kr_cache", torch.zeros(PAGES, PAGE, 1, 7)), "op-shape", "got (24, 120)"),
     (other("cache_index", slots() + 80), "op-index", "below 112, got 116"),
     (other("cache_index", slots() * 0 - 2), "op-index", "got -2"),
-    (other("cache_index", slots() * 0 + 7), "op-index", "a slot of its own, got [7, 7"),
+    (other("cache_index", slots() * 0 + 7), "op-index", "a separate slot, got [7, 7"),
     (other("actual_seq_lengths_kv", torch.tensor([21, 33])), "op-block-table", "of 33 keys"),
     (other("block_table", TABLE + 5), "op-block-table", "pages of the caches, 0 to 6, got 10"),
     (lambda given: given | {name: torch.zeros(14, 8, 1, given[name].shape[3]) for name in CACHES},
@@ -205,7 +205,7 @@ REFUSED = [
     (other("sparse_mode", 2), "op-value", "got 2"),
     (other("actual_seq_lengths_query", torch.tensor([3, 4])), "op-lengths", "got 4"),
     (other("kv_cache", torch.zeros(1, 1, 1, LATENT).expand(PAGES, PAGE, 1, LATENT)), "op-alias",
-     "kv_cache must have an element of its own"),
+     "kv_cache must have a separate element"),
     (other("kr_cache", lambda a: a["kv_cache"][..., 1 : ROPE + 1]), "op-alias",
      "kv_cache and kr_cache must share no element"),
 ]  # fmt: skip

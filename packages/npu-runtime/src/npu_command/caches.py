@@ -43,7 +43,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     remove = actions.add_parser("rm", help="remove entries")
     remove.add_argument("words", nargs="+", metavar="ID|NAME", help="as the list shows them")
-    prune = actions.add_parser("prune", help="remove what has not been used for long")
+    prune = actions.add_parser("prune", help="remove entries that were not used for long")
     prune.add_argument(
         "--older-than", type=age_s, required=True, metavar="AGE", help="such as 12h, 30d or 8w"
     )

@@ -145,9 +145,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _unimportable(root: BaseException) -> str:
     reason = (str(root).strip().splitlines() or [type(root).__name__])[0].rstrip(". ")
     return (
-        "libraries: what this command imports must fit the torch that is installed, got: "
-        f"{reason}. Install what is named there again, for this torch, or uninstall it if nothing "
-        "needs it; pip check says what does not fit. [library-import]"
+        f"libraries: the imports of this command must match the installed torch, got: {reason}. "
+        "Reinstall the named library for this torch, or uninstall it if it is not needed; pip "
+        "check lists conflicts. [library-import]"
     )
 
 

@@ -113,7 +113,7 @@ def _statistic(path: Path, name: str) -> int:
 
 
 def _read_number(path: Path) -> int | None:
-    """Returns the number in a file; None for "max", or if there is none."""
+    """Returns the number in a file; None for "max" or without a number."""
     text = "".join(_lines(path)[:1]).strip()
     return int(text) if text.isdigit() else None
 

@@ -197,7 +197,7 @@ def load_program(
             options does not compile. It is created if missing.
         profiling: whether the device records times per layer; implied during a recording of layers
             (layer_recording.py). Such a program neither reads nor writes the cache, because on some
-            devices a blob compiled without profiling has no layer times.
+            devices a blob compiled without profiling does not return layer times.
 
     Raises:
         InputError: an argument breaks a rule above (code ``program-load-input``), or has the wrong

@@ -26,7 +26,7 @@ def refuse_device(error: NpuError) -> None:
 
 
 def refusal() -> NpuError | None:
-    """Returns the error that every use of the device raises; None if there is no error."""
+    """Returns the error that every use of the device raises, or None."""
     return _refusal
 
 

@@ -44,7 +44,7 @@ def test_what_is_missing_is_said_and_left_alone(library, caplog):
     assert not replace(module, "is_there", lambda: True)
     assert not hasattr(module, "is_there")
     assert caplog.messages == [
-        "npu: some_library.parts has no is_there in this release, so it is not told of npu there"
+        "npu: some_library.parts has no is_there in this release, and is not patched for npu there"
     ]
 
 

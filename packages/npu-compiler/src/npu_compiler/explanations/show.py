@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="npu-compiler show", description="Render dumps of NPU_COMPILE_DEBUG as an HTML page."
     )
-    parser.add_argument("directory", type=Path, help="what NPU_COMPILE_DEBUG named")
+    parser.add_argument("directory", type=Path, help="folder named by NPU_COMPILE_DEBUG")
     parser.add_argument(
         "-o", "--output", type=Path, help="output file (default: DIRECTORY/index.html)"
     )

@@ -184,7 +184,7 @@ def capture_module(
     if config.keep_float32 == AUTO:
         raise OptionError(
             f"{type(model).__name__}: `keep_float32` must be names of modules for a model that "
-            "becomes one program, got 'auto'. Take those of npu_compiler.check_half(..., "
+            "becomes one program, got 'auto'. Take the names from npu_compiler.check_half(..., "
             "mend=True), or use torch.compile.",
             code="option-place",
         )

@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
         _check_kinds(manifest)
         _check_structure(manifest.structure, len(manifest.outputs))
     except (LookupError, TypeError, ValueError, AttributeError) as failure:
-        raise _corrupt(folder, f"{FILE_NAME} is not as it was written: {failure}") from failure
+        raise _corrupt(folder, f"{FILE_NAME} has an invalid structure: {failure}") from failure
     if manifest.precision not in PRECISIONS:
         raise _corrupt(folder, f"{FILE_NAME} names the precision {manifest.precision!r}")
     for name, written in manifest.files.items():
@@ -159,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
         if not path.is_file():
             raise _corrupt(folder, f"{name} is missing")
         if fingerprint(path) != written:
-            raise _corrupt(folder, f"{name} is not what was written")
+            raise _corrupt(folder, f"{name} does not match its checksum")
     return manifest
 
 

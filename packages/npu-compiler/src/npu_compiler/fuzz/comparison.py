@@ -449,7 +449,7 @@ class _Run:
             self.end = ("invalid", "eager refuses it, or does not refuse its index")
             return
         if _reads_what_it_writes(self._inside):
-            self.end = ("invalid", "a call reads what it writes: eager's order decides")
+            self.end = ("invalid", "a call reads memory that it writes: eager's order decides")
             return
         starts = 2 if self._mode.start == "cache" else 1
         for start in range(starts):

@@ -90,7 +90,7 @@ def _obstacle(facts: ProgramFacts, config: CompilerConfig) -> str | None:
     if config.target == "openvino":
         return "as asked for"
     if config.target == "NPU":
-        return "what an NPU takes, as asked for"
+        return "the target is an NPU"
     if not facts.device.startswith("CPU"):
         return f"the device is {facts.device}, not the host's cores"
     if facts.kind != "inference":

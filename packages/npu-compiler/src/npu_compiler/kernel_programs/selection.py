@@ -552,7 +552,7 @@ class _Selector:
         if len(values) != 1 or torch.Size(shape).numel() != width:
             if node.target is _aten.cat.default:
                 return None
-            raise refused(node, "joins rows with what depends on positions in an unknown way")
+            raise refused(node, "joins rows with values that depend on positions unpredictably")
         size = shape[-1]
         places = {leaf: torch.searchsorted(columns, view.columns) for leaf, view in views.items()}
         key = (signature, tuple(tuple(one.flatten().tolist()) for one in places.values()), width)
@@ -560,7 +560,7 @@ class _Selector:
             self._rotations[key] = self._find_rotation(node, places, width, size)
         names = self._rotations[key]
         if names is None:
-            raise refused(node, "joins rows with what depends on positions in an unknown way")
+            raise refused(node, "joins rows with values that depend on positions unpredictably")
         (value,) = values
         part = self._columns(node, View(value, columns))
         return self._add(

@@ -177,7 +177,7 @@ class AheadBlobs:
             if fingerprint(model) != record.model:
                 return None, "its blob is of another program"
             if fingerprint(path) != record.blob:
-                return None, f"{record.file} is not what was written"
+                return None, f"{record.file} does not match its checksum"
         except OSError as failure:
             return None, f"{record.file} cannot be read: {failure.strerror}"
         return path, ""

@@ -215,7 +215,7 @@ def damage_of(entry: Path, *, needs: str | None = None) -> str | None:
             return "another format"
         for file_name, written in expected.items():
             if fingerprint(entry / file_name) != written:
-                return f"{file_name} is not what was written"
+                return f"{file_name} does not match its checksum"
     except FileNotFoundError as missing:
         return f"{Path(str(missing.filename)).name} is missing"
     except (OSError, ValueError, KeyError, TypeError) as failure:

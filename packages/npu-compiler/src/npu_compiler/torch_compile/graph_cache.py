@@ -74,7 +74,7 @@ class GraphStore:
             content = json.loads(path.read_text())
             record = content["record"]
             if not isinstance(record, dict) or content["sha256"] != _checksum(record):
-                raise ValueError("it is not what was written")
+                raise ValueError("it does not match its checksum")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as failure:

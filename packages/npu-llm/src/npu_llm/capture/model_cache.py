@@ -236,7 +236,7 @@ def _after_one_token(model: torch.nn.Module, argument: str, rows: int) -> tuple[
         cache.layers = [_whole(layer) for layer in cache.layers]
         try:
             return _step(model, argument, cache, rows)
-        except ValueError:  # it requires a class of its own
+        except ValueError:  # it requires a class of the model's code
             pass
     return _step(model, argument, None, rows)
 

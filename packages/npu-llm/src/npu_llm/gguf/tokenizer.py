@@ -230,7 +230,7 @@ def _precompiled(charsmap: Sequence[int]) -> list[Any]:
         apart = normalizers.Replace(Regex(_BEFORE_JOINED), _APART)
         together = normalizers.Replace(_APART, "")
         return [normalizers.NFC(), apart, table, together, normalizers.NFC()]
-    except Exception as failure:  # of tokenizers, without a class of its own
+    except Exception as failure:  # of tokenizers, which has no separate class
         raise tokenizer_error(
             f"`tokenizer.ggml.precompiled_charsmap` must be SentencePiece's: {failure}. Convert "
             "the model again."

@@ -140,7 +140,7 @@ class MLP(WeightedOperator):
 def _activation(subject: str, name: str, numbers: dict[str, float]) -> Callable[[Any], Any]:
     if name not in _TABLE:
         raise OperatorInputError(
-            f"{subject}: activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}.",
+            f"{subject}: `activation` must be one of {', '.join(ACTIVATIONS)}, got {name!r}.",
             code="operator-input",
         )
     function, defaults = _TABLE[name]
@@ -148,14 +148,14 @@ def _activation(subject: str, name: str, numbers: dict[str, float]) -> Callable[
     is_complete = all(isinstance(value, (int, float)) for value in merged.values())
     if set(merged) != set(defaults) or not is_complete:
         raise OperatorInputError(
-            f"{subject}: {name} takes {', '.join(defaults) or 'no numbers of its own'}, "
-            f"got {numbers or 'none'}.",
+            f"{subject}: {name} must get {', '.join(defaults) or 'no numbers'}, got "
+            f"{numbers or 'none'}.",
             code="operator-input",
         )
     values: list[Any] = list(merged.values())
     if name == "clamp" and not values[0] <= values[1]:
         raise OperatorInputError(
-            f"{subject}: min of clamp must not be above max, got {values[0]} and {values[1]}.",
+            f"{subject}: `min` of clamp must be at most `max`, got {values[0]} and {values[1]}.",
             code="operator-input",
         )
     return lambda x: function(x, *values)

@@ -163,7 +163,7 @@ def _sharing(outcome: Outcome) -> dict[str, str]:
         for place, tensor in enumerate(tensors):
             name = f"{kind} {place}"
             owner = owners.setdefault(tensor.untyped_storage()._cdata, f"memory of {name} alone")
-            found[name] = f"lies in {owner}" if tensor.numel() else "is empty"
+            found[name] = f"is in {owner}" if tensor.numel() else "is empty"
     return found
 
 

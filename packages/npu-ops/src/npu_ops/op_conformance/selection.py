@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compares a device with the CPU, or with another machine's results. Exit code "
         "1 if a result differs, 2 if the run failed.",
     )
-    what = parser.add_argument_group("what is run")
+    what = parser.add_argument_group("selection")
     what.add_argument(
         "--suite",
         nargs="+",

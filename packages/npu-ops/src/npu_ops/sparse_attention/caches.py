@@ -180,7 +180,7 @@ def check_caches(layer: Layer) -> None:
     kept = slots[slots >= 0]
     if torch.unique(kept).numel() != kept.numel():
         raise ValueError(
-            f"{OP}: cache_index must give each token a slot of its own, got {slots.tolist()[:8]}. "
+            f"{OP}: `cache_index` must give each token a separate slot, got {slots.tolist()[:8]}. "
             "Pass -1 for tokens that are not kept. [op-index]"
         )
     for name in CACHES:
@@ -199,7 +199,7 @@ def _check_own_elements(name: str, cache: torch.Tensor) -> None:
     for size, stride in sorted(sizes, key=lambda pair: pair[1]):
         if size > 1 and stride < reach:
             raise ValueError(
-                f"{OP}: {name} must have an element of its own at each place, got strides "
+                f"{OP}: {name} must have a separate element at each index, got strides "
                 f"{cache.stride()} for {tuple(cache.shape)}. Clone it. [op-alias]"
             )
         reach = max(reach, (size - 1) * stride + 1) if size > 1 else reach

@@ -60,7 +60,7 @@ class Explanation:
 _BODIES = {
     "program": "a program",
     "host": "the host kernel",
-    "native": "a kernel of its own",
+    "native": "a native kernel",
 }
 
 

@@ -73,8 +73,8 @@ def two_alike(results):
 @pytest.mark.parametrize(
     "case, change, words",
     [
-        (SORT, two_alike, "an index stands twice"),
-        (SORT, lambda r: [r[0], r[1].flip(0)], "what the indices pick"),
+        (SORT, two_alike, "an index occurs twice"),
+        (SORT, lambda r: [r[0], r[1].flip(0)], "elements at the indices"),
         (SORT, lambda r: [r[0], r[1] + 40], "an index is out of range"),
         (UNIQUE, lambda r: [r[0], r[1] + 1], "not close"),
         (QR, lambda r: [r[0], r[1] + 1e-3], "below its diagonal"),
@@ -86,7 +86,7 @@ def two_alike(results):
         (DROPOUT, lambda r: [r[0] * 1.01], "not close"),
         (DROPOUT, lambda r: [r[0] * (torch.arange(8192) % 2)], "moment 1"),
         (PERMUTATION, lambda r: [r[0].clamp(min=1)], "not equal"),
-        (case_of("argmax", input="[9] distinct"), lambda r: [(r[0] + 1) % 9], "pick"),
+        (case_of("argmax", input="[9] distinct"), lambda r: [(r[0] + 1) % 9], "elements at"),
         (case_of("sum", "int64", input="[9]"), lambda r: [r[0] + 1], "not equal"),
         (case_of("abs", input="[9]"), lambda r: [r[0].double()], "dtype"),
         (case_of("abs", input="[9]"), lambda r: [r[0][:8]], "shape"),

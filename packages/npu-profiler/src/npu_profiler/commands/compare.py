@@ -108,11 +108,11 @@ def _lines(
     if is_exact:
         lines.append("noise: none, as all times are estimates")
     elif len(base_files) > 1 or len(new_files) > 1:
-        lines.append("noise: 99 % bounds of the difference, from what differs between the traces")
+        lines.append("noise: 99 % bounds of the difference, from the variation between the traces")
     else:
         within = "steps" if step is not None else "parts of a trace"
         lines += [
-            f"noise: 99 % bounds of the difference, from what differs between {within}; two runs",
+            f"noise: 99 % bounds of the difference, from the variation between {within}; two runs",
             "of a program differ more. Several traces show that: --base A1 A2 A3 --new B1 B2 B3",
         ]
     for name, rows in tables.items():

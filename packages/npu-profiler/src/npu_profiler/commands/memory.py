@@ -103,7 +103,7 @@ def _lines(trace: Trace, curve: _Curve, top: int) -> list[str]:
     if curve.peak is not None:
         lines += _peak_lines(curve.peak, top)
     if curve.rises:
-        lines.append("  largest rises, and what the busiest thread did:")
+        lines.append("  largest rises, and the activity of the busiest thread:")
         lines += [_rise_line(rise) for rise in curve.rises]
     return lines
 
@@ -120,7 +120,7 @@ def _peak_lines(peak: Peak, top: int) -> list[str]:
     ]
     table = Table.of(
         f"peak {format_bytes(peak.size_bytes)} at {format_ms(peak.time_ns)}, at "
-        f"{peak.place.op}{within}; held by what was allocated in:",
+        f"{peak.place.op}{within}; holders by the place of their allocation:",
         columns,
         peak.holders,
         op=lambda holder: holder.place.op,

@@ -184,7 +184,7 @@ def _print(roofs: Sequence[Roof], peaks: Peaks, top: int) -> None:
         blocks.append(
             [
                 f"no roof is known for: {names}",
-                "  They are in the times, and not in what is reached of the roof.",
+                "  They count in the times, but not in the reached share of the roof.",
             ]
         )
     if any((roof.share or 0) > 1 for roof in roofs):

@@ -80,7 +80,7 @@ def _draw_holders(axes: Axes, peak: Peak) -> None:
     places = range(len(holders))
     drawn = axes.barh(places, [one.size_bytes for one in holders], height=0.8, color=_CURVE)
     axes.bar_label(drawn, [format_bytes(one.size_bytes) for one in holders], padding=4)
-    axes.set_title("the peak is held by what was allocated in", loc="left", size=9)
+    axes.set_title("holders of the peak, by place of allocation", loc="left", size=9)
     axes.set_yticks(places, [name[:_NAME_CHARS] for name in names])
     axes.tick_params(length=0)
     axes.xaxis.set_visible(False)

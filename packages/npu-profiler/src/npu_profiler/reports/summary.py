@@ -87,7 +87,7 @@ def _ops(trace: Trace, launched: list[Launch]) -> Table:
 def _programs(trace: Trace, _: list[Launch]) -> Table:
     rows = program_rows(trace)
     whole = sum(row.total_ns for row in rows)
-    title = "programs by time (explained: their layers' part of the runs that tell them)"
+    title = "programs by time (explained: their layers' part of the runs with layers)"
     columns = [
         Column("program", "program"),
         Column("device", "device"),
@@ -188,7 +188,7 @@ def _layer_table(
         line += [None] * (len(columns) - len(line))
         at = sum(row.total_ns >= rest_ns for row in rows)
         cells.insert(at, line)
-    return Table(f"{title}, in the {runs:,} runs of programs that tell them", columns, cells)
+    return Table(f"{title}, in the {runs:,} runs of programs with layers", columns, cells)
 
 
 def _estimated_layers(trace: Trace, rows: Sequence[LayerRow]) -> Table:
@@ -292,8 +292,8 @@ def heading_lines(trace: Trace) -> list[str]:
     ]
     if not trace.is_complete:
         lines.append(
-            "the file has no end: its program was killed, or still runs; what follows is of what "
-            "was written"
+            "the file has no end: its program was killed, or still runs; the following covers the "
+            "written part"
         )
     problems = trace.facts.get("problems")
     if isinstance(problems, list):

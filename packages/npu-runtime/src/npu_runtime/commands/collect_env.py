@@ -13,8 +13,8 @@ def main(arguments: Sequence[str]) -> int:
     """Prints everything as text, or only our part as JSON with --json or --share; returns 0."""
     parser = CommandParser(
         prog="npu-runtime collect-env",
-        description="Print data for a problem report: torch's collect_env, the "
-        "devices, versions, environment variables and what the doctor found.",
+        description="Print data for a problem report: torch's collect_env, the devices, versions, "
+        "environment variables and the doctor's findings.",
     )
     add_json(parser)
     parser.add_argument(

@@ -51,7 +51,7 @@ def _table(report: dict[str, object]) -> str:
             ("device", device["name"]),
             ("served by", f"{device['device']} ({device['full_name']}), driver {device['driver']}"),
             ("because", device["reason"]),
-            ("computes in", " ".join(device["capabilities"]) or "not told by the vendor"),
+            ("computes in", " ".join(device["capabilities"]) or "not reported by the vendor"),
             ("vendor software", device["driver_version"]),
         ]
     gib = 2**30

@@ -174,7 +174,7 @@ def check_chip(machine: Machine) -> Check:
         return problem(
             f"Intel accelerators that are not known here: {_listed(machine.unknown_accelerators)}",
             "Install a newer kernel and a newer npu-runtime. If it is an NPU and they do not know "
-            "it either, send what npu-runtime collect-env --share prints.",
+            "it either, send the output of npu-runtime collect-env --share.",
         )
     return problem(
         "no NPU on the PCI bus that the driver intel_vpu knows",
@@ -402,7 +402,7 @@ def check_serving(machine: Machine) -> Check:
         return note(found, "Unset NPU_DEVICE to let the NPU serve.")
     return problem(
         found,
-        "Solve what is above. If nothing is, ask the driver: "
+        "Solve the problems above. If there are none, read the driver's log: "
         "ZE_INTEL_NPU_LOGLEVEL=INFO npu-runtime info.",
     )
 

@@ -91,9 +91,9 @@ class Library:
 class Serving:
     """The device in use as npu."""
 
-    device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty if there is none
+    device: str  # OpenVINO's name of it, ``NPU``, ``GPU`` or ``CPU``; empty without a device
     product: str  # description of the finding
-    reason: str  # why it was chosen, or why there is none
+    reason: str  # why it was chosen, or why a device is missing
     code: str = ""  # code of the error that prevents its use; empty if it works
 
 
@@ -183,7 +183,7 @@ def releases() -> tuple[Release, ...]:
 
 
 def release_of(version: str) -> Release | None:
-    """Returns the newest release up to a version such as ``1.32.0``; None if there is none."""
+    """Returns the newest release up to a version such as ``1.32.0``, or None."""
     asked = version_numbers(version)
     known = [one for one in releases() if version_numbers(one.version) <= asked]
     return known[-1] if known else None

@@ -43,7 +43,7 @@ class Check:
     name: str  # the subject
     status: Status  # the outcome
     found: str  # the finding, as a clause
-    fix: str = ""  # the fix, as a sentence; empty if there is none
+    fix: str = ""  # the fix, as a sentence; may be empty
 
 
 # Results of each status, which `run_checks` names.

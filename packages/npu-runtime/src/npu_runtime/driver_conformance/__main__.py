@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "-k",
         dest="pattern",
         metavar="PATTERN",
-        help="only checks whose function.check contains PATTERN; * stands for anything",
+        help="only checks whose function.check contains PATTERN; * matches anything",
     )
     parser.add_argument(
         "--timeout", type=float, default=60, metavar="S", help="seconds for one check (60)"

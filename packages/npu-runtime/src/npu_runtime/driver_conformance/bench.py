@@ -465,4 +465,4 @@ def _resident_bytes() -> int:
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/smaps_rollup has no line Rss.")
+    raise OSError("/proc/self/smaps_rollup must have a line Rss, got none.")

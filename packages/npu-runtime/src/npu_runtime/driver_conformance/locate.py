@@ -28,7 +28,7 @@ class DriverUnderTest:
     table_address: Callable[[], int]
     vendor_library: str | None = None  # the ``vendor_library`` of ``open``
     device: str | None = None  # the ``requested_device`` of ``open``
-    # The programs for the checks of programs and requests; None if there are none.
+    # The programs for the checks of programs and requests, or None.
     programs: ProgramSet | None = None
     no_programs: str = ""  # the reason for their absence
 

@@ -28,7 +28,7 @@ def replace(owner: Any, name: str, new: object) -> bool:
     if vars(owner).get(name) is None:
         where = owner.__name__ if isinstance(owner, ModuleType) else owner.__qualname__
         _logger.warning(
-            "npu: %s has no %s in this release, so it is not told of npu there", where, name
+            "npu: %s has no %s in this release, and is not patched for npu there", where, name
         )
         return False
     setattr(owner, name, new)
@@ -82,7 +82,7 @@ def _change(name: str, change: Callable[[ModuleType], None], *, was_there: bool)
             replace_copies(module, before)
     except Exception as error:  # noqa: BLE001  # a release that nobody has seen yet
         _logger.warning(
-            "npu: %s is not told of npu, for this release is another than those known: %s: %s",
+            "npu: %s is not patched for npu, because its release is unknown: %s: %s",
             name,
             type(error).__name__,
             error,

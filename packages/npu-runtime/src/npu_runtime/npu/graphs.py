@@ -333,7 +333,7 @@ class _Passes:
         module = self.function
         self.parameters = tuple(module.parameters())
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-            _refuse("a module must have no hooks yet", "Register them on what is returned")
+            _refuse("a module must have no hooks yet", "Register them on the returned module")
         if any(buffer.requires_grad for buffer in module.buffers()):
             _refuse("buffers must not require grad", "Make them parameters")
 

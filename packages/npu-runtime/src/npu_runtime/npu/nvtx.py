@@ -43,7 +43,7 @@ def range_push(msg: str) -> int:
 
 
 def range_pop() -> int:
-    """Ends this thread's current range; returns the new depth, -1 if there was no range."""
+    """Ends this thread's current range; returns the new depth, or -1 without a range."""
     if not _open_ranges.stack:
         return -1
     observe.span_since(_CATEGORY, *_open_ranges.stack.pop())

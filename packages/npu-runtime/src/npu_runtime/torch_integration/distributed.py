@@ -81,7 +81,7 @@ def share_devices() -> None:
 
 def _extend_backend_config(plugin: Any) -> None:
     # With a plain name, torch gives one backend to all devices, and its Gloo refuses memory that is
-    # neither the CPU's nor CUDA's. There is no hook to change that.
+    # neither the CPU's nor CUDA's. Torch lacks a hook to change that.
     config = dist.distributed_c10d.BackendConfig
     read = config.__init__
 

@@ -1,6 +1,7 @@
 """``flex_attention`` on npu: torch's list of devices, autocast, and compilation.
 
-Torch has no hook to add a device to that list. The code after the list works for any device.
+Torch does not have a hook to add a device to that list. The code after the list works for any
+device.
 """
 
 import importlib

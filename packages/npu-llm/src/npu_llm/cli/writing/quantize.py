@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         "--data",
         metavar="FILE",
         type=Path,
-        help="int4: calibration text, similar to what the model will read and write; GPTQ rounds "
+        help="int4: calibration text, similar to the model's later input and output; GPTQ rounds "
         "the weights so that results on it change least, which takes minutes. For an encoder or "
         "classifier: texts, one per line, or paths of images or WAV files; with int8, they "
         "calibrate int8 activations as well",

@@ -202,11 +202,11 @@ def _ties(case: Case, got: Values, expected: Values, allowed: Tolerance) -> str 
         return "an index is out of range"
     wrong = _close(case, [ours], [theirs], allowed)
     if wrong is not None:
-        return f"what the indices pick: {wrong}"
+        return f"elements at the indices: {wrong}"
     if case.op in _WITHOUT_REPEAT and got[-1].dim() and got[-1].numel():
         order = got[-1].sort(dim).values
         if bool((order.diff(dim=dim) == 0).any()):
-            return "an index stands twice"
+            return "an index occurs twice"
     return None
 
 

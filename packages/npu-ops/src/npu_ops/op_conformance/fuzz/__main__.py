@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for kind, count in kinds.most_common():
         print(f"{count:>9,}  {kind}")
     ours = sum(finding.is_ours for finding in tally.findings)
-    print(f"{tally.calls:,} calls of {len(names):,} ops, seed {arguments.seed}: {ours} to mend")
+    print(f"{tally.calls:,} calls of {len(names):,} ops, seed {arguments.seed}: {ours} to fix")
     return 1 if ours else 0
 
 

@@ -36,5 +36,5 @@ def read_arguments(
     add_json(parser)
     options = parser.parse_args(arguments)
     if may_list and options.list and options.op is not None:
-        parser.error(f"--list stands alone, got {options.op} as well.")
+        parser.error(f"--list must be the only argument, got {options.op} as well.")
     return options

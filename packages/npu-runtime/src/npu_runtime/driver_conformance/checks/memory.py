@@ -203,7 +203,7 @@ def tells_done_once_with_its_context(bench: Bench) -> None:
         f"`done` was called {len(done.calls)} times for 100 copies, or out of order",
     )
     bad = [call for call in done.calls if call[1] != Status.OK]
-    expect(not bad, f"`done` told of failures: {bad[:1]}")
+    expect(not bad, f"`done` reported failures: {bad[:1]}")
     expect(bench.read(other, 4096) == bench.read(one, 4096), "copied other bytes")
 
 

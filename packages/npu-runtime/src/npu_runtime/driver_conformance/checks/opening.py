@@ -88,7 +88,7 @@ def refuses_an_absent_device(bench: Bench) -> None:
         status == Status.ERROR_ABSENT,
         f"gave npu_status {status} for a device that is not there; the rule is NPU_ERROR_ABSENT",
     )
-    expect("NO_SUCH_DEVICE" in bench.last_error(), "the sentence does not name what was asked for")
+    expect("NO_SUCH_DEVICE" in bench.last_error(), "the message does not name the requested device")
 
 
 @check("open", is_open=False)

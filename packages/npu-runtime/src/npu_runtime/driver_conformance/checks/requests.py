@@ -271,7 +271,7 @@ def tells_done_once_in_order(bench: Bench) -> None:
         f"`done` was called {len(done.calls)} times for {_RUNS} runs, or out of order",
     )
     bad = [call for call in done.calls if call[1] != Status.OK]
-    expect(not bad, f"`done` told of failures: {bad[:1]}")
+    expect(not bad, f"`done` reported failures: {bad[:1]}")
 
 
 @check("request_run")
@@ -352,8 +352,8 @@ def _expect_failure(bench: Bench, request: c_void_p, stream: c_void_p, done: Don
     calls = [] if done is None else done.calls
     expect(len(calls) == 1, f"`done` was called {len(calls)} times for a run that failed")
     context, told, message = calls[0]
-    expect(context == 7 and told != Status.OK, "told of success for lengths that cannot be added")
-    expect(bool(message.strip()), "told of a failure without a sentence")
+    expect(context == 7 and told != Status.OK, "reported success for lengths that cannot be added")
+    expect(bool(message.strip()), "reported a failure without a message")
 
 
 @check("request_run")
@@ -383,7 +383,7 @@ def works_inside_the_done_of_its_run(bench: Bench) -> None:
         bench.must("request_run", request, stream, callback, None)
         bench.must("stream_synchronize", stream)
         expect(bench.read_floats(y, 64)[0] == number + 1, "a run gave wrong values")
-    expect(ended == [Status.OK] * 20, f"{len(ended)} of 20 runs were told of")
+    expect(ended == [Status.OK] * 20, f"{len(ended)} of 20 runs were reported")
 
 
 @check("request_run")

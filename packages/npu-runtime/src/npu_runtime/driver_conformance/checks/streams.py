@@ -135,7 +135,7 @@ def _copy_after_slow_work(
     expect(done.contexts == [1, 2], "work after the wait ran before the event was done")
     expect(
         bool((bench.read_floats(copied, _COUNT) == 5).all()),
-        "work after the wait did not see what was done before the event",
+        "work after the wait did not see the writes before the event",
     )
 
 
