@@ -14,7 +14,7 @@ __all__ = ["SHOWN", "page"]
 SHOWN = {
     "transformers": "`Trainer` (bfloat16, float16, checkpointing of gradients, accumulation, "
     "resuming, evaluation, compiled), pipelines, device maps, offloaded caches, `tp_plan`",
-    "accelerate": "a loop of one's own, `accelerate launch`, FSDP2, states saved and loaded, "
+    "accelerate": "a custom training loop, `accelerate launch`, FSDP2, states saved and loaded, "
     "`accelerate env`",
     "peft": "the device of adapters",
     "trl": "SFT and DPO, offloaded activations",
@@ -29,18 +29,17 @@ SHOWN = {
 
 _START = """# Tested libraries
 
-The newest releases on the day of the last run of `nox -s ecosystem`, which writes this page when
-all of its tests passed. How the libraries are used is in the guides for
-[Hugging Face's](../guides/hugging-face.md), for [Lightning](../guides/lightning.md) and for
-[several processes](../guides/distributed.md).
+These were the newest releases at the last run of `nox -s ecosystem`, which writes this page if all
+its tests pass. The guides show how to use the libraries: [Hugging Face](../guides/hugging-face.md),
+[Lightning](../guides/lightning.md) and [several processes](../guides/distributed.md).
 
 | Library | Version | What the tests run on `npu` |
 |---|---|---|
 """
 _END = """
-Not among them: timm and torchvision, whose wheels on PyPI belong to a build of torch for CUDA;
-[Install](../get-started/install.md) says which torchvision fits. Composer (`mosaicml`) asks for a
-torch below 2.7.1.
+Not tested: timm and torchvision, because their wheels on PyPI require a CUDA build of torch;
+[Install](../get-started/install.md) lists the matching torchvision. Composer (`mosaicml`) requires
+a torch below 2.7.1.
 """
 
 

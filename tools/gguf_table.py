@@ -19,18 +19,18 @@ ROOT = Path(__file__).parents[1]
 WITNESS = ROOT / "packages/npu-llm/tests/gguf/witness.json"
 HEADING = """# Supported GGUF architectures
 
-Made from npu-llm's table by `python tools/gguf_table.py --page docs/reference/gguf.md`.
+Generated from npu-llm's table by `python tools/gguf_table.py --page docs/reference/gguf.md`.
 
 The name of a file's architecture is its key `general.architecture`; `npu-llm info FILE` prints it.
-*Equal* means that a tiny file with random weights gives llama.cpp's logits, or vectors, within
-0.2 % of their range, and the same 32 greedy tokens; a test of each row compares them. Two
-approximations of llama.cpp are taken over for the comparison: GELU looked up by float16, and one
-less in the deviation of Gemma 3n's activations. *Refused* means an error with the code
-`gguf-architecture`, which names the reason. Any other name is refused as well.
+*Equal* means that a tiny file with random weights produces llama.cpp's logits, or vectors, within
+0.2 % of their range, and the same 32 greedy tokens; a test of each row compares them. The
+comparison adopts two approximations of llama.cpp: a GELU table indexed by float16, and a divisor of
+n - 1 in the deviation of Gemma 3n's activations. *Refused* means an error with the code
+`gguf-architecture`, which gives the reason. Any other name is also refused.
 
-Images and sounds are no part of a language model's GGUF file: of a model that reads them too, the
-part that reads text is run. [Add a row](../contributing/adding-a-model.md#gguf-architectures) says
-how the table grows.
+A language model's GGUF file does not contain the parts for images and sounds: of a multimodal
+model, only the text part runs. To extend the table, see [Add a
+row](../contributing/adding-a-model.md#gguf-architectures).
 
 | Architecture | Class of transformers | For | Verdict |
 |---|---|---|---|
@@ -47,7 +47,7 @@ def page() -> str:
         shown = f"`{plain}` with {variant.rstrip(')')}" if variant else f"`{plain}`"
         kind = CONFIG_MAPPING[row.model_type].__name__.removesuffix("Config")
         made_for = "vectors" if name in ENCODERS else "text"
-        verdict = "equal" if plain in seen else "read; llama.cpp runs no such file to compare with"
+        verdict = "equal" if plain in seen else "read; llama.cpp cannot run it for a comparison"
         rows.append((name, f"| {shown} | `{kind}` | {made_for} | {verdict} |"))
     for name, reason in REFUSED.items():
         rows.append((name, f"| `{name}` | | | refused: {reason} |"))

@@ -21,18 +21,18 @@ CORRECTIONS = ROOT / "packages/npu-compiler/src/npu_compiler/npu_rules/correctio
 
 _HEAD = """# Rules and compiler
 
-`npu-compiler check` has two judges. The rules answer at once: they were read from the source of the
-NPU's compiler of 2024. The compiler itself answers in seconds: `--target`. This page has where the
-two disagreed, in both directions, and what became of it. No NPU was involved. `python
-tools/npu_confusion.py` makes it.
+`npu-compiler check` judges a model in two ways. The rules are immediate; they come from the source
+of the NPU's compiler of 2024. The compiler itself, with `--target`, takes seconds. This page lists
+the operations on which the two disagreed, and the corrections. No NPU was involved. `python
+tools/npu_confusion.py` writes this page.
 
-The compilers that were asked are those of OpenVINO:
+The compilers are from two releases of OpenVINO:
 
 {compilers}
 
-A check is held to the newest. Rewriting is held to the oldest: a driver may have an older compiler
-than this page, and the newest takes the equal forms too. What the newest refuses is rewritten for
-all.
+Checks follow the newest compiler. Rewriting follows the oldest, because a driver may have an older
+compiler than this page, and the newest also accepts the rewritten forms. Operations that the newest
+refuses are rewritten for all.
 
 ## Corrected rules
 
@@ -40,27 +40,27 @@ all.
 |---|---|---|---|
 """
 _AFTER = """
-Rules refuse, and the compiler takes, on purpose: float64, which it computes in float16; masks of
-booleans of ScaledDotProductAttention, which the pass before the import inverts.
+The rules deliberately refuse two things that the compiler accepts: float64, which it computes in
+float16, and boolean masks of ScaledDotProductAttention, which the pass before the import inverts.
 
 ## Programs
 
-The rule for masks is coarser than the compiler, which takes a bias for each head (T5) in some
-programs; the form that it gets instead has the same values. The compiler ends where it broadcasts a
-batch of five dimensions with one of size 1 between (LogSoftmax along the second). It refuses means
-of rows of one image whose padding is rounded up, some gradients of transposed convolutions of
-volumes, and some convolutions of groups with dilation. No rule has these yet. RWKV and xLSTM unroll
-a recurrence into thousands of operations: their compilation was ended after 120 s on two loaded
+The rule for masks is coarser than the compiler, which accepts a bias for each head (T5) in some
+programs. The replaced form has the same values. The compiler crashes on a batch of five dimensions
+that is broadcast with a size of 1 between others (LogSoftmax along the second). It refuses means of
+rows of one image with padding rounded up, some gradients of transposed 3-D convolutions, and some
+grouped convolutions with dilation. The rules do not cover these yet. RWKV and xLSTM unroll a
+recurrence into thousands of operations; their compilation was stopped after 120 s on two loaded
 cores.
 
-What is left with the corrected rules, on programs as they are, before equal forms stand for what is
-refused. A program counts once for each generation.
+The remaining disagreements with the corrected rules, on the original programs, before refused
+operations are rewritten. A program counts once for each generation.
 
-| Survey | NPU | Both take | Both refuse | Rules refuse alone | Compiler refuses alone |
+| Survey | NPU | Both accept | Both refuse | Only rules refuse | Only compiler refuses |
 |---|---|---|---|---|---|
 """
 _GIVEN = """
-Of the programs that an NPU is given, after rewriting, with rules that call them acceptable:
+Programs for an NPU that the rules accept after rewriting:
 
 | Survey | NPU | Programs | Accepted by the compiler |
 |---|---|---|---|
@@ -68,9 +68,9 @@ Of the programs that an NPU is given, after rewriting, with rules that call them
 # Description of each form of a correction.
 _CONDITIONS = {
     "elements": "refused without elements",
-    "kernel_fits": "refused where the kernel of a mean without padding is larger than the input",
-    "alike_pieces": "refused in a batch of four dimensions, of pieces of one tensor that are "
-    "times different numbers (rotary embeddings); rewritten",
+    "kernel_fits": "refused if the kernel of a mean without padding is larger than the input",
+    "alike_pieces": "refused in a batch of four dimensions, for pieces of one tensor that are "
+    "multiplied by different numbers (rotary embeddings); rewritten",
     "whole_mask": "refused in a batch, with a mask for each head of all sequences, or with "
     "repeated heads and a mask for each sequence; rewritten",
 }
@@ -110,18 +110,18 @@ def _rows(found: dict[str, list[Row]]) -> list[Row]:
 
 def _differences(row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for one in row.get("operations", ()):
-        yield f"{one['type']} ({one['opset']})", "refused", "taken"
+        yield f"{one['type']} ({one['opset']})", "refused", "accepted"
     if "types" in row:
-        yield ", ".join(row["layers"]), f"refused: {', '.join(row['types'])}", "taken"
+        yield ", ".join(row["layers"]), f"refused: {', '.join(row['types'])}", "accepted"
     if "variable" in row:
         what = ", ".join(row["variable"])
-        yield ", ".join(row["layers"]), f"refused: {what} that is no constant", "taken"
+        yield ", ".join(row["layers"]), f"refused: {what} that is no constant", "accepted"
     if "drop" in row:
         given = {key: value for key, value in row["drop"].items() if key != "operations"}
         what = ", ".join(f"{key} {value}" for key, value in given.items()) or "ranks"
         yield ", ".join(row["drop"].get("operations", ("all",))), f"condition: {what}", "none"
     for one in row.get("conditions", ()):
-        yield ", ".join(one["operations"]) or "all", "taken", _condition(one)
+        yield ", ".join(one["operations"]) or "all", "accepted", _condition(one)
 
 
 def _condition(row: dict[str, Any]) -> str:

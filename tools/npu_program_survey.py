@@ -42,34 +42,34 @@ PAGE = Path(__file__).parent.parent / "docs/reference/npu-programs.md"
 
 _HEAD = """# Language models' programs on an NPU
 
-Each program was given to {compiler}, which runs on any Linux machine; no NPU was
-involved. *Rules* is the quick answer without it, from the source of an older compiler, corrected
-([Rules and compiler](npu-confusion.md)). *Whole*: no operation of the program breaks a rule.
-*Rewritten*: none does when equal forms stand for what is refused, and the compiler was given
-these. *Refused*: an operation breaks the rule that is named, or the compiler refuses the program in
-the words that are quoted. `python tools/npu_program_survey.py` makes this page.
+Each program was compiled by {compiler}, which runs on any Linux machine; no NPU was involved.
+*Rules* is the quick check without it, from the source of an older compiler, corrected ([Rules and
+compiler](npu-confusion.md)). *Whole*: no operation of the program breaks a rule. *Rewritten*: no
+operation does after refused ones are replaced by equal forms, which the compiler received.
+*Refused*: an operation breaks the named rule, or the compiler refuses the program with the quoted
+message. `python tools/npu_program_survey.py` writes this page.
 
 """
 _STEPS_HEAD = """## Static programs of language models
 
 Small models of {models} decoders of transformers with random weights, as the static pipeline builds
-them: one program for a token, one for a piece of a prompt. {without} of these have no static
-programs, for the reason that is given, and run as [Supported decoders](decoders.md) says.
+them: one program for a token, and one for a chunk of a prompt. {without} of these have no static
+programs, for the given reason, and run as listed in [Supported decoders](decoders.md).
 
 {totals}
 
-| Model | Program | Rules | {targets} | What is in the way |
+| Model | Program | Rules | {targets} | Reason |
 |---|---|---|{rule}|---|
 """
 _OPS_TITLE = "\n## Programs of single operators\n"
 _OPS_HEAD = """
-Calls that torch's database of operators makes, in float32 and float16 with gradients; {done} of its
-{entries} entries were called, and reached {ops} of the operators that `npu-ops` may hand to a
-program. A signature counts once, and calls that no program computes do not count.
+Calls from torch's database of operators, in float32 and float16 with gradients. {done} of its
+{entries} entries were called, and reached {ops} of the operators that `npu-ops` may run as a
+program. A signature counts once, and calls without a program do not count.
 
 {totals}
 
-| Operator | Calls | Rules | {targets} | What is in the way |
+| Operator | Calls | Rules | {targets} | Reason |
 |---|---|---|{rule}|---|
 """
 _VERDICTS = ("whole", "rewritten", "refused", "accepted")

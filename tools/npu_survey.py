@@ -46,29 +46,29 @@ PAGE = ROOT / "docs/reference/npu-coverage.md"
 
 _HEAD = """# Operations of the NPU compiler
 
-The programs of small models of {count} architectures. Each was given to {compiler},
-which runs on any Linux machine; no NPU was involved. The columns of generations count the programs
-that the compiler accepted, of those that an NPU is given. Memory and speed are not compared here.
+This page covers programs of small models of {count} architectures. Each was compiled by {compiler},
+which runs on any Linux machine; no NPU was involved. The columns of generations count the accepted
+programs among the programs for an NPU. Memory and speed are not compared here.
 
-*Rules* is the quick answer without the compiler, from the source of an older one, corrected ([Rules
-and compiler](npu-confusion.md)). *Whole*: one program, and no operation of it breaks a rule.
-*Partitioned*: no program breaks a rule, and there are several, or calls on the host. *Refused*: an
-operation breaks the rule that is named.
+*Rules* is the quick check without the compiler, from the source of an older one, corrected ([Rules
+and compiler](npu-confusion.md)). *Whole*: one program without an operation that breaks a rule.
+*Partitioned*: several programs, or calls on the host, without such an operation. *Refused*: an
+operation breaks the named rule.
 
 If a model is refused, the next verdict is about `CompilerConfig(target="NPU")`: equal forms of the
 refused operations (*rewritten*), and calls on the host for the rest. Each model is called once
-before it is compiled: in its first call transformers installs hooks, or chooses a form of
-attention, where torch would cut the graph.
+before it is compiled, because in the first call transformers installs hooks or chooses a form of
+attention, which would break the graph.
 
-The suite has {total} architectures; those that are not listed have not been compared.
+The suite has {total} architectures; unlisted ones have not been compared.
 [Language models' programs on an NPU](npu-programs.md) has the programs of decoders with a cache.
 
-`npu-compiler check` judges your model in the same way. `python tools/npu_survey.py` makes this
+`npu-compiler check` judges your model in the same way. `python tools/npu_survey.py` writes this
 page; `python tools/npu_rules.py CHECKOUT` reads the rules of a newer compiler.
 
 {totals}
 
-| Architecture | Family | Programs | Rules | `target="NPU"` | {targets} | What is in the way |
+| Architecture | Family | Programs | Rules | `target="NPU"` | {targets} | Reason |
 |---|---|---|---|---|{rule}|---|
 """
 # Row names of an architecture's programs, before a number: without a target, and with target="NPU".

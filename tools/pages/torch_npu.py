@@ -32,8 +32,8 @@ _HEADING = """# Names of torch_npu
 
 Each public name of `torch.npu` in Huawei's torch_npu (`torch_npu.npu.__all__`, master branch of
 November 2026) works here, or raises `AttributeError` with a reason: {here} of {count} names work.
-Names of `torch.cuda` are served in the same way; [Move from CUDA](../guides/moving-from-cuda.md) is
-their guide. `python tools/pages/torch_npu.py` makes this page.
+Names of `torch.cuda` work in the same way; see [Move from CUDA](../guides/moving-from-cuda.md).
+`python tools/pages/torch_npu.py` writes this page.
 """
 
 
@@ -64,7 +64,7 @@ def _summary(name: str) -> str:
     if name in _OF_TORCH:
         return _OF_TORCH[name]
     if name.endswith("Tensor"):
-        return f"Makes a tensor of {value.dtype} on `npu`, and is its type for `isinstance`."
+        return f"Creates a tensor of {value.dtype} on `npu`, and is its type for `isinstance`."
     first = (inspect.getdoc(value) or "").partition("\n")[0]
     return re.sub(r"(?::\w+:)?`{1,2}([^`]+)`{1,2}", r"`\1`", first)
 

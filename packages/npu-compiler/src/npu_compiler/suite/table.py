@@ -34,12 +34,12 @@ FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(row.family for row in ARCHITECTU
 # Architectures that were tried and left out -> reason. The page lists them, so that the counts are
 # not read as all.
 LEFT_OUT: dict[str, str] = {
-    "paligemma": "differs from eager by 7e-2, by as much with torch's own backend aot_eager; where "
-    "in between is not known",
-    "vilt": "was cut by 10 graph breaks and differed by more than 1; it draws which patches to "
-    "take at random, so its results cannot be compared as they are",
-    "encodec": "was right in 23 programs with 17 graph breaks, but its small form gave the same "
-    "sound for different inputs, so that the comparison was meaningless",
+    "paligemma": "differs from eager by 7e-2, as much as with torch's backend aot_eager; "
+    "the place of the difference is unknown",
+    "vilt": "was cut by 10 graph breaks and differed by more than 1; it selects patches "
+    "at random, so its results cannot be compared directly",
+    "encodec": "was right in 23 programs with 17 graph breaks, but its small variant gave the "
+    "same sound for different inputs, so the comparison was meaningless",
     "splinter, pp_lcnet": "give nearly the same result for different inputs in their small form",
     "vit_mae": "draws the kept patches at random",
     "nystromformer": "accepts only one number of tokens",

@@ -27,7 +27,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 # Further architectures of llama.cpp, and the reasons that they are not supported.
 REFUSED: Mapping[str, str] = {
-    "chameleon": "transformers has it only as a part of an image generation model",
+    "chameleon": "transformers has it only as part of an image generation model",
     "jina-bert-v2": "transformers has no class for it",
     "minimax-01": "its linear attention compiles to a program that the comparison rejects",
     "mistral4": "AutoModelForCausalLM has no class for it",
@@ -36,7 +36,7 @@ REFUSED: Mapping[str, str] = {
     "phimoe": "llama.cpp weights its experts differently from transformers, so answers differ",
     "rwkv6": "transformers has RWKV 4 only",
     "rwkv7": "transformers has RWKV 4 only",
-    "t5": "it is an encoder-decoder, of which the table has the encoder (t5encoder)",
+    "t5": "it is an encoder-decoder; the table has only the encoder (t5encoder)",
 }
 
 # Names that refer to more than one transformers class.

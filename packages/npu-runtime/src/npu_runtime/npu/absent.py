@@ -5,21 +5,21 @@ Tests check that each of their public names is here or in ``torch.npu``.
 
 __all__ = ["ABSENT"]
 
-_NVIDIA_LIBRARY = "it is an interface of NVIDIA's own libraries"
+_NVIDIA_LIBRARY = "it is an interface of NVIDIA's libraries"
 _TYPED_STORAGE = (
     "typed storages exist for programs older than torch 2.0. Use torch.UntypedStorage, which "
-    "knows npu"
+    "supports npu"
 )
 _SENSORS = (
     "neither OpenVINO nor the kernel's driver for Intel's NPUs reports it. Linux counts the energy "
     "of the whole processor, in /sys/class/powercap"
 )
 _BUILD = "it describes the kernels that a CUDA build of torch contains; npu compiles at run time"
-_MEMORY = "a driver brings its own memory functions (include/npu/driver.h). Write a driver"
+_MEMORY = "a driver provides memory functions (include/npu/driver.h). Write a driver"
 
 _ASCEND = "it is part of Ascend's runtime, CANN"
 _TASKS = f"{_ASCEND}. Change a captured graph's inputs in place, then replay it"
-_CORES = "an NPU's cores cannot be shared out among streams here. Use a stream with a priority"
+_CORES = "an NPU's cores cannot be divided among streams here. Use a stream with a priority"
 
 ABSENT: dict[str, str] = {
     "BFloat16Storage": _TYPED_STORAGE,
@@ -38,7 +38,7 @@ ABSENT: dict[str, str] = {
     "CUDAPluggableAllocator": _MEMORY,
     "change_current_allocator": _MEMORY,
     "CudaError": f"{_NVIDIA_LIBRARY}. Catch npu_runtime.NpuError",
-    "DeferredCudaCallError": "no call is deferred until the device is opened: each raises at once",
+    "DeferredCudaCallError": "calls are not deferred until the device is opened, and raise at once",
     "GreenContext": "a part of a device cannot be set aside here. Use a stream with a priority",
     "green_contexts": "a part of a device cannot be set aside here. Use a stream with a priority",
     "check_error": f"{_NVIDIA_LIBRARY}. A failed call raises npu_runtime.NpuError by itself",
@@ -46,22 +46,22 @@ ABSENT: dict[str, str] = {
     "cudart": f"{_NVIDIA_LIBRARY}. See torch.npu and npu_runtime.device_info",
     "current_blas_handle": _NVIDIA_LIBRARY,
     "current_solver_handle": _NVIDIA_LIBRARY,
-    "gds": "reading files straight into a device's own memory needs a device with its own memory",
+    "gds": "reading files directly into device memory needs a device with separate memory",
     "get_arch_list": f"{_BUILD}. See torch.npu.get_device_capability",
     "get_gencode_flags": f"{_BUILD}. See torch.npu.get_device_capability",
     "has_magma": _NVIDIA_LIBRARY,
     "jiterator": "kernels in CUDA C++ are for CUDA. Use torch.compile",
     "memory_usage": (
-        "nothing counts how long the NPU reads and writes memory. Use "
-        "torch.npu.device_memory_used for its size, and torch.npu.utilization"
+        "the time that the NPU accesses memory is not counted. Use torch.npu.device_memory_used "
+        "for its size, and torch.npu.utilization"
     ),
     "nccl": f"{_NVIDIA_LIBRARY}. Use torch.distributed",
     "power_draw": _SENSORS,
     "profiler": f"{_NVIDIA_LIBRARY}. Use torch.profiler or npu-profiler",
-    "sparse": "the module holds legacy names alone. Use torch.sparse_coo_tensor and its relatives",
+    "sparse": "the module holds only legacy names. Use torch.sparse_coo_tensor and its relatives",
     "temperature": (
         "neither OpenVINO nor the kernel's driver for Intel's NPUs reports it. Linux has the "
-        "processor's, in /sys/class/thermal"
+        "processor's temperature, in /sys/class/thermal"
     ),
     "tunable": "kernels here are tuned by measurement, by npu-compiler",
     "init_dump": f"{_ASCEND}. Dump calls with npu-ops capture",
@@ -74,7 +74,7 @@ ABSENT: dict[str, str] = {
     "stop_device": f"{_ASCEND}. A failed program leaves the device usable",
     "restart_device": f"{_ASCEND}. A failed program leaves the device usable",
     "check_uce_in_memory": f"{_ASCEND}. NPUs here compute in the machine's memory",
-    "SyncLaunchStream": "its launches are those of any stream. Call synchronize() after one",
+    "SyncLaunchStream": "its launches are like those of any stream. Call synchronize() after one",
     "ExternalEvent": f"{_ASCEND}. Use torch.npu.Event",
     "graph_task_group_begin": _TASKS,
     "graph_task_group_end": _TASKS,
@@ -90,8 +90,8 @@ ABSENT: dict[str, str] = {
     "obfuscation_initialize": _ASCEND,
     "obfuscation_calculate": _ASCEND,
     "obfuscation_finalize": _ASCEND,
-    "set_op_timeout_ms": f"{_ASCEND}. A driver says how long a program may take",
-    "host_empty_cache": "pinned memory is given back when its tensor goes. Delete the tensor",
+    "set_op_timeout_ms": f"{_ASCEND}. A driver limits the time of a program",
+    "host_empty_cache": "pinned memory is released with its tensor. Delete the tensor",
     "use_compatible_impl": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
     "are_compatible_impl_enabled": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
     "super_kernel_scope_begin": f"{_ASCEND}. torch.compile fuses by itself",
