@@ -25,7 +25,7 @@ CALLS = (
 
 def test_the_page_counts_decoders_with_and_without_programs():
     text = steps_page([WHOLE, NONE], "the compiler 1")
-    assert "given to the compiler 1, which" in text
+    assert "compiled by the compiler 1, which" in text
     assert "Small models of 2 decoders" in text
     assert "prompt. 1 of these have no static" in text
     assert "- Compiler, NPU 5010: 1 programs: 1 accepted\n" in text

@@ -13,7 +13,10 @@ from prose import main, texts
         ("a.py", '"""Where it stands."""\n', "write is"),
         ("a.py", "x = 1  # lies elsewhere\n", "write is"),
         ("a.py", 'raise ValueError("it lies beside")\n', "next to"),
+        ("a.py", 'log(f"it lies {there}")\n', "write is"),
+        ("a.py", 'add(help="a file beside it")\n', "next to"),
         ("a.cpp", "// What it holds.\n", "name the thing"),
+        ("a.cpp", 'throw Error("it lies beside");\n', "next to"),
         ("a.md", "It tells what it told, and says what it said.\n", "'speak' per 10,000"),
     ],
 )

@@ -73,7 +73,7 @@ def test_changelog_of_another_version(packages):
 
 def test_changelog_without_a_line_for_the_version(packages):
     (packages["npu-ops"].folder / "CHANGELOG.md").write_text("## 0.2.0\n\n## 0.1.0\n\n- Former.\n")
-    assert problems(packages) == ["CHANGELOG.md says nothing of 0.2.0"]
+    assert problems(packages) == ["CHANGELOG.md must describe 0.2.0, got an empty section"]
 
 
 def test_version_below_one_that_was_released(packages):

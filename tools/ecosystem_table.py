@@ -25,7 +25,7 @@ SHOWN = {
     "ray": "Ray Train with two workers",
     "torchao": "weights in int8, eagerly and compiled",
 }
-"""What the tests run of each library, by the name of its distribution."""
+"""Features that the tests use, by the name of the library's distribution."""
 
 _START = """# Tested libraries
 

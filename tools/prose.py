@@ -42,10 +42,11 @@ PATTERNS = {
     "negated": (r"\b(?:is|are|was|were|has|have|had) (?:no|none)\b", 18, "negate the verb"),
     "where": (r"(?:^|[.;:] )Where\b|, where (?:there|it|the|one|that|they|a)\b", 9, "write if"),
     "those": (r"\bthose (?:that|of|which|who)\b", 6, "repeat the noun"),
-    "whose": (r"\bwhose\b", 10, "write with"),
+    "whose": (r"\bwhose\b", 6, "write with"),
 }
-# Tables and help that tools make from other texts.
-_GENERATED = re.compile(r"docs/reference/(?:npu-(?:pro|cov|conf)|commands/)|CODE_OF_CONDUCT")
+# Help that is checked in the parsers, and a text of others.
+_GENERATED = re.compile(r"docs/reference/commands/|CODE_OF_CONDUCT")
+_CPP = re.compile(r"//+(.+)|\"((?:[^\"\\\n]|\\.)+)\"")  # comments and strings
 _NO_PROSE = re.compile(r"```.*?```|``?[^`]*``?|\]\([^)]*\)|https?:\S+", re.DOTALL)
 
 
@@ -61,14 +62,18 @@ def _page(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _python(text: str) -> Iterator[tuple[str, int, str]]:
+    read: set[ast.AST] = set()  # docstrings, and parts of f-strings
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
+                read.update(ast.iter_child_nodes(node.body[0]))
                 yield "code", node.body[0].lineno, docstring
-        elif isinstance(node, ast.Raise) and node.exc:
-            parts = [part for part in ast.walk(node.exc) if isinstance(part, ast.Constant)]
-            words = "".join(part.value for part in parts if isinstance(part.value, str))
-            yield "code", node.lineno, words
+        elif isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            read.update(parts)
+            yield "code", node.lineno, "".join(str(part.value) for part in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in read:
+            yield "code", node.lineno, node.value if node.value.count(" ") > 1 else ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield "code", token.start[0], token.string.lstrip("#: ")
@@ -83,14 +88,10 @@ def texts(path: Path) -> Iterator[tuple[str, int, str]]:
     elif path.suffix in {".py", ".pyi"}:
         found = _python(text)
     else:
-        comments = re.finditer(r"(?<![:\"])//+(.*)", text)
         found = (
-            (
-                "code",
-                text.count("\n", 0, comment.start()) + 1,
-                comment[1].strip(),
-            )
-            for comment in comments
+            ("code", text.count("\n", 0, piece.start()) + 1, (piece[1] or piece[2]).strip())
+            for piece in _CPP.finditer(text)
+            if piece[1] or piece[2].count(" ") > 1
         )
     for kind, line, words in found:
         yield kind, line, _NO_PROSE.sub(_blank, words)

@@ -104,7 +104,7 @@ def _changelog_problems(package: Package) -> list[str]:
     if "unreleased" in remark:
         found.append(f"CHANGELOG.md still calls {version} unreleased")
     if not body.strip():
-        found.append(f"CHANGELOG.md says nothing of {version}")
+        found.append(f"CHANGELOG.md must describe {version}, got an empty section")
     return found
 
 
@@ -134,7 +134,7 @@ def _url_problems(package: Package) -> list[str]:
         return ["[project.urls] is missing"]
     hosts = sorted({urlsplit(url).hostname or "" for url in urls.values()})
     return [
-        f"[project.urls] must name the project's own address, got the reserved {host}"
+        f"[project.urls] must name the project's address, got the reserved {host}"
         for host in hosts
         if host.endswith(tuple(f".{name}" for name in _RESERVED)) or host in _RESERVED
     ]

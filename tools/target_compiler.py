@@ -36,7 +36,7 @@ class LeftOut(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Prepares the compiler; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("reason", type=Path, help="file that says why the tests are left out")
+    parser.add_argument("reason", type=Path, help="file for the reason why the tests are left out")
     parser.add_argument("--install", action="store_true", help="install the missing parts")
     options = parser.parse_args(arguments)
     options.reason.unlink(missing_ok=True)

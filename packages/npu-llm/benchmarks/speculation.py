@@ -23,7 +23,7 @@ from npu_llm.tokenizer.tokenizer import encode_chat
 from npu_runtime import observe
 
 TEXT = (
-    "The lighthouse stood at the end of the long pier, where the waves met the stones. Every "
+    "The lighthouse rose at the end of the long pier, where the waves met the stones. Every "
     "evening the keeper climbed the ninety-two steps, lit the lamp, and counted the ships that "
     "passed in the night. He wrote their names in a leather book, together with the hour and the "
     "weather. In the morning he walked back to the village, bought bread and milk, and told the "

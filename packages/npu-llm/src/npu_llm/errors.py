@@ -132,7 +132,7 @@ def check_token_range(name: str, low: int, high: int, vocabulary: int) -> None:
     if low < 0 or high >= vocabulary:
         raise OptionError(
             f"`{name}` must be between 0 and {vocabulary - 1}, got {low if low < 0 else high}. "
-            "Encode the text with the model's own tokenizer.",
+            "Encode the text with the model's tokenizer.",
             code="token-range",
         )
 

@@ -47,7 +47,7 @@ def test_a_wrong_result_is_never_chosen_for_speed() -> None:
 def test_without_a_record_the_host_serves_and_says_so() -> None:
     assert "no record" in decide(facts(measurement=None)).reason
     own = decide(facts(measurement=None, is_host_device=True))
-    assert own == Decision("host", "no record, and the device is the host's own processor")
+    assert own == Decision("host", "no record, and the device is the host processor")
 
 
 def test_settings_come_before_records() -> None:

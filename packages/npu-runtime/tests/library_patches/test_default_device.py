@@ -43,9 +43,9 @@ def unopened():
 @pytest.mark.parametrize(
     "settings, is_in_use, is_npu, reason",
     [
-        (RuntimeConfig(auto=True), False, True, "NPU_AUTO=1 asks for it"),
-        (RuntimeConfig(device="CPU"), False, True, "NPU_DEVICE=CPU asks for it"),
-        (RuntimeConfig(driver="sim"), False, True, "NPU_DRIVER=sim asks for it"),
+        (RuntimeConfig(auto=True), False, True, "NPU_AUTO=1 requests it"),
+        (RuntimeConfig(device="CPU"), False, True, "NPU_DEVICE=CPU requests it"),
+        (RuntimeConfig(driver="sim"), False, True, "NPU_DRIVER=sim requests it"),
         (RuntimeConfig(), True, True, "this process uses it already"),
         (RuntimeConfig(auto=False, device="NPU"), False, False, "NPU_AUTO=0 leaves npu out"),
         (RuntimeConfig(auto=False), True, True, "this process uses it already"),
@@ -70,5 +70,5 @@ def test_one_line_says_what_is_taken_and_why(monkeypatch, caplog):
         assert default_device.picks_npu()
         assert default_device.picks_npu()
     assert caplog.messages == [
-        "npu: Hugging Face's libraries run on npu where no device is named: NPU_AUTO=1 asks for it"
+        "npu: Hugging Face's libraries run on npu where no device is named: NPU_AUTO=1 requests it"
     ]

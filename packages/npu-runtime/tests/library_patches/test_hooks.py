@@ -47,7 +47,7 @@ def test_the_question_is_answered_in_each_order_of_imports(libraries, code, is_r
     variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
     done = libraries(transformers(), code + ASK, is_real=is_real, **variables)
     assert done.stdout.split() == ["True"], done.stderr
-    assert "run on npu where no device is named: NPU_AUTO=1 asks for it" in done.stderr
+    assert "run on npu where no device is named: NPU_AUTO=1 requests it" in done.stderr
 
 
 def test_a_library_that_imports_torch_while_it_is_imported_is_changed_when_it_is_whole(libraries):
@@ -81,7 +81,7 @@ def test_a_release_without_the_question_is_said_once_and_left_alone(libraries):
     files["transformers/trainer.py"] = "class Trainer: pass\n"
     done = libraries(files, "import torch, transformers; print(transformers.trainer.Trainer)")
     assert done.stdout.strip() == "<class 'transformers.trainer.Trainer'>"
-    told = " in this release, so it is not told of npu there"
+    told = " in this release, and is not patched for npu there"
     assert done.stderr.splitlines() == [
         f"npu: transformers.utils.import_utils has no is_torch_npu_available{told}",
         f"npu: Trainer has no _move_model_to_device{told}",
@@ -93,7 +93,9 @@ def test_a_change_that_fails_breaks_no_import(libraries):
     files["transformers/trainer.py"] = "there = 'but no Trainer'\n"
     done = libraries(files, "import torch, transformers; print(transformers.trainer.there)")
     assert done.stdout.strip() == "but no Trainer"
-    assert done.stderr.startswith("npu: transformers.trainer is not told of npu, for this release")
+    assert done.stderr.startswith(
+        "npu: transformers.trainer is not patched for npu, because its release"
+    )
     assert "AttributeError" in done.stderr
 
 
@@ -102,8 +104,8 @@ def test_huaweis_own_package_goes_first(libraries):
     done = libraries(files, f"import torch, transformers\n{ASK}")
     assert done.stdout.strip() == "its own answer"
     assert done.stderr.strip() == (
-        "npu: Huawei's torch_npu is installed, so transformers is left to it. With "
-        "NPU_HUGGINGFACE=0 this is not said."
+        "npu: Huawei's torch_npu is installed, so transformers is left to it. "
+        "NPU_HUGGINGFACE=0 disables this message."
     )
 
 

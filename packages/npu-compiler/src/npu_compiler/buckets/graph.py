@@ -218,7 +218,7 @@ class BucketedGraph:
             self._is_warned = True
             _logger.warning(
                 "%d programs were compiled for sizes that cannot be padded; calls with others "
-                "run eagerly. The log at level INFO says which op prevents it.",
+                "run eagerly. The log at level INFO names the op that prevents it.",
                 _EXACT_PROGRAMS,
             )
         return False

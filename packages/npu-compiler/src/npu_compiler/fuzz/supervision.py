@@ -100,8 +100,8 @@ class Ledger:
                 ", ".join(str(each) or "a mixture" for each in one) for one in (asked, kept)
             )
             raise ValueError(
-                f"{directory}: a run is resumed with its own seed, verify and target, got {got}, "
-                f"it has {has}. Name another directory."
+                f"{directory}: a run must be resumed with the same seed, verify and target, got "
+                f"{got}, it has {has}. Name another directory."
             )
         content["counts"] = Counter(content["counts"])
         content["defects"] = Counter(content["defects"])

@@ -221,8 +221,8 @@ def _described(index: int, a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor
 
 
 _ADVICE = (
-    "Please report it, with NPU_COMPILE_DEBUG set to a directory; CompilerConfig(verify=...) says "
-    "when programs are compared"
+    "Please report it, with NPU_COMPILE_DEBUG set to a directory; CompilerConfig(verify=...) "
+    "determines when programs are compared"
 )
 
 

@@ -39,7 +39,7 @@ def check_config_suffices(model: Any, path: Path, *, auto: Any) -> None:
         raise ModelError(
             f"`{path}` must be a model that transformers' config.json can describe, to be written "
             f"as a checkpoint, got another {differs}. Use the GGUF file with the adapter, or merge "
-            "into the model's own checkpoint.",
+            "into the model's original checkpoint.",
             code="gguf-config",
         )
 

@@ -14,14 +14,14 @@ _HELP = """\
 usage: python -m npu_llm.compat (SCRIPT | -m MODULE) [ARGUMENT ...]
 
 Run a Python program written for intel-npu-acceleration-library, unchanged. In its process
-`import intel_npu_acceleration_library` gives what npu-llm has under those names; nothing is
-installed, and other processes see nothing of it.
+`import intel_npu_acceleration_library` imports npu-llm's modules with those names; nothing is
+installed, and other processes are not affected.
 
   SCRIPT     the program's file
   -m MODULE  a module, as for python itself
-  ARGUMENT   the program's own arguments
+  ARGUMENT   the program's arguments
 
-What differs from the library: docs/guides/moving-from-intel-npu-acceleration-library.md
+Differences from the library: docs/guides/moving-from-intel-npu-acceleration-library.md
 """
 
 

@@ -217,9 +217,9 @@ class AdaptedModel:
         is_exported = "made_with" in entry.about  # its weights may be rounded differently
         if is_exported or not source.exists():
             raise OptionError(
-                f"{file.path}: an adapter needs the model's own files, to compile a program that "
-                f"takes it, got {entry.folder}. Load the checkpoint, or merge the adapter into it "
-                "with `npu-llm merge`.",
+                f"{file.path}: an adapter needs the model's original files, to compile a program "
+                f"that takes it, got {entry.folder}. Load the checkpoint, or merge the adapter "
+                "into it with `npu-llm merge`.",
                 code="adapter-source",
             )
         is_static = entry.pipeline == "static" or device_info().device.startswith("NPU")

@@ -131,7 +131,7 @@ class ExportedModel(EntryModel):
         params = to_params(options)
         if params is None or params.stop:
             raise OptionError(
-                "generate: options must be those of npu_llm.engine.sampling_params without stop "
+                "generate: options must be options of npu_llm.engine.sampling_params without stop "
                 f"strings, got {_names(options)}. Use npu_llm.load for others.",
                 code="exported-option",
             )

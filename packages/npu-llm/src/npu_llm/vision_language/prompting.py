@@ -55,7 +55,7 @@ def prompt_inputs(processor: Any, messages: Sequence[Mapping[str, Any]]) -> dict
                 return_tensors="pt",
             )
         except TemplateError as failure:
-            raise _refused(f"its template says: {str(failure).rstrip('.')}") from failure
+            raise _refused(f"its template reports:  {str(failure).rstrip('.')}") from failure
         return dict(found)
     if len(messages) > 1:
         raise _refused(f"{len(messages)} messages, and the model has no template")

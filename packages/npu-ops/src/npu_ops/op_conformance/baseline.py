@@ -204,7 +204,7 @@ class Baseline:
             return None
         if entry["inputs"] != checksum(case):
             raise ConformanceError(
-                f"{case.id}: inputs must equal those of the baseline, got others. Create the "
+                f"{case.id}: inputs must equal the baseline's inputs, got others. Create the "
                 "baseline again with this version of npu-ops.",
                 code="conformance-inputs",
             )

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--suite",
         nargs="+",
         choices=SUITES,
-        help="the standard op interface, calls recorded from networks, torch's own databases "
+        help="the standard op interface, calls recorded from networks, torch's databases "
         f"(default: {' '.join(_USUAL_SUITES)})",
     )
     names = {"nargs": "+", "default": (), "metavar": "PATTERN"}

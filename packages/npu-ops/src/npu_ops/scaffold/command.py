@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the subcommand; returns its exit code."""
     parser = CommandParser(
         prog="npu-ops new",
-        description="Write a wheel with an operator of your own: kernel, autograd, converter, "
+        description="Write a wheel with a custom operator: kernel, autograd, converter, "
         "tests and benchmark, ready to be built.",
         check=lambda given: check_name(given.name),
     )

@@ -18,12 +18,12 @@ def check_name(name: str) -> None:
     """
     if not re.fullmatch(r"[a-z](?:[a-z0-9_]*[a-z0-9])?", name):
         raise _refused(
-            name, "is made of a-z, 0-9 and _, begins with a letter and ends with none of _"
+            name, "must consist of a-z, 0-9 and _, begin with a letter and not end with _"
         )
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        raise _refused(name, "must not be a word of Python's own")
+        raise _refused(name, "must not be a Python keyword")
     if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
-        raise _refused(name, "must not be that of a Python package that is there already")
+        raise _refused(name, "must not be the name of an installed Python package")
 
 
 def check_namespace(name: str) -> None:
@@ -35,7 +35,7 @@ def check_namespace(name: str) -> None:
     import torch  # late: most invalid names are refused without it
 
     if name in {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}:
-        raise _refused(name, "must not be that of a namespace of torch.ops")
+        raise _refused(name, "must not be a namespace of torch.ops")
 
 
 def _refused(name: str, problem: str) -> OperatorInputError:

@@ -69,7 +69,7 @@ def decide(facts: Facts) -> Decision:
     measured = facts.measurement
     if measured is None:
         if facts.is_host_device:
-            return Decision("host", "no record, and the device is the host's own processor")
+            return Decision("host", "no record, and the device is the host processor")
         return Decision("host", "no record for this device")
     times = f"program {measured.program_us:.1f} us, host kernel {measured.host_us:.1f} us"
     if not measured.is_equal:

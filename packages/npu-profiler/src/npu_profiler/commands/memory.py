@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     if not curves:
         raise TraceError(
             f"`{trace.path}` must have curves of memory, got none, since no tensor was "
-            f"allocated on a device. Record the process's own memory with npu-profiler trace "
+            f"allocated on a device. Record the process's memory with npu-profiler trace "
             "--memory.",
             code="trace-no-memory",
         )

@@ -145,12 +145,12 @@ def usual_lines(programs: int, fallbacks: int) -> list[str]:
         return []
     if not programs:
         return [
-            "  usual for eager code: each op ran on its own, by a CPU kernel on the device's",
+            "  usual for eager code: each op ran separately, by a CPU kernel on the device's",
             '  memory, without a copy; torch.compile(model, backend="npu") makes programs',
         ]
     return [
         "  usual for ops between programs: they ran on the device's memory, without a copy;",
-        "  `npu-compiler explain` says why one is in no program",
+        "  `npu-compiler explain` gives the reason for each op outside programs",
     ]
 
 

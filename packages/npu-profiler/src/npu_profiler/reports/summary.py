@@ -59,7 +59,7 @@ def missing_note(view: str, trace: Trace) -> str:
     if view in ("module", "line") and any(True for _ in trace.slices("layer")):
         call, option = ("a module", "--modules") if view == "module" else ("Python", "--stacks")
         return (
-            f"no {view}s in this trace: its layers do not say where they come from (those of a "
+            f"no {view}s in this trace: its layers have no recorded origin (those of a "
             f"program from a cache cannot), and no calls of {call} were recorded (`npu-profiler "
             f"trace {option}` does that)"
         )

@@ -219,7 +219,7 @@ class TorchWindows:
         )
 
     def _pause(self) -> None:
-        reason = "the program's own torch.profiler runs"
+        reason = "the program's torch.profiler is running"
         self._attempt(lambda: self._export(self._close_window(reason)))
 
     def _resume(self) -> None:

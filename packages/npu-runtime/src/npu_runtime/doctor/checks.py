@@ -378,7 +378,8 @@ def check_compiler(machine: Machine) -> Check:
     if installed:
         return problem(
             f"the driver asks for {_listed(wanted, 'or')}; installed is {_listed(installed)}",
-            "Install intel-driver-compiler-npu of the driver's own release: " + RELEASES + ".",
+            "Install intel-driver-compiler-npu of the same release as the "
+            "driver: " + RELEASES + ".",
         )
     return problem(
         f"none of {_listed(COMPILERS[:2])}; without one the NPU runs compiled programs only",

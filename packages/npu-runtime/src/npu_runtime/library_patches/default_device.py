@@ -39,7 +39,7 @@ def decide(
     it opens the driver; `tested` is the device given to transformers' tests.
     """
     if settings.auto:
-        return DefaultDevice(True, "NPU_AUTO=1 asks for it")
+        return DefaultDevice(True, "NPU_AUTO=1 requests it")
     if is_in_use:
         return DefaultDevice(True, "this process uses it already")
     if tested.partition(":")[0] == "npu":
@@ -49,7 +49,7 @@ def decide(
     # A requested device that is absent is an error at its first use; it is not replaced.
     for name, value in (("NPU_DEVICE", settings.device), ("NPU_DRIVER", settings.driver)):
         if value:
-            return DefaultDevice(True, f"{name}={value} asks for it")
+            return DefaultDevice(True, f"{name}={value} requests it")
     device = serving()
     if device is None:
         return DefaultDevice(False, "no device can serve as npu")

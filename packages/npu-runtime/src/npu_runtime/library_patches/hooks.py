@@ -38,8 +38,8 @@ def _begin(library: str) -> None:
     is_hugging_face = library in _HUGGING_FACE
     if is_hugging_face and _has_ascend():
         _logger.warning(
-            "npu: Huawei's torch_npu is installed, so %s is left to it. With NPU_HUGGINGFACE=0 "
-            "this is not said.",
+            "npu: Huawei's torch_npu is installed, so %s is left to it. NPU_HUGGINGFACE=0 "
+            "disables this message.",
             library,
         )
         return

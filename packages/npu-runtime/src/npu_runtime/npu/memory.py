@@ -248,7 +248,7 @@ def _flat(nested: dict[str, Any]) -> "OrderedDict[str, int]":
 
 def _reset_all_peaks(name: str, device: DeviceLike) -> None:
     warnings.warn(
-        f"torch.npu.{name} resets all peaks of memory; torch.npu.reset_peak_memory_stats says so.",
+        f"torch.npu.{name} resets all peaks of memory; use torch.npu.reset_peak_memory_stats.",
         FutureWarning,
         stacklevel=3,
     )

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _DESCRIPTION = """\
-Run a Python program, unchanged, under op tools. Each tool takes all ops, or those that
-OP_<TOOL>_LIST names without those that OP_<TOOL>_DISABLE_LIST names, or those of --ops and
---except. Reports go to standard error and, with -o, to CSV and HTML files. The exit code is the
-program's own; if that is 0 it is 1 when an op differs, or overflows."""
+Run a Python program, unchanged, under op tools. By default each tool takes all ops; OP_<TOOL>_LIST
+and OP_<TOOL>_DISABLE_LIST, or --ops and --except, select and exclude ops. Reports go to standard
+error and, with -o, to CSV and HTML files. The exit code is the program's; if that is 0, it is 1
+when an op differs or overflows."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -266,7 +266,7 @@ EXCLUDED: dict[str, str] = {
     "aten::quantized_gru": "takes an object of torch.classes that no call can write down",
     "aten::quantized_lstm": "takes an object of torch.classes that no call can write down",
     "aten::_make_dep_token": "gives memory that nothing has written",
-    "aten::_test_": "torch's own tests' op, whose results are on the CPU by design",
+    "aten::_test_": "an op of torch's tests with results on the CPU by design",
     "aten::fbgemm_": "its packed weights are the address of an object, on the CPU by design",
 }
 

@@ -67,7 +67,7 @@ _DTYPE = "float32"  # dtype of a case without one in its tensors
 
 # Calls that do not test a device's arithmetic, with reasons.
 _LEFT_OUT = {
-    "aten._grouped_mm": "its offsets ascend to the number of rows, which a range does not say",
+    "aten._grouped_mm": "its offsets ascend to the number of rows, which a range does not contain",
     "aten._local_scalar_dense": "a number for Python, not a tensor",
     "aten._unsafe_view": "a view",
     "aten.clone": "a copy; the interface has its layouts",

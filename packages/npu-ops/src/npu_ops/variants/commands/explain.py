@@ -14,7 +14,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = read_arguments(
-        "Which kernel serves a call on this machine, and why.", "npu-ops explain", arguments
+        "Show the kernel that serves a call on this machine, and why.", "npu-ops explain", arguments
     )
     from npu_ops.variants.call import parse_call  # late: help does not need torch
     from npu_ops.variants.explain import explain

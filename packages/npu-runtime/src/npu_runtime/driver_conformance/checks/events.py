@@ -92,7 +92,7 @@ def never_says_done_while_work_is_pending(bench: Bench) -> None:
         bench.must("event_record", event, stream)
         while not bench.is_done(event):
             pass
-        bench.expect_all_done(done, "event_query said done")
+        bench.expect_all_done(done, "event_query returned done")
 
 
 @check("event_synchronize")

@@ -68,7 +68,7 @@ def belongs_to_the_calling_thread(bench: Bench) -> None:
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
-    expect(told != [before], "says the same on a thread that failed in another call")
+    expect(told != [before], "returns the same on a thread that failed in another call")
     expect(bench.last_error() == before, "changed when another thread's call failed")
 
 

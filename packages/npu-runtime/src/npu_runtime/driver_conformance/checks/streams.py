@@ -90,7 +90,7 @@ def never_says_idle_while_work_is_pending(bench: Bench) -> None:
         done = bench.enqueue_busy_work(stream)
         while not bench.is_idle(stream):
             pass
-        bench.expect_all_done(done, "stream_query said idle")
+        bench.expect_all_done(done, "stream_query returned idle")
 
 
 @check("stream_synchronize")
