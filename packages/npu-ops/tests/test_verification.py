@@ -192,13 +192,13 @@ def test_raise_if_failed_carries_the_report():
 
 @pytest.mark.parametrize("tolerance", [-1.0, math.nan])
 def test_a_tolerance_must_be_a_size(tolerance):
-    with pytest.raises(OperatorInputError, match="rtol must be 0 or more") as error:
+    with pytest.raises(OperatorInputError, match="`rtol` must be 0 or more") as error:
         verify(1.0, 1.0, tolerance)
     assert error.value.code == "verification-input"
 
 
 def test_a_tolerance_must_be_a_number():
-    with pytest.raises(KindError, match="rtol must be float") as error:
+    with pytest.raises(KindError, match="`rtol` must be float") as error:
         verify(torch.ones(2), torch.ones(2), torch.zeros(4, 4))
     assert error.value.code == "argument-kind"
 

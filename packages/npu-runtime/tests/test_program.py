@@ -204,7 +204,7 @@ def test_the_precision_must_be_chosen(save_model, scale_model):
 @pytest.mark.parametrize("given", [{"options": np.ones((4, 4))}, {"weights": [1]}, {"name": 3}])
 def test_an_argument_of_another_kind_is_refused(given):
     (name,) = given
-    with pytest.raises(KindError, match=f"load_program: {name} must be") as caught:
+    with pytest.raises(KindError, match=f"load_program: `{name}` must be") as caught:
         load_program(b"<net/>", **{"name": "kinds", "options": F32, **given})
     assert caught.value.code == "argument-kind"
 
@@ -261,7 +261,7 @@ def test_without_profiling_no_layers_are_listed(scale):
 
 
 def test_inputs_that_are_no_tensors(scale):
-    with pytest.raises(KindError, match="inputs must be a sequence of tensors") as caught:
+    with pytest.raises(KindError, match="`inputs` must be a sequence of tensors") as caught:
         scale.run([1, 2])
     assert caught.value.code == "argument-kind"
 

@@ -92,7 +92,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("name, value", OTHERS, ids=repr)
 def test_arguments_of_another_kind(name, value):
-    with pytest.raises(KindError, match=rf"measured: {name} must be ") as caught:
+    with pytest.raises(KindError, match=rf"measured: `{name}` must be ") as caught:
         measured(torch.ones(2), **{name: value})
     assert caught.value.code == "argument-kind"
     assert isinstance(caught.value, TypeError)
@@ -104,18 +104,20 @@ def test_a_tensor_is_no_sequence_of_other_things():
     def joined(texts: Sequence[str]) -> str:
         return "".join(texts)
 
-    with pytest.raises(KindError, match=r"texts must be Sequence\[str\], got a tensor of \(2,\)"):
+    with pytest.raises(KindError, match=r"`texts` must be Sequence\[str\], got a tensor of \(2,\)"):
         joined(torch.ones(2))
 
 
 def test_a_text_for_a_tensor_is_quoted():
-    with pytest.raises(KindError, match=r"tensor must be torch\.Tensor, got 'x'"):
+    with pytest.raises(KindError, match=r"`tensor` must be torch\.Tensor, got 'x'"):
         measured("x")
 
 
 def test_a_number_too_long_to_write_out_is_told_by_its_bits():
     for name in ("tensor", "count", "share"):
-        with pytest.raises(KindError, match=f"{name} must be .*, got int of 16610 bits") as caught:
+        with pytest.raises(
+            KindError, match=f"`{name}` must be .*, got int of 16610 bits"
+        ) as caught:
             measured(**{"tensor": torch.ones(2), name: 10**5000})
         assert caught.value.code == "argument-kind"
 
@@ -155,7 +157,7 @@ def test_imports_for_type_checkers_are_known():
     from fractions import Fraction as Real
 
     assert denominator(Real(1, 3)) == 3
-    with pytest.raises(KindError, match=r"ratio must be Fraction, got 3"):
+    with pytest.raises(KindError, match=r"`ratio` must be Fraction, got 3"):
         denominator(3)
 
 

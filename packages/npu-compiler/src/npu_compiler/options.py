@@ -256,7 +256,7 @@ def parse_options(options: Mapping[str, Any] | None) -> CompilerConfig:
         if name not in known:
             hint = nearest(str(name), known) or "Choose one of these. "
             raise OptionError(
-                f"compiling for npu: options must be among {', '.join(known)}, got {name!r}. "
+                f"compiling for npu: `options` must be among {', '.join(known)}, got {name!r}. "
                 f"{hint.rstrip()}",
                 code="unknown-option",
             )
@@ -293,7 +293,7 @@ def resolve_config(
         )
     if options:
         raise OptionError(
-            f"{subject}: options must be given in `config` or by name, got both, by name "
+            f"{subject}: `options` must be given in `config` or by name, got both, by name "
             f"{', '.join(options)}. Put them into the CompilerConfig.",
             code="option-conflict",
         )

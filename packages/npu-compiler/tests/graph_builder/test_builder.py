@@ -433,7 +433,7 @@ def build(step):
         (lambda g, x: g.parameter((2,), "complex64"), "graph-parameter", "got torch.complex64"),
         (lambda g, x: g.parameter((2,), "float64"), "graph-parameter", "got torch.float64"),
         (lambda g, x: g.constant(np.ones(2, np.uint16)), "graph-parameter", "got torch.uint16"),
-        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "axes must be from -2 to 1, got 2"),
+        (lambda g, x: g.gather(x, [0], axis=2), "graph-op", "`axes` must be from -2 to 1, got 2"),
         (lambda g, x: g.unsqueeze(x, -4), "graph-op", "from -3 to 2, got -4"),
         (lambda g, x: g.unsqueeze(x, (0, -4)), "graph-op", "got (0, -4)"),
         (

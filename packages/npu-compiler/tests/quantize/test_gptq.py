@@ -151,7 +151,7 @@ def test_weight_that_groups_do_not_divide_is_an_error(weight):
     "drift", [torch.eye(64), torch.full((128, 128), torch.inf)], ids=["shape", "not finite"]
 )
 def test_drift_that_does_not_fit_is_an_error(drift):
-    with pytest.raises(OptionError, match=r"drift must be finite numbers of shape") as error:
+    with pytest.raises(OptionError, match=r"`drift` must be finite, of shape") as error:
         round_by_moments(weight_of(), torch.eye(128), group_size=64, drift=drift)
     assert error.value.code == "quantize-data"
 
@@ -160,7 +160,7 @@ def test_drift_that_does_not_fit_is_an_error(drift):
     "moments", [torch.eye(64), torch.full((128, 128), torch.nan)], ids=["shape", "not finite"]
 )
 def test_moments_that_do_not_fit_are_an_error(moments):
-    with pytest.raises(OptionError, match=r"finite numbers of shape \(128, 128\)") as error:
+    with pytest.raises(OptionError, match=r"must be finite, of shape \(128, 128\)") as error:
         round_by_moments(weight_of(), moments, group_size=64)
     assert error.value.code == "quantize-data"
 

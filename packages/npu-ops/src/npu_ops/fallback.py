@@ -101,7 +101,7 @@ def set_fallback_policy(
     patterns = None if host_ops is None else tuple(host_ops)
     if patterns is not None and not all(isinstance(one, str) for one in patterns):
         raise KindError(
-            "npu_ops.set_fallback_policy: host_ops must be patterns of names, got "
+            "npu_ops.set_fallback_policy: `host_ops` must be patterns of names, got "
             f"{ascii(patterns)[:80]}. Pass strings: ['aten.mm'].",
             code="argument-kind",
         )

@@ -126,7 +126,7 @@ def verify_correctness(
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
             raise OperatorInputError(
-                f"verify_correctness: {name} must be 0 or more, got {value}. Omit it for the "
+                f"verify_correctness: `{name}` must be 0 or more, got {value}. Omit it for the "
                 "dtype's default.",
                 code="verification-input",
             )

@@ -67,7 +67,7 @@ def test_one_head_without_an_axis_of_its_own():
 @pytest.mark.parametrize(
     "shapes, said",
     [
-        (((5, 8), KEY, VALUE), "query_shapes must be a shape of 3 or 4 sizes"),
+        (((5, 8), KEY, VALUE), "`query_shapes` must be a shape of 3 or 4 sizes"),
         ((QUERY, (2, 3, 7, 9), VALUE), r"query must be \(..., queries, d\)"),
         ((QUERY, KEY, (2, 3, 6, 6)), r"query must be \(..., queries, d\)"),
         ((QUERY, (1, 3, 7, 8), VALUE), r"query must be \(..., queries, d\)"),
@@ -81,11 +81,11 @@ def test_shapes_that_do_not_fit_are_an_exception(shapes, said):
 
 @pytest.mark.parametrize("shape", [(5, 6), (3, 3, 5, 7), (7,), None])
 def test_a_mask_that_does_not_broadcast_is_an_exception(shape):
-    with pytest.raises(OperatorInputError, match="mask_shapes must"):
+    with pytest.raises(OperatorInputError, match="`mask_shapes` must"):
         npu_ops.SDPA(QUERY, KEY, VALUE, shape)
 
 
 def test_a_mask_of_another_dtype_is_an_exception():
     attention = npu_ops.SDPA(QUERY, KEY, VALUE, (5, 7))
-    with pytest.raises(OperatorInputError, match=r"mask must be of shape .* float32 or bool"):
+    with pytest.raises(OperatorInputError, match=r"`mask` must be of shape .* float32 or bool"):
         attention.run(*arrays(), np.zeros((5, 7), np.int64))

@@ -65,14 +65,26 @@ def test_a_bias_may_be_spread_over_the_axes():
 @pytest.mark.parametrize(
     "arguments, options, said",
     [
-        (((2, 3), (4, 3)), {}, "input_shape must be a shape of 3 or 4 or 5 sizes"),
-        (((1, 3, 8, 8), (4, 3, 3)), {}, "weights_shape must be a shape of 4 sizes"),
-        (((1, 3, 8, 8), (4, 2, 3, 3)), {}, "weights_shape must be .filters, channels / groups"),
+        (((2, 3), (4, 3)), {}, "`input_shape` must be a shape of 3 or 4 or 5 sizes"),
+        (((1, 3, 8, 8), (4, 3, 3)), {}, "`weights_shape` must be a shape of 4 sizes"),
+        (((1, 3, 8, 8), (4, 2, 3, 3)), {}, "`weights_shape` must be .filters, channels / groups"),
         (((1, 4, 8, 8), (3, 2, 3, 3)), {"groups": 2}, "groups must divide the filters"),
         (((1, 3, 2, 8), (4, 3, 3, 3)), {}, "got a span of 3 for 2 elements of axis 2"),
-        (((1, 3, 8, 8), (4, 3, 3, 3)), {"strides": (1, 2, 3)}, "strides must be one integer, or 2"),
-        (((1, 3, 8, 8), (4, 3, 3, 3)), {"strides": 0}, "strides must be an integer of at least 1"),
-        (((1, 3, 8, 8), (4, 3, 3, 3)), {"padding": -1}, "padding must be an integer of at least 0"),
+        (
+            ((1, 3, 8, 8), (4, 3, 3, 3)),
+            {"strides": (1, 2, 3)},
+            "`strides` must be one integer, or 2",
+        ),
+        (
+            ((1, 3, 8, 8), (4, 3, 3, 3)),
+            {"strides": 0},
+            "`strides` must be an integer of at least 1",
+        ),
+        (
+            ((1, 3, 8, 8), (4, 3, 3, 3)),
+            {"padding": -1},
+            "`padding` must be an integer of at least 0",
+        ),
     ],
 )
 def test_what_cannot_be_is_an_exception(arguments, options, said):
@@ -83,5 +95,5 @@ def test_what_cannot_be_is_an_exception(arguments, options, said):
 
 def test_a_wrong_array_is_an_exception():
     convolution = npu_ops.Convolution((1, 3, 8, 8), (4, 3, 3, 3))
-    with pytest.raises(OperatorInputError, match=r"X must be of shape \(1, 3, 8, 8\)"):
+    with pytest.raises(OperatorInputError, match=r"`X` must be of shape \(1, 3, 8, 8\)"):
         convolution.run(draw(1, 3, 8, 9), draw(4, 3, 3, 3))

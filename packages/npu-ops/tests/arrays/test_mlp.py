@@ -76,8 +76,8 @@ def test_swiglu(bias, is_set):
 
 def test_what_cannot_be_is_an_exception():
     for arguments, said in (
-        (((BATCH,), MIDDLE), "input_shape must be a shape of 2 sizes"),
-        (((BATCH, HIDDEN), 0), "intermediate_size must be an integer"),
+        (((BATCH,), MIDDLE), "`input_shape` must be a shape of 2 sizes"),
+        (((BATCH, HIDDEN), 0), "`intermediate_size` must be an integer"),
         (((BATCH, HIDDEN), MIDDLE, "rlu"), "`activation` must be one of ceiling, clamp, elu"),
         (((BATCH, HIDDEN), MIDDLE, "clamp"), "clamp must get min, max, got none"),
     ):

@@ -151,12 +151,12 @@ def test_arrays_of_any_layout_and_without_write_permission():
 @pytest.mark.parametrize(
     "x, w, said",
     [
-        (np.ones((2, 3), np.float32), np.ones((2, 4), np.float32), "X must be of shape (1, 4)"),
-        (np.ones((1, 4), np.float32), np.ones((4, 2), np.float32), "W must be of shape (2, 4)"),
-        (np.ones((1, 4)), np.ones((2, 4)), "W must be of shape (2, 4), float16 or float32, got"),
+        (np.ones((2, 3), np.float32), np.ones((2, 4), np.float32), "`X` must be of shape (1, 4)"),
+        (np.ones((1, 4), np.float32), np.ones((4, 2), np.float32), "`W` must be of shape (2, 4)"),
+        (np.ones((1, 4)), np.ones((2, 4)), "`W` must be of shape (2, 4), float16 or float32, got"),
         (np.ones((1, 4), np.float16), np.ones((2, 4), np.float32), "float32, got shape (1, 4), f"),
-        (np.ones((1, 4), np.float32), [[1.0] * 4] * 2, "W must be a numpy array"),
-        (None, np.ones((2, 4), np.float32), "X must be a numpy array"),
+        (np.ones((1, 4), np.float32), [[1.0] * 4] * 2, "`W` must be a numpy array"),
+        (None, np.ones((2, 4), np.float32), "`X` must be a numpy array"),
         (np.ones((1, 4), np.float32), np.ones((2, 4), ">f4"), "in foreign byte order"),
     ],
 )
@@ -169,9 +169,9 @@ def test_a_wrong_array_is_an_exception(x, w, said):
 
 def test_a_wrong_scale_is_an_exception():
     w, scale = np.ones((2, 4), np.int8), np.ones((2,), np.float32)
-    with pytest.raises(OperatorInputError, match=r"scale must be of shape \(2, 1\)"):
+    with pytest.raises(OperatorInputError, match=r"`scale` must be of shape \(2, 1\)"):
         npu_ops.QMatMul(4, 2, 1).run(draw(1, 4), w, scale)
-    with pytest.raises(OperatorInputError, match=r"W must be of shape .* int8, got .* float32"):
+    with pytest.raises(OperatorInputError, match=r"`W` must be of shape .* int8, got .* float32"):
         npu_ops.QMatMul(4, 2, 1).run(draw(1, 4), draw(2, 4), scale)
 
 
@@ -194,13 +194,13 @@ def test_without_weights_there_is_no_result():
 def test_a_bias_that_was_not_announced_is_an_exception():
     with pytest.raises(OperatorInputError, match="weights must be W, got 2"):
         npu_ops.Linear(4, 2, 1).set_weights(draw(2, 4), draw(2))
-    with pytest.raises(OperatorInputError, match="bias must be a numpy array"):
+    with pytest.raises(OperatorInputError, match="`bias` must be a numpy array"):
         npu_ops.Linear(4, 2, 1, bias=True).set_weights(draw(2, 4))
 
 
 def test_quantized_weights_are_int8_or_packed():
     for dtype in (np.float32, np.int16, "no dtype"):
-        with pytest.raises(OperatorInputError, match="dtype must be int8, or uint8"):
+        with pytest.raises(OperatorInputError, match="`dtype` must be int8, or uint8"):
             npu_ops.QMatMul(4, 2, 1, dtype=dtype)
     with pytest.raises(OperatorInputError, match="inC must be even"):
         npu_ops.QMatMul(5, 2, 1, dtype=np.uint8)

@@ -185,11 +185,11 @@ def other(name, value):
 
 
 REFUSED = [
-    (other("x", torch.zeros(2, 3, 41)), "op-shape", "weight_dq must be (41, 24)"),
-    (other("x", torch.zeros(6, 40)), "op-shape", "x must have 3 axes, got (6, 40)"),
+    (other("x", torch.zeros(2, 3, 41)), "op-shape", "`weight_dq` must be (41, 24)"),
+    (other("x", torch.zeros(6, 40)), "op-shape", "`x` must have 3 axes, got (6, 40)"),
     (other("x", lambda a: a["x"].double()), "op-dtype", "got torch.float64"),
-    (other("weight_uk", lambda a: a["weight_uk"].bfloat16()), "op-dtype", "weight_uk must have"),
-    (other("cache_index", lambda a: a["cache_index"].float()), "op-dtype", "cache_index must be"),
+    (other("weight_uk", lambda a: a["weight_uk"].bfloat16()), "op-dtype", "`weight_uk` must have"),
+    (other("cache_index", lambda a: a["cache_index"].float()), "op-dtype", "`cache_index` must be"),
     (other("idx_cache", torch.zeros(PAGES, PAGE, 1, 19)), "op-shape", "got (7, 16, 1, 19)"),
     (other("kr_cache", torch.zeros(PAGES, PAGE, 1, 7)), "op-shape", "got (24, 120)"),
     (other("cache_index", slots() + 80), "op-index", "below 112, got 116"),
@@ -199,13 +199,13 @@ REFUSED = [
     (other("block_table", TABLE + 5), "op-block-table", "pages of the caches, 0 to 6, got 10"),
     (lambda given: given | {name: torch.zeros(14, 8, 1, given[name].shape[3]) for name in CACHES},
      "op-block-table", "got 2 pages of 8 for sequence 0 of 21 keys"),
-    (other("actual_seq_lengths_kv", torch.tensor([21, -1])), "op-lengths", "lengths_kv must be"),
-    (other("actual_seq_lengths_kv", torch.tensor([21])), "op-lengths", "lengths_kv must have"),
+    (other("actual_seq_lengths_kv", torch.tensor([21, -1])), "op-lengths", "lengths_kv` must be"),
+    (other("actual_seq_lengths_kv", torch.tensor([21])), "op-lengths", "lengths_kv` must have"),
     (other("sparse_count", 0), "op-value", "got 0"),
     (other("sparse_mode", 2), "op-value", "got 2"),
     (other("actual_seq_lengths_query", torch.tensor([3, 4])), "op-lengths", "got 4"),
     (other("kv_cache", torch.zeros(1, 1, 1, LATENT).expand(PAGES, PAGE, 1, LATENT)), "op-alias",
-     "kv_cache must have a separate element"),
+     "`kv_cache` must have a separate element"),
     (other("kr_cache", lambda a: a["kv_cache"][..., 1 : ROPE + 1]), "op-alias",
      "kv_cache and kr_cache must share no element"),
 ]  # fmt: skip

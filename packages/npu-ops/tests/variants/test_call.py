@@ -57,7 +57,7 @@ def test_strides_follow_the_order_of_the_axes(order: tuple[int, ...]) -> None:
         ("aten.mm", ["3x"], "op-arguments", "'3x'"),
         ("aten.mm", ["3x3xf31"], "op-arguments", "'3x3xf31'"),
         ("aten.mm", ["3x3xf32@0.0"], "op-arguments", "'3x3xf32@0.0'"),
-        ("aten.mm", [], "op-arguments", "self must be given"),
+        ("aten.mm", [], "op-arguments", "`self` must be given"),
         ("aten.mm", ["3x3xf32"] * 3, "op-arguments", "1 more"),
         ("aten._softmax", ["3xf32"], "op-arguments", "dim=VALUE"),
         ("aten._softmax", ["3xf32", "axis=1"], "op-arguments", "'axis'"),

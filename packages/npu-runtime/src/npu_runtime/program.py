@@ -207,7 +207,7 @@ def load_program(
     """
     if _PRECISION not in options:
         raise InputError(
-            f"load_program({name!r}): options must set {_PRECISION}, got {sorted(options)}. "
+            f"load_program({name!r}): `options` must set {_PRECISION}, got {sorted(options)}. "
             'Choose "f32", "f16" or "bf16".',
             code="program-load-input",
         )
@@ -227,7 +227,7 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     if isinstance(model, bytes):
         if not model:
             raise InputError(
-                f"load_program({name!r}): model must be the text of an OpenVINO .xml, got none. "
+                f"load_program({name!r}): `model` must be the text of an OpenVINO .xml, got none. "
                 "Pass the text, or a path.",
                 code="program-load-input",
             )
@@ -235,7 +235,7 @@ def _source(model: str | os.PathLike[str] | bytes, name: str) -> tuple[str, byte
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            f"load_program({name!r}): model must be an existing file, got {path}. Pass the path "
+            f"load_program({name!r}): `model` must be an existing file, got {path}. Pass the path "
             "of an OpenVINO .xml, or of a .blob.",
             code="program-load-input",
         )
@@ -249,8 +249,8 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
             on_cpu = bool(inputs) and all(tensor.device.type == "cpu" for tensor in inputs)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
             raise KindError(
-                f"Program.run: inputs must be a sequence of tensors, got {type(inputs).__name__}: "
-                f"{error}. Pass one tensor per input.",
+                f"Program.run: `inputs` must be a sequence of tensors, got "
+                f"{type(inputs).__name__}: {error}. Pass one tensor per input.",
                 code="argument-kind",
             ) from error
         return _CPU if on_cpu else _NPU
@@ -260,8 +260,8 @@ def _home(inputs: Sequence[torch.Tensor], output_device: torch.device | str | No
         device = None
     if device is None or device.type not in ("cpu", "npu"):
         raise InputError(
-            f"Program.run: output_device must be npu or cpu, got {ascii(str(output_device))[:80]}. "
-            "Move the result afterwards.",
+            f"Program.run: `output_device` must be npu or cpu, got "
+            f"{ascii(str(output_device))[:80]}. Move the result afterwards.",
             code="program-input",
         )
     return device

@@ -61,7 +61,7 @@ def public_call(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in bound.arguments.items():
             if not checks[name](value):
                 raise KindError(
-                    f"{_subject(function)}: {name} must be {_annotation(signature, name)}, got "
+                    f"{_subject(function)}: `{name}` must be {_annotation(signature, name)}, got "
                     f"{_shown(value)}. Pass one.",
                     code="argument-kind",
                 )

@@ -137,13 +137,13 @@ def flips(
     """
     if not 0 <= probability <= 1:
         raise InputError(
-            f"npu_runtime.sim.flips: probability must be from 0 to 1, got {probability}. "
+            f"npu_runtime.sim.flips: `probability` must be from 0 to 1, got {probability}. "
             "Pass 1 to hit each run.",
             code="sim-input",
         )
     if bit is not None and bit < 0:
         raise InputError(
-            f"npu_runtime.sim.flips: bit must be 0, the least significant, or more, got {bit}. "
+            f"npu_runtime.sim.flips: `bit` must be 0, the least significant, or more, got {bit}. "
             "Omit it for the highest below the sign.",
             code="sim-input",
         )

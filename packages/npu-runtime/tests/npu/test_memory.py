@@ -268,7 +268,7 @@ def test_traces_can_be_left_out():
 
 @pytest.mark.parametrize("arguments", [{"enabled": "some"}, {"skip_actions": ["alloc"]}])
 def test_what_it_cannot_do_is_refused(record, arguments):
-    with pytest.raises(InputError, match="enabled must be") as caught:
+    with pytest.raises(InputError, match="`enabled` must be") as caught:
         record(**arguments)
     assert caught.value.code == "memory-history"
 
@@ -396,7 +396,7 @@ def test_only_a_pool_of_last_resort_helps_out(narrow, use_on_oom):
 
 
 def test_an_allocator_of_ones_own_is_refused():
-    with pytest.raises(InputError, match=r"allocator must be None.*write a driver") as caught:
+    with pytest.raises(InputError, match=r"`allocator` must be None.*write a driver") as caught:
         torch.npu.MemPool(object())
     assert caught.value.code == "memory-pool"
 
@@ -423,7 +423,7 @@ def test_raw_memory_takes_the_handle_of_a_stream():
     torch.npu.caching_allocator_delete(
         torch.npu.caching_allocator_alloc(100, 0, stream.native_handle)
     )
-    with pytest.raises(TypeError, match="stream must be"):
+    with pytest.raises(TypeError, match="`stream` must be"):
         torch.npu.caching_allocator_alloc(100, stream="first")
     with pytest.raises(InputError, match="-1") as caught:
         torch.npu.caching_allocator_alloc(-1)

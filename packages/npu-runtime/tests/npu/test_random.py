@@ -89,7 +89,7 @@ def test_seed_that_64_bits_do_not_hold(seed):
 
 
 def test_a_text_is_no_seed():
-    with pytest.raises(TypeError, match=r"seed must be int, got b'7'. .*\[argument-kind\]"):
+    with pytest.raises(TypeError, match=r"`seed` must be int, got b'7'. .*\[argument-kind\]"):
         torch.npu.manual_seed(b"7")
 
 

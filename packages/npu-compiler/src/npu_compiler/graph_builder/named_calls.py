@@ -226,7 +226,7 @@ class NamedCalls:
         steps = [1] * len(begin) if stride is None else list(stride)
         if not len(begin) == len(end) == len(steps):
             raise GraphError(
-                "GraphBuilder.slice: begin, end and stride must have the same length, got "
+                "GraphBuilder.slice: `begin`, `end` and `stride` must have the same length, got "
                 f"{len(begin)}, "
                 f"{len(end)} and {len(steps)}. Give a number per axis.",
                 code="graph-op",
@@ -417,7 +417,7 @@ def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
     """Returns axes counted from the front, ascending."""
     if wrong := [axis for axis in axes if not -max(rank, 1) <= axis < max(rank, 1)]:
         raise GraphError(
-            f"GraphBuilder.{name} ({find_place()}): axes must be from {-max(rank, 1)} to "
+            f"GraphBuilder.{name} ({find_place()}): `axes` must be from {-max(rank, 1)} to "
             f"{max(rank, 1) - 1}, got {wrong[0]}. Name one of these.",
             code="graph-op",
         )

@@ -228,7 +228,7 @@ def _place_of(function: Callable[..., Any]) -> str:
     plain = inspect.unwrap(function) if callable(function) else function
     if not inspect.isfunction(plain):
         raise RegistryError(
-            f"register_fx_node_converter must decorate a function, got {function!r}. "
+            f"`register_fx_node_converter` must decorate a function, got {function!r}. "
             "Decorate `def convert(ctx, ...)`.",
             code="bad-converter",
         )

@@ -80,7 +80,7 @@ def _check_sums(columns: int, moments: torch.Tensor, drift: torch.Tensor) -> Non
     for name, sums in (("moments", moments), ("drift", drift)):
         if tuple(sums.shape) != (columns, columns) or not bool(sums.isfinite().all()):
             raise OptionError(
-                f"round_by_moments: {name} must be finite numbers of shape ({columns}, {columns}), "
+                f"round_by_moments: `{name}` must be finite, of shape ({columns}, {columns}), "
                 f"got shape {tuple(sums.shape)}, {int((~sums.isfinite()).sum())} not finite. Pass "
                 "the sums over all inputs of the product; calls must not overflow.",
                 code="quantize-data",

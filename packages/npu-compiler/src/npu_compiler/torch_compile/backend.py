@@ -279,7 +279,7 @@ def compile(  # noqa: A001  # the name that users know
     if not isinstance(model, nn.Module) or is_compiled:
         what = "a result of torch.compile" if is_compiled else type(model).__name__
         raise OptionError(
-            f"npu_compiler.compile: model must be an nn.Module that is not compiled, got {what}. "
+            f"npu_compiler.compile: `model` must be an nn.Module that is not compiled, got {what}. "
             'Pass the module itself; for other callables use torch.compile(..., backend="npu").',
             code="compile-module",
         )
@@ -307,7 +307,7 @@ def refresh(model: Callable[..., Any]) -> None:
     """
     if not callable(model):
         raise OptionError(
-            f"npu_compiler.refresh: model must be a module or a function, got "
+            f"npu_compiler.refresh: `model` must be a module or a function, got "
             f"{type(model).__name__}. Pass the model whose weights changed.",
             code="compile-module",
         )

@@ -595,7 +595,7 @@ def _check_listeners(streamer: Any | None, cancel: threading.Event | None) -> No
     ):
         if given is not None and not all(callable(getattr(given, one, None)) for one in methods):
             raise KindError(
-                f"ChatSession: {name} must have {' and '.join(methods)}, got a "
+                f"ChatSession: `{name}` must have {' and '.join(methods)}, got a "
                 f"{type(given).__name__}. Omit it, or pass an object with them.",
                 code="argument-kind",
             )

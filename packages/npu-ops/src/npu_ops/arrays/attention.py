@@ -52,7 +52,7 @@ class _Attention(ArrayOperator):
             pairs = zip(reversed(self._mask_shape), reversed(scores), strict=False)
             if any(size not in (1, wanted) for size, wanted in pairs):
                 raise OperatorInputError(
-                    f"{subject}: mask_shapes must broadcast to the scores, {scores}, "
+                    f"{subject}: `mask_shapes` must broadcast to the scores, {scores}, "
                     f"got {self._mask_shape}.",
                     code="operator-input",
                 )

@@ -58,7 +58,7 @@ class Convolution(WeightedOperator):
         self._groups = size_of(subject, "groups", groups)
         if weights[0] % self._groups or shape[1] != weights[1] * self._groups:
             raise OperatorInputError(
-                f"{subject}: weights_shape must be (filters, channels / groups, ...), and groups "
+                f"{subject}: `weights_shape` must be (filters, channels / groups, ...), and groups "
                 f"must divide the filters, got {weights} for input_shape {shape}, groups {groups}.",
                 code="operator-input",
             )

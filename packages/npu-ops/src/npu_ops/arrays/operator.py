@@ -48,7 +48,7 @@ def size_of(subject: str, name: str, value: Any, *, least: int = 1) -> int:
         size = least - 1
     if not least <= size <= _LARGEST or isinstance(value, bool):
         raise OperatorInputError(
-            f"{subject}: {name} must be an integer of at least {least} and below 2**31, "
+            f"{subject}: `{name}` must be an integer of at least {least} and below 2**31, "
             f"got {value!r}.",
             _CODE,
         )
@@ -61,7 +61,7 @@ def shape_of(subject: str, name: str, value: Any, *, ranks: tuple[int, ...]) -> 
     if len(listed) not in ranks:
         allowed = " or ".join(map(str, ranks))
         raise OperatorInputError(
-            f"{subject}: {name} must be a shape of {allowed} sizes, got {value!r}.", _CODE
+            f"{subject}: `{name}` must be a shape of {allowed} sizes, got {value!r}.", _CODE
         )
     return tuple(size_of(subject, f"{name}[{axis}]", size) for axis, size in enumerate(listed))
 
@@ -72,7 +72,7 @@ def per_axis(subject: str, name: str, value: Any, axes: int, *, least: int) -> t
         return (size_of(subject, name, value, least=least),) * axes
     if len(value) != axes or isinstance(value, str):
         raise OperatorInputError(
-            f"{subject}: {name} must be one integer, or {axes}, got {value!r}.", _CODE
+            f"{subject}: `{name}` must be one integer, or {axes}, got {value!r}.", _CODE
         )
     return tuple(size_of(subject, name, size, least=least) for size in value)
 
@@ -84,14 +84,14 @@ def array_of(
     allowed = " or ".join(str(dtype) for dtype in dtypes)
     if not isinstance(value, np.ndarray):
         raise OperatorInputError(
-            f"{subject}: {name} must be a numpy array of shape {shape}, {allowed}, "
+            f"{subject}: `{name}` must be a numpy array of shape {shape}, {allowed}, "
             f"got {type(value).__name__}. Convert it with numpy.asarray.",
             _CODE,
         )
     if value.shape != shape or value.dtype not in dtypes:
         dtype = value.dtype if value.dtype.isnative else f"{value.dtype} in foreign byte order"
         raise OperatorInputError(
-            f"{subject}: {name} must be of shape {shape}, {allowed}, got shape {value.shape}, "
+            f"{subject}: `{name}` must be of shape {shape}, {allowed}, got shape {value.shape}, "
             f"{dtype}. Reshape it, or convert it with astype.",
             _CODE,
         )

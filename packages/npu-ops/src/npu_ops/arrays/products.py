@@ -387,7 +387,7 @@ def _integers(subject: str, dtype: Any) -> np.dtype[Any]:
         integers = np.dtype(object)
     if integers not in (np.dtype(np.int8), PACKED):
         raise OperatorInputError(
-            f"{subject}: dtype must be int8, or uint8 for two 4-bit numbers in a byte, "
+            f"{subject}: `dtype` must be int8, or uint8 for two 4-bit numbers in a byte, "
             f"got {dtype!r}.",
             code="operator-input",
         )

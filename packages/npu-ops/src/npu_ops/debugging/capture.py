@@ -40,7 +40,7 @@ class CaptureStore:
         self.directory = Path(directory)
         if budget_bytes < 1:
             raise OperatorInputError(
-                f"budget_bytes must be a positive integer, got {budget_bytes}. Pass the maximum "
+                f"`budget_bytes` must be a positive integer, got {budget_bytes}. Pass the maximum "
                 f"size of all captures in bytes.",
                 code="tool-option",
             )

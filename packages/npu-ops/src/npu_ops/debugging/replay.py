@@ -163,7 +163,7 @@ def replay_report(replays: Sequence[Replay], device: str) -> Report:
     replays = list(replays)  # elements of an iterator were not checked before
     if not all(isinstance(one, Replay) for one in replays):
         raise KindError(
-            "npu_ops.debugging.replay_report: replays must be results of replay_directory, got "
+            "npu_ops.debugging.replay_report: `replays` must be results of replay_directory, got "
             f"{ascii(replays)[:80]}. Pass those.",
             code="argument-kind",
         )

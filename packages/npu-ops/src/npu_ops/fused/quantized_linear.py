@@ -57,7 +57,7 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
         )
     if values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= 15:
         raise ValueError(
-            f"npu.pack_int4: values must be 0 to 15, got {int(values.min())} to "
+            f"npu.pack_int4: `values` must be 0 to 15, got {int(values.min())} to "
             f"{int(values.max())}. Add 8 to signed values. [op-value]"
         )
     nibbles = values.to(torch.uint8)

@@ -45,13 +45,13 @@ class SparseAttention:
             fewest <= self.top_k < most
         ):  # fmt: skip
             raise OperatorInputError(
-                f"SparseAttention: top_k must be a multiple of {BLOCK_SLOTS}, the block size, and "
-                f"at least {fewest}, got {self.top_k!r}. Pass, for example, 2048.",
+                f"SparseAttention: `top_k` must be a multiple of {BLOCK_SLOTS}, the block size, "
+                f"and at least {fewest}, got {self.top_k!r}. Pass, for example, 2048.",
                 code="sparse-attention",
             )
         if self.after is not None and (type(self.after) is not int or self.after < self.top_k):
             raise OperatorInputError(
-                f"SparseAttention: after must be an integer of at least top_k, {self.top_k}, got "
+                f"SparseAttention: `after` must be an integer of at least top_k, {self.top_k}, got "
                 f"{self.after!r}. Omit it for top_k.",
                 code="sparse-attention",
             )

@@ -66,7 +66,7 @@ def pack(weight: torch.Tensor, kind: PackedKind) -> PackedLinear:
     """
     if weight.dim() != 2 or kind not in _FLOATS:
         raise OperatorInputError(
-            f"pack: weight must be a matrix, kind one of {', '.join(_FLOATS)}, got shape "
+            f"pack: `weight` must be a matrix, kind one of {', '.join(_FLOATS)}, got shape "
             f"{tuple(weight.shape)}, kind {kind!r}. Use pack_integers for integers.",
             code="weight-shape",
         )
@@ -104,8 +104,8 @@ def pack_integers(
         or any(one.shape != (outputs, groups) for one in of_groups)
     ):
         raise OperatorInputError(
-            "pack_integers: values must be (outputs, groups, size) uint8 with one group of 8 bits "
-            f"or groups of 32, 64 or 128 of 4 bits, got {tuple(values.shape)} {values.dtype}, "
+            "pack_integers: `values` must be (outputs, groups, size) uint8 with one group of 8 "
+            f"bits or groups of 32, 64 or 128 of 4 bits, got {tuple(values.shape)} {values.dtype}, "
             f"scales {tuple(scales.shape)}, {bits} bits. Quantize it in such groups.",
             code="weight-shape",
         )
@@ -189,7 +189,7 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """
     if gate.shape != up.shape or gate.shape[0] % BLOCK_OUTPUTS:
         raise OperatorInputError(
-            "interleave: gate and up must have the same shape and a multiple of 16 rows, got "
+            "interleave: `gate` and `up` must have the same shape and a multiple of 16 rows, got "
             f"{tuple(gate.shape)} and {tuple(up.shape)}. Keep them apart.",
             code="weight-shape",
         )

@@ -174,7 +174,7 @@ def check_caches(layer: Layer) -> None:
     bad = slots[(slots < -1) | (slots >= count)]
     if bad.numel():
         raise ValueError(
-            f"{OP}: cache_index must be -1 or a slot of the caches, below {count}, got "
+            f"{OP}: `cache_index` must be -1 or a slot of the caches, below {count}, got "
             f"{int(bad[0])}. Allocate the page. [op-index]"
         )
     kept = slots[slots >= 0]
@@ -199,7 +199,7 @@ def _check_own_elements(name: str, cache: torch.Tensor) -> None:
     for size, stride in sorted(sizes, key=lambda pair: pair[1]):
         if size > 1 and stride < reach:
             raise ValueError(
-                f"{OP}: {name} must have a separate element at each index, got strides "
+                f"{OP}: `{name}` must have a separate element at each index, got strides "
                 f"{cache.stride()} for {tuple(cache.shape)}. Clone it. [op-alias]"
             )
         reach = max(reach, (size - 1) * stride + 1) if size > 1 else reach

@@ -97,14 +97,14 @@ def check_layer(layer: Layer) -> None:
         shape = tuple(getattr(layer, name).shape)
         if len(shape) != rank:
             raise ValueError(
-                f"{OP}: {name} must have {rank} axes, got {shape}. Add or flatten axes with "
+                f"{OP}: `{name}` must have {rank} axes, got {shape}. Add or flatten axes with "
                 ".reshape(). [op-shape]"
             )
     for name, expected in _shapes(layer).items():
         shape = tuple(getattr(layer, name).shape)
         if shape != expected:
             raise ValueError(
-                f"{OP}: {name} must be {expected} for the other arguments, got {shape}. Pass the "
+                f"{OP}: `{name}` must be {expected} for the other arguments, got {shape}. Pass the "
                 "weights and caches of one layer. [op-shape]"
             )
     index_width = layer.weight_idx_k.shape[1]
@@ -144,7 +144,7 @@ def _shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
 def _check_dtypes(layer: Layer) -> None:
     if layer.x.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(
-            f"{OP}: x must be float32 or bfloat16, got {layer.x.dtype}. Convert it with .to(). "
+            f"{OP}: `x` must be float32 or bfloat16, got {layer.x.dtype}. Convert it with .to(). "
             "[op-dtype]"
         )
     for field in fields(layer):
@@ -154,11 +154,11 @@ def _check_dtypes(layer: Layer) -> None:
         if field.name in INTEGERS:
             if value.dtype not in (torch.int32, torch.int64):
                 raise ValueError(
-                    f"{OP}: {field.name} must be int32 or int64, got {value.dtype}. Convert it "
+                    f"{OP}: `{field.name}` must be int32 or int64, got {value.dtype}. Convert it "
                     "with .to(). [op-dtype]"
                 )
         elif value.dtype is not layer.x.dtype:
             raise ValueError(
-                f"{OP}: {field.name} must have the dtype of x, got {value.dtype}, x "
+                f"{OP}: `{field.name}` must have the dtype of `x`, got {value.dtype}, x "
                 f"{layer.x.dtype}. Convert one with .to(). [op-dtype]"
             )

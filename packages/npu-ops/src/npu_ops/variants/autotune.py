@@ -230,7 +230,7 @@ def set_variant_policy(*, mode: str | None = None, tune: bool | None = None) -> 
     """
     if mode is not None and mode not in VARIANT_MODES:
         raise OperatorInputError(
-            f"set_variant_policy: mode must be one of {', '.join(VARIANT_MODES)}, got {mode!r}. "
+            f"set_variant_policy: `mode` must be one of {', '.join(VARIANT_MODES)}, got {mode!r}. "
             "Choose one of these.",
             code="bad-setting",
         )

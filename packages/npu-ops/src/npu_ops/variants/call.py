@@ -123,7 +123,7 @@ class OpCall:
         except (RuntimeError, IndexError, TypeError, ValueError) as refusal:
             text = str(refusal).strip().splitlines()[0]
             raise OperatorInputError(
-                f"{self}: arguments must be valid, got an error of torch: {text} Correct them.",
+                f"{self}: `arguments` must be valid, got an error of torch: {text} Correct them.",
                 code="op-arguments",
             ) from refusal
 
@@ -277,7 +277,7 @@ def _parse_value(op: str, name: str, text: str) -> Any:
             return _parse_spec(text)
         if text != "null":
             raise OperatorInputError(
-                f"{op}: {name} must be JSON, got {text!r}. Write, for example, {name}=[1,1].",
+                f"{op}: `{name}` must be JSON, got {text!r}. Write, for example, {name}=[1,1].",
                 code="op-arguments",
             ) from None
     return value
@@ -285,5 +285,5 @@ def _parse_value(op: str, name: str, text: str) -> Any:
 
 def _missing_argument(op: str, name: str, form: str) -> OperatorInputError:
     return OperatorInputError(
-        f"{op}: {name} must be given, got none. Add {form}.", code="op-arguments"
+        f"{op}: `{name}` must be given, got none. Add {form}.", code="op-arguments"
     )

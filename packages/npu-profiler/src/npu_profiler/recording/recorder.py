@@ -76,14 +76,14 @@ class TraceOptions:
             value = getattr(self, name)
             if not isinstance(value, bool | int):
                 raise TraceError(
-                    f"trace: {name} must be True or False, got a {type(value).__name__}. Pass one.",
+                    f"trace: `{name}` must be a bool, got a {type(value).__name__}. Pass one.",
                     code="trace-option",
                 )
         for name in ("layers_first", "layers_every", "warmup", "steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise TraceError(
-                    f"trace: {name} must be 0 or more, got {value!r}. Pass a count.",
+                    f"trace: `{name}` must be 0 or more, got {value!r}. Pass a count.",
                     code="trace-option",
                 )
 

@@ -92,7 +92,7 @@ class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
         known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         if chosen is not None and chosen.isdisjoint(known):
             raise TraceError(
-                "profile: activities must have one that torch supports here: "
+                "profile: `activities` must have one that torch supports here: "
                 f"{', '.join(sorted(one.name for one in known))}, got {len(chosen)} others. Leave "
                 "them out for all.",
                 code="trace-option",

@@ -49,9 +49,9 @@ class NpuAccelerator:
         indices = _numbers(devices)
         if indices is None or not all(0 <= index < count for index in indices or [-1]):
             raise InputError(
-                "Lightning on npu: devices must be a number of processes, -1, or a list of indices "
-                f"below {count}, got {devices!r}. Pass 1, or 2 for two processes that share the "
-                "device.",
+                "Lightning on npu: `devices` must be a number of processes, -1, or a list of "
+                f"indices below {count}, got {devices!r}. Pass 1, or 2 for two processes that "
+                "share the device.",
                 code="lightning-devices",
             )
         return indices

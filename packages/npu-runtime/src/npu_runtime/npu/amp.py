@@ -76,8 +76,8 @@ class GradScaler(grad_scaler.GradScaler):
     ) -> None:
         if enabled and not (growth_factor > 1.0 and backoff_factor < 1.0):
             raise InputError(
-                "torch.npu.amp.GradScaler: growth_factor must be above 1 and backoff_factor below, "
-                f"got {growth_factor} and {backoff_factor}. Omit them for 2 and 0.5.",
+                "torch.npu.amp.GradScaler: `growth_factor` must be above 1 and `backoff_factor` "
+                f"below, got {growth_factor} and {backoff_factor}. Omit them for 2 and 0.5.",
                 code="scale-factor",
             )
         super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)

@@ -98,7 +98,7 @@ def set_deterministic_level(level: int) -> None:
     """
     if level not in (0, 1, 2):
         raise InputError(
-            f"torch.npu.set_deterministic_level: level must be 0, 1 or 2, got {level!r}. "
+            f"torch.npu.set_deterministic_level: `level` must be 0, 1 or 2, got {level!r}. "
             "Pass 1 for deterministic algorithms.",
             code="ascend-option",
         )

@@ -191,7 +191,7 @@ def device_index(device: DeviceLike, *, optional: bool = False) -> int:
     if isinstance(device, torch.device):
         if device.type != "npu":
             raise InputError(
-                f'torch.npu: device must be an npu device, got "{device}". '
+                f'torch.npu: `device` must be an npu device, got "{device}". '
                 'Pass "npu", "npu:0" or an index.',
                 code="device-type",
             )
@@ -223,7 +223,7 @@ def _no_device(given: object) -> InputError:
     shown = f"{given:#x}" if isinstance(given, int) and abs(given) > 2**64 else ascii(given)
     shown = shown if len(shown) < 80 else f"{shown[:60]}... ({type(given).__name__})"
     return InputError(
-        f"torch.npu: device must be a torch.device, its name or an index, got {shown}. "
+        f"torch.npu: `device` must be a torch.device, its name or an index, got {shown}. "
         'Pass "npu", "npu:0" or an index.',
         code="device-type",
     )

@@ -83,7 +83,7 @@ class NPUGraph:
         """
         if capture_error_mode not in _MODES:
             raise InputError(
-                f"npu.NPUGraph: capture_error_mode must be one of {', '.join(_MODES)}; "
+                f"npu.NPUGraph: `capture_error_mode` must be one of {', '.join(_MODES)}; "
                 f'got {capture_error_mode!r}. Leave it out for "global".',
                 code="capture-state",
             )
@@ -279,7 +279,7 @@ def follows_weights(subject: str, weights: str) -> bool:
     """
     if not isinstance(weights, str) or weights not in ("refuse", "follow"):
         raise InputError(
-            f'{subject}: weights must be "refuse" or "follow", got {weights!r}. '
+            f'{subject}: `weights` must be "refuse" or "follow", got {weights!r}. '
             "Omit it for an error when one changes.",
             code="capture-weights",
         )
@@ -323,9 +323,9 @@ class _Passes:
             if not isinstance(value, torch.Tensor) or value.device.type != "npu":
                 where = value.device if isinstance(value, torch.Tensor) else type(value).__name__
                 _refuse(
-                    f"sample_args must be tensors on npu, got one on {where}"
+                    f"`sample_args` must be tensors on npu, got one on {where}"
                     if isinstance(value, torch.Tensor)
-                    else f"sample_args must be tensors on npu, got {where}",
+                    else f"`sample_args` must be tensors on npu, got {where}",
                     "Bind other arguments with functools.partial",
                 )
         if not isinstance(self.function, torch.nn.Module):

@@ -215,7 +215,7 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
     """
     if not 0.0 <= fraction <= 1.0:
         raise InputError(
-            "torch.npu.set_per_process_memory_fraction: fraction must be in [0, 1], "
+            "torch.npu.set_per_process_memory_fraction: `fraction` must be in [0, 1], "
             f"got {fraction}. Pass 0.5 for half of the memory.",
             code="memory-fraction",
         )
@@ -326,7 +326,7 @@ def _record_memory_history(
     """
     if enabled not in (None, False, True, "state", "all") or skip_actions:
         raise InputError(
-            'torch.npu.memory._record_memory_history: enabled must be None, "state" or "all", '
+            'torch.npu.memory._record_memory_history: `enabled` must be None, "state" or "all", '
             f"and skip_actions empty, got {enabled!r} and {skip_actions!r}. Leave actions out when "
             "you read the snapshot.",
             code="memory-history",
@@ -413,7 +413,7 @@ class MemPool:
     ) -> None:
         if allocator is not None:
             raise InputError(
-                f"torch.npu.MemPool: allocator must be None, got {allocator!r}. Device memory "
+                f"torch.npu.MemPool: `allocator` must be None, got {allocator!r}. Device memory "
                 "comes from the driver (include/npu/driver.h); write a driver.",
                 code="memory-pool",
             )
@@ -472,13 +472,13 @@ def caching_allocator_alloc(
     """
     if size < 0:
         raise InputError(
-            f"torch.npu.caching_allocator_alloc: size must be a number of bytes, got {size}. "
+            f"torch.npu.caching_allocator_alloc: `size` must be a number of bytes, got {size}. "
             "Pass 0 or more.",
             code="memory-size",
         )
     if not isinstance(stream, torch.Stream | int | None):
         raise TypeError(
-            "torch.npu.caching_allocator_alloc: stream must be a torch.npu.Stream or the "
+            "torch.npu.caching_allocator_alloc: `stream` must be a torch.npu.Stream or the "
             f"native handle of one, got {type(stream).__name__}. Leave it out for the current one."
         )
     index = device_index(device)

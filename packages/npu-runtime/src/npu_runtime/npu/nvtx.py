@@ -75,7 +75,7 @@ def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:  # noqa:
         text = msg.format(*args, **kwargs)
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise InputError(
-            "torch.npu.nvtx.range: msg must be a format string for its arguments, got "
+            "torch.npu.nvtx.range: `msg` must be a format string for its arguments, got "
             f"{ascii(msg)[:80]}: {error}. Double literal braces.",
             code="range-format",
         ) from error

@@ -87,7 +87,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "npu") -> None:
     """
     if new_state.dtype is not torch.uint8:
         raise KindError(
-            f"torch.npu.set_rng_state: new_state must be a uint8 tensor, got {new_state.dtype}. "
+            f"torch.npu.set_rng_state: `new_state` must be a uint8 tensor, got {new_state.dtype}. "
             "Pass the result of get_rng_state.",
             code="argument-kind",
         )
@@ -104,7 +104,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the states of all devices' generators, by index."""
     if isinstance(new_states, torch.Tensor):
         raise KindError(
-            "torch.npu.set_rng_state_all: new_states must be a list of tensors, got a tensor of "
+            "torch.npu.set_rng_state_all: `new_states` must be a list of tensors, got a tensor of "
             f"{tuple(new_states.shape)}. Pass the result of get_rng_state_all.",
             code="argument-kind",
         )
