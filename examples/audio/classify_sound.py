@@ -2,7 +2,7 @@
 
     python examples/audio/classify_sound.py [--model PATH]
 
-Without a model a small one with seeded random weights is made; its classes mean nothing, and its
+Without a model, a small one is built with seeded random weights; its classes mean nothing, and its
 scores are those of transformers. The sound is a tone that rises for a second.
 """
 

@@ -2,7 +2,7 @@
 
     python examples/decoders/generate.py [llama|phi|qwen] [--model PATH] [--dtype float32]
 
-Without a model a small one with seeded random weights is made; its words mean nothing, and its
+Without a model, a small one is built with seeded random weights; its words mean nothing, and its
 tokens are those of transformers in float32. With --model, name a checkpoint folder of any decoder.
 """
 

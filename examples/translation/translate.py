@@ -2,8 +2,8 @@
 
     python examples/translation/translate.py [text] [--model PATH]
 
-Without a model a small T5 with seeded random weights and letters for tokens is made: its output is
-meaningless, and equal to that of transformers. With --model, name a checkpoint such as t5-small.
+Without a model a small T5 is built with seeded random weights and letters for tokens: its output is
+meaningless, but equal to that of transformers. With --model, name a checkpoint such as t5-small.
 """
 
 from __future__ import annotations

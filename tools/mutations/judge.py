@@ -131,7 +131,7 @@ class Gate:
                 noticed = f"pytest ended with {ended}"
             elif self._run([failed], None, 300)[1] == "passed":
                 noticed = failed
-            else:  # it also fails without the mutation, run alone
+            else:  # it also fails without the mutation, run separately
                 excluded.add(failed)
                 left = [test for test in left if test not in excluded]
         duration_s = round(time.monotonic() - start_s, 1)

@@ -1,7 +1,7 @@
 """OpAutoCompare over all of torch's database of ops, forward and backward: how many false alarms?
 
 npu's kernels are held to the CPU's by npu_ops.op_conformance, so each call that the tool reports
-is the tool's fault, or a kernel's that nobody knew of. The exit code is 1 if there is one.
+is the tool's fault, or an unknown fault of a kernel. The exit code is 1 if there is one.
 
     python benchmarks/false_alarms.py --samples 3 --dtypes float32,bfloat16
 """

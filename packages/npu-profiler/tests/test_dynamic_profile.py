@@ -130,7 +130,7 @@ print(*[one.message for one in caught])
 @pytest.mark.parametrize(
     "text, quoted",
     [
-        ("{", "must hold JSON"),
+        ("{", "must contain JSON"),
         ("[1]", "got list"),
         ('{"active": 0}', "got 0"),
         ('{"active": true}', "got True"),

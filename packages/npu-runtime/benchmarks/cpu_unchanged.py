@@ -1,4 +1,4 @@
-"""Whether programs that use the CPU alone keep their speed where the platform is installed.
+"""Whether programs that use only the CPU keep their speed with the platform installed.
 
     python packages/npu-runtime/benchmarks/cpu_unchanged.py [--runs N]
 

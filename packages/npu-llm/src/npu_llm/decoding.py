@@ -251,7 +251,7 @@ def _grown(tensor: torch.Tensor, length: int) -> torch.Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Runs torch's host ops on the calling thread alone inside the block.
+    """Runs torch's host ops only on the calling thread, inside the block.
 
     After a shared op, such as one on 50,000 logits, OpenMP's threads spin for some milliseconds and
     occupy the processors that the next step needs: a token of Whisper base took 7.4 ms with them

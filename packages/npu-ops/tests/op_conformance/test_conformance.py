@@ -64,10 +64,10 @@ def test_a_network_by_name_selects_the_calls_that_it_makes(capsys):
     "arguments, sentence",
     [
         (["--suite", "nonsense"], "invalid choice: 'nonsense'"),
-        (["--dtype", "float33"], "expected names such as float32, got 'float33'"),
-        (["--layout", "sideways"], "expected one of contiguous"),
-        (["--suite", "torch", "--device", "cpu"], "expected a suite of cases"),
-        (["-o", "file"], "expected --report"),
+        (["--dtype", "float33"], "must be names such as float32, got 'float33'"),
+        (["--layout", "sideways"], "must be one of contiguous"),
+        (["--suite", "torch", "--device", "cpu"], "given with a suite of cases"),
+        (["-o", "file"], "given with --report"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(arguments, sentence, capsys):

@@ -124,7 +124,7 @@ def read_config(path: Path) -> ProfilerConfig:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise _refused(f"{path} must hold JSON, got: {error}") from None
+        raise _refused(f"{path} must contain JSON, got: {error}") from None
     if not isinstance(content, dict):
         raise _refused(f"{path} must hold an object, got {type(content).__name__}")
     known = [field.name for field in dataclasses.fields(ProfilerConfig)]

@@ -1,4 +1,4 @@
-"""The platform's exceptions, under the name by which programs import them."""
+"""The platform's exceptions, under the name that programs import."""
 
 from npu_command.errors import (
     DeviceError,

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def check(given: argparse.Namespace) -> None:
         if given.output is not None and given.half:
-            parser.error("--output must not be given with --half. Leave one of them out.")
+            parser.error("--output must not be given with --half. Omit one of them.")
         if given.half_budget is not None and not given.half_budget >= 0:
             parser.error("--half-budget must be at least 0 seconds.")
         if given.estimate or not given.path.is_file():

@@ -30,8 +30,8 @@ def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
         raise OptionError(
             "npu_compiler.export: `calibration` must be given with dtype 'int4', or 'int8' and "
             "activations "
-            f"'int8', got dtype {config.dtype!r}, activations {config.activations!r}. Leave "
-            "calibration out, or choose one of these.",
+            f"'int8', got dtype {config.dtype!r}, activations {config.activations!r}. Omit "
+            "`calibration`, or choose one of these.",
             code="option-conflict",
         )
     if not is_given and config.activations is not None:
@@ -46,7 +46,7 @@ def check_calibration(config: CompilerConfig, *, is_given: bool) -> None:
             f"npu_compiler.export: `rounding` {config.rounding!r} must be given with dtype 'int4' "
             "and calibration, got dtype "
             f"{config.dtype!r}{'' if is_given else ' and no calibration'}. "
-            "Leave rounding out, or pass both.",
+            "Omit `rounding`, or pass both.",
             code="option-conflict",
         )
 

@@ -321,8 +321,8 @@ def _refusal(model: nn.Module, failure: Exception, is_dynamic: bool) -> ExportEr
     text = " ".join(line.strip() for line in lines[:3])
     if is_dynamic and ("specializ" in str(failure) or "Constraints violated" in str(failure)):
         return ExportError(
-            f"{type(model).__name__}: a dynamic size must not be fixed by the model; {text} Leave "
-            "that dim out of dynamic, or give examples with sizes above 1.",
+            f"{type(model).__name__}: a dynamic size must not be fixed by the model; {text} Omit "
+            "that dim from `dynamic`, or give examples with sizes above 1.",
             code="export-dynamic",
         )
     return ExportError(

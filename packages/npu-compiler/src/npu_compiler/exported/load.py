@@ -51,7 +51,7 @@ class Runner(Protocol):
 
 
 class ArrayRunner:
-    """Runs a model on numpy arrays, by OpenVINO alone."""
+    """Runs a model on numpy arrays, only by OpenVINO."""
 
     def __init__(self, path: Path, manifest: Manifest, device: str | None) -> None:
         """Compiles an IR for a device of OpenVINO, by default the best one.
@@ -317,7 +317,7 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> LoadedMo
     if device is not None and not isinstance(device, str):
         raise ExportError(
             "npu_compiler.load: `device` must be a name of OpenVINO's, such as 'CPU', got "
-            f"{type(device).__name__}. Leave it out for the default.",
+            f"{type(device).__name__}. Omit it for the default.",
             code="export-device",
         )
     folder = Path(path)

@@ -39,7 +39,7 @@ class Mode:
     precision: str = ""  # of programs; empty for the graph's own precision
     # Options of the device's compiler.
     properties: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    verify: str = "off"  # as in CompilerConfig. "off" tests the device's compiler alone
+    verify: str = "off"  # as in CompilerConfig. "off" tests only the device's compiler
     nan: str | None = None
     device: str = "cpu"  # where tensors live, "cpu" or "npu"
     target: str = "openvino"  # as in CompilerConfig

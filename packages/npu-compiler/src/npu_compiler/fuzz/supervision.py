@@ -197,7 +197,7 @@ def run(
 
 
 def replay(graph: str, mode: str, timeout_s: float) -> tuple[str, str]:
-    """Compares one graph of a finding alone; returns its result and details."""
+    """Compares one graph of a finding separately; returns its result and details."""
     child = _make_child(timeout_s)
     child.give({"replay": [graph, mode]})
     result = child.answer()

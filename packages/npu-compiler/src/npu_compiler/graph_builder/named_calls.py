@@ -407,7 +407,7 @@ def _axes(x: GraphTensor, axes: Axes) -> tuple[int, ...]:
     if len(axes) > rank:
         raise GraphError(
             f"GraphBuilder ({find_place()}): there must be at most {rank} axes, got {len(axes)}. "
-            "Leave the others out.",
+            "Omit the others.",
             code="graph-op",
         )
     return tuple(map(operator.index, axes))
@@ -426,7 +426,7 @@ def _places(name: str, axes: Sequence[int], rank: int) -> list[int]:
         raise GraphError(
             f"GraphBuilder.{name} ({find_place()}): each axis must be named once, got "
             f"{tuple(axes)}. "
-            "Leave the second out.",
+            "Omit the second.",
             code="graph-op",
         )
     return places

@@ -19,7 +19,7 @@ __all__ = ["Case", "Evaluator", "Step", "inputs_of", "no_kernel", "refused", "un
 def refused(node: fx.Node, reason: str) -> LoweringError:
     """Returns the error for a call without a kernel, or that mixes rows: [not-row-wise]."""
     return LoweringError(
-        f"{call_place(node)} must treat every token by itself, or be attention to "
+        f"{call_place(node)} must treat every token separately, or be attention to "
         f"the cache, got one that {reason}. Run the model in another pipeline.",
         code="not-row-wise",
         node_name=node.name,

@@ -57,7 +57,7 @@ def _avoid(model: ov.Model) -> int:
 
 
 def _of_constants(model: ov.Model) -> list[Any]:
-    """Returns the operations of these kinds with constant inputs alone."""
+    """Returns the operations of these kinds with constant inputs only."""
     known: set[int] = set()
     found = []
     for node in model.get_ordered_ops():

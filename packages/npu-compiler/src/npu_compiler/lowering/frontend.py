@@ -123,7 +123,7 @@ def _key(node: fx.Node, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 def _try(node: fx.Node) -> str | None:
-    """Converts a call alone, runs it on random inputs, and compares."""
+    """Converts a single call, runs it on random inputs, and compares."""
     try:
         model = _converted(node)
     except (*_FAILURES, RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError):

@@ -295,7 +295,7 @@ class _Proof:
             further = [
                 one for one in self._feeding(lacking) & bits.keys() if bits[one] > lowest[one]
             ]
-            if not further:  # not computed from integers alone
+            if not further:  # not computed only from integers
                 hopeless |= lacking
             for source in further:
                 bits[source] = next(b for b in _BITS if lowest[source] <= b < bits[source])

@@ -27,7 +27,7 @@ PRECISIONS = {
 # Capability that a hint requires of a processor. Measured on OpenVINO 2026.4.1: without float16
 # arithmetic the CPU plugin computes in bfloat16 under f16 (relative error 4e-3 in a product of 8
 # terms); without bfloat16 arithmetic it is seven times slower under bf16 than under f32 (a token of
-# a model of 135M on a Xeon with AVX-512 alone: 260 ms and 37).
+# a model of 135M on a Xeon with only AVX-512: 260 ms and 37).
 _CAPABILITIES = {"f16": "FP16", "bf16": "BF16"}
 
 # The CPU plugin's snippets generator fails on some graphs (measured on OpenVINO 2026.4.1: "All

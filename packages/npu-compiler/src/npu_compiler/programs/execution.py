@@ -110,7 +110,7 @@ class KernelForm:
     inputs: tuple[tuple[int, ...], ...]
     results: tuple[tuple[int, ...], ...]  # shapes of the results
     home: str  # device type of the results
-    is_alone: bool  # whether it runs on the calling thread alone
+    is_alone: bool  # whether it runs only on the calling thread
 
     def as_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data for from_json."""

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SuiteError as error:
         parser.error(str(error))
     if not chosen:
-        parser.error("no architecture matches. Leave out --only or --family.")
+        parser.error("no architecture matches. Omit --only or --family.")
 
     def show(row: Measurement) -> None:
         print(report.row_line(report.cells(row)), flush=True)

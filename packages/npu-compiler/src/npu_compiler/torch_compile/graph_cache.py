@@ -1,4 +1,4 @@
-"""The cache of compiled graphs, by which later processes find programs without lowering."""
+"""The cache of compiled graphs: later processes find programs in it without lowering."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def _make_graph(
 
 
 def _measured_graph(*given: Any) -> Any:
-    from npu_compiler.tuning.measuring import MeasuredGraph  # late: for tuning alone
+    from npu_compiler.tuning.measuring import MeasuredGraph  # late: only for tuning
 
     return MeasuredGraph(*given)
 

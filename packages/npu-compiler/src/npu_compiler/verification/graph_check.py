@@ -84,7 +84,7 @@ class GraphTrial:
         try:
             expected = reference.results()
         except REFUSALS:
-            # Each program is verified alone, which finds the cause.
+            # Each program is verified separately, to find the cause.
             return Outcome(self._by_program(call, arguments))
         results = call(*arguments)
         first = self._differs(results, arguments, expected, reference)

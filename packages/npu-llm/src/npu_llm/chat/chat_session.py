@@ -38,7 +38,7 @@ Overflow = Literal["error", "drop_oldest"]
 _OVERFLOWS = ("error", "drop_oldest")
 # Room that "drop_oldest" leaves for an answer without max_new_tokens.
 _ANSWER_ROOM = 512
-_UNBOUNDED = 1 << 20  # maximum length of an answer where the context has none
+_UNBOUNDED = 1 << 20  # maximum length of an answer if the context has no limit
 # Options that a session sets itself, or that would require several sequences in its cache.
 _OWN_OPTIONS = ("attention_mask", "input_ids", "inputs", "past_key_values", "use_cache")
 _SINGLE_OPTIONS = ("num_beams", "num_return_sequences")

@@ -167,7 +167,7 @@ class ModelFacts:
 
 
 def read_facts(source: ModelSource) -> ModelFacts:
-    """Reads a model's facts from headers alone.
+    """Reads a model's facts, only from headers.
 
     Args:
         source: a checkpoint folder or a GGUF file.

@@ -219,7 +219,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, *, exported: bool = False) -
 def add_model_option(
     parser: argparse.ArgumentParser, summary: str, *, is_required: bool = False
 ) -> None:
-    """Adds -m, --model alone."""
+    """Adds only -m, --model."""
     parser.add_argument(
         "-m", "--model", metavar="MODEL", action=_OneModel, required=is_required, help=summary
     )

@@ -221,7 +221,7 @@ class SequentialStore(KVStore):
         return True
 
     def append_slots(self, sequence: Sequence) -> bool:
-        """True: the cache grows by itself."""
+        """True: the cache grows automatically."""
         return True
 
     def run(self, chunks: Several[Chunk]) -> Logits:

@@ -79,7 +79,7 @@ def _error_rate(name: str, found: Sequence[str], answers: Sequence[str]) -> floa
 
     jiwer = _library("jiwer")
     plain = BasicTextNormalizer()
-    # An answer of punctuation alone would have no words to count errors by.
+    # An answer of only punctuation would have no words to count errors by.
     both = [(plain(right).strip() or right, plain(one).strip()) for right, one in
             zip(answers, found, strict=True)]  # fmt: skip
     rate = jiwer.wer if name == "WER" else jiwer.cer

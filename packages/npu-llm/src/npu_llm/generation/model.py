@@ -115,7 +115,7 @@ class NPUModelForCausalLM(LanguageModel, GenerationMixin):  # type: ignore[misc]
         Args:
             pretrained_model_name_or_path: a transformers checkpoint folder, a GGUF file, a folder
                 that `npu_llm.export` wrote, or a name on the Hugging Face hub.
-            config: a CompilerConfig, of which only dtype is used, for programs written for
+            config: a CompilerConfig (only its dtype is used), for programs written for
                 intel-npu-acceleration-library; by default `dtype` is used.
             dtype: "file" to keep the weights' types in the model's files, "float32", "bfloat16",
                 "float16", "int8", "int4", or a torch dtype. The default is "file" for GGUF files

@@ -32,7 +32,7 @@ def _is_not_causal(keys: Keys) -> bool:
 
 
 def _kinds(keys: Keys) -> int:
-    """Returns the rows of the table of token types, of which the first is used."""
+    """Returns the rows of the table of token types; the first is used."""
     return (
         keys.tensor("token_types.weight").shape[0] if keys.has_tensor("token_types.weight") else 1
     )

@@ -201,7 +201,7 @@ class StaticSizes:
 
     Attributes:
         chunks: new tokens per program, ascending; the first is 1.
-        capacities: slots of a cache, ascending; 0 alone for programs without slots.
+        capacities: slots of a cache, ascending; only 0 for programs without slots.
     """
 
     def __init__(

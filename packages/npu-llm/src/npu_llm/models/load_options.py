@@ -304,7 +304,7 @@ def dtype_in(config: Any, dtype: str | torch.dtype | None) -> str | torch.dtype 
     names = {one.name for one in fields(config)} - {"dtype", "use_to"}
     others = sorted(name for name in names if getattr(config, name) != getattr(default, name))
     if others:
-        raise _unfit_config("a CompilerConfig that sets dtype alone", ", ".join(others))
+        raise _unfit_config("a CompilerConfig that sets only dtype", ", ".join(others))
     if config.dtype is None:
         return dtype
     name = str(config.dtype).removeprefix("torch.")

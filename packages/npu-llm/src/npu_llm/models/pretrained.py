@@ -68,7 +68,7 @@ class Pretrained(ABC):
         Args:
             pretrained_model_name_or_path: a transformers checkpoint folder, a folder that `export`
                 wrote, or a name on the hub.
-            config: a CompilerConfig, of which only dtype is used, for programs written for
+            config: a CompilerConfig (only its dtype is used), for programs written for
                 intel-npu-acceleration-library; by default `dtype` is used.
             dtype: "float32", "bfloat16", "float16", "int8", "int4", or a torch dtype; by default
                 the precision of an exported folder, float32 for a model with one step, and as in

@@ -147,7 +147,7 @@ def _as_rows(node: ov.Node, size: int) -> None:
 def _select_rows_early(model: ov.Model, tokens: int) -> None:
     """Selects the tokens with returned logits before the last layer's products.
 
-    Row-wise calls that are read for the logits alone run on the selected tokens.
+    Row-wise calls that are read only for the logits run on the selected tokens.
     """
     for gather in model.get_ordered_ops():
         if gather.get_type_name() != "Gather" or _number(gather.input_value(2)) != 1:

@@ -99,7 +99,7 @@ class Transcriber:
             sound: (samples,) float32 at `rate`.
             options: validated options.
             more: further arguments of the model's generate.
-            ends: events, each of which cancels the transcription.
+            ends: events that cancel the transcription.
 
         Raises:
             InterruptedError: at the next token after one of `ends` was set.

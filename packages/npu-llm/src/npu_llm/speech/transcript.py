@@ -21,7 +21,7 @@ class TranscriptOptions:
     Attributes:
         language: a code such as "en" or a name such as "german"; None to detect it.
         translates: whether to translate into English.
-        times: unit of timestamps; None for text alone.
+        times: unit of timestamps; None for only text.
         beams: beam size.
         temperature: 0.0 for greedy search; sampled above.
     """

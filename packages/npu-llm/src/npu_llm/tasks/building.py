@@ -263,7 +263,7 @@ def fill_task_entry(
     Args:
         folder: an empty folder.
         source: the checkpoint.
-        options: load options, of which verify, trust_remote_code and ignore_unexpected are used.
+        options: load options; verify, trust_remote_code and ignore_unexpected are used.
         progress: receives the stages.
         auto: transformers' auto class for the task.
         precision: precision of the weights and the arithmetic.

@@ -37,7 +37,7 @@ class Port:
     """An input of the language model.
 
     Attributes:
-        shape: its shape, of which only the rank and the number of kinds are used.
+        shape: its shape; only the rank and the number of kinds are used.
         adds: whether its values are added to scores.
     """
 
@@ -112,7 +112,7 @@ class LanguageCache(StepCache):
             past = self.get_seq_length()
             positions = torch.arange(past, past + tokens)
         elif kinds and positions.dim() == 3 and positions.shape[0] == kinds[0] + 1:
-            positions = positions[1:]  # the first ones are text positions, used for masks alone
+            positions = positions[1:]  # the first ones are text positions, used only for masks
         try:
             found = positions.to("cpu", torch.int64).expand(*kinds, batch, tokens)
         except RuntimeError as failure:

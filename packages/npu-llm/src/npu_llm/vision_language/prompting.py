@@ -25,7 +25,7 @@ def load_processor(path: str, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoProcessor
 
     processor = load_beside(AutoProcessor, path, "a processor", trust_remote_code=trust_remote_code)
-    # Without its files transformers returns the tokenizer alone.
+    # Without its files transformers returns only the tokenizer.
     if not hasattr(processor, "image_processor"):
         raise missing_processor(path, "a processor", "none for images")
     return processor

@@ -225,7 +225,7 @@ def packed_attention(
     before = config._attn_implementation
     config._attn_implementation = _PACKED
     try:
-        # Used by kernels alone, and computed from data if it is omitted.
+        # Used only by kernels, and computed from data if it is omitted.
         longest = {"max_seqlen": 1}
         if "cu_window_seqlens" in tensors:
             longest["max_window_seqlen"] = 1

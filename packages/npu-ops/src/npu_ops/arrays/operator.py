@@ -118,9 +118,8 @@ def device_index(subject: str, device: Any) -> int:
     serving = npu_runtime.device_info(current).device
     if str(device).upper() not in (serving.upper(), serving.partition(".")[0].upper()):
         raise OperatorInputError(
-            f"{subject}: `device` must be the device in use, {serving}, got {device!r}. Leave "
-            f"device out, or "
-            f"set NPU_DEVICE={device} before the program starts.",
+            f"{subject}: `device` must be the device in use, {serving}, got {device!r}. Omit "
+            f"`device`, or set NPU_DEVICE={device} before the program starts.",
             code="operator-device",
         )
     return current

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     for name in arguments.networks:
         if name not in known:
-            parser.error(f"expected one of {', '.join(known)}, got {name!r}")
+            parser.error(f"NETWORK must be one of {', '.join(known)}, got {name!r}")
     recording = Recording()
     for name in arguments.networks or known:
         record_network(recording, name, known[name])

@@ -38,14 +38,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments.suite = arguments.suite or _suites(arguments)
     for dtype in arguments.dtype:
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            parser.error(f"--dtype: expected names such as float32, got {dtype!r}")
+            parser.error(f"--dtype must be names such as float32, got {dtype!r}")
     for layout in arguments.layout:
         if layout not in (*LAYOUTS, "recorded"):
-            parser.error(f"--layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
+            parser.error(f"--layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if arguments.timeout is None:
         arguments.timeout = max(_TIMEOUTS_S[suite] for suite in arguments.suite)
     if arguments.output is not None and arguments.report is None:
-        parser.error(f"-o: expected --report, one of {', '.join(REPORTS)}, got none")
+        parser.error(f"--output must be given with --report, one of {', '.join(REPORTS)}")
     only_cases = {
         "--save-baseline": arguments.save_baseline is not None,
         "--baseline": arguments.baseline != "cpu",
@@ -56,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     }
     for option, is_given in only_cases.items():
         if is_given and "torch" in arguments.suite:
-            parser.error(f"{option}: expected a suite of cases, got --suite torch")
+            parser.error(f"{option} must be given with a suite of cases, got --suite torch")
     if not arguments.device:
         arguments.device = "cpu" if arguments.save_baseline else "npu"
     return arguments

@@ -136,11 +136,11 @@ class Recording:
     """A recording of this process: all threads, ops from the first import of npu_runtime on.
 
     Args:
-        path: where the trace goes.
+        path: file of the trace.
         options: the recording options.
 
     Attributes:
-        path: where the trace goes.
+        path: file of the trace.
         options: the recording options.
         gate: selects the recorded steps.
         summary: summary of the recording; None until it is finished.

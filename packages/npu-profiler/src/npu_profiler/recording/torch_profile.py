@@ -93,8 +93,8 @@ class profile(torch.profiler.profile):  # torch's name, as a drop-in replacement
         if chosen is not None and chosen.isdisjoint(known):
             raise TraceError(
                 "profile: `activities` must have one that torch supports here: "
-                f"{', '.join(sorted(one.name for one in known))}, got {len(chosen)} others. Leave "
-                "them out for all.",
+                f"{', '.join(sorted(one.name for one in known))}, got {len(chosen)} others. Omit "
+                "them for all.",
                 code="trace-option",
             )
         super().__init__(

@@ -80,7 +80,7 @@ def _change(name: str, change: Callable[[ModuleType], None], *, was_there: bool)
         change(module)
         if was_there:
             replace_copies(module, before)
-    except Exception as error:  # noqa: BLE001  # a release that nobody has seen yet
+    except Exception as error:  # noqa: BLE001  # an unknown release
         _logger.warning(
             "npu: %s is not patched for npu, because its release is unknown: %s: %s",
             name,

@@ -41,7 +41,7 @@ ABSENT: dict[str, str] = {
     "DeferredCudaCallError": "calls are not deferred until the device is opened, and raise at once",
     "GreenContext": "a part of a device cannot be set aside here. Use a stream with a priority",
     "green_contexts": "a part of a device cannot be set aside here. Use a stream with a priority",
-    "check_error": f"{_NVIDIA_LIBRARY}. A failed call raises npu_runtime.NpuError by itself",
+    "check_error": f"{_NVIDIA_LIBRARY}. A failed call raises npu_runtime.NpuError",
     "cudaStatus": f"{_NVIDIA_LIBRARY}. Catch npu_runtime.NpuError",
     "cudart": f"{_NVIDIA_LIBRARY}. See torch.npu and npu_runtime.device_info",
     "current_blas_handle": _NVIDIA_LIBRARY,
@@ -94,7 +94,7 @@ ABSENT: dict[str, str] = {
     "host_empty_cache": "pinned memory is released with its tensor. Delete the tensor",
     "use_compatible_impl": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
     "are_compatible_impl_enabled": f"{_ASCEND}. Choose implementations with NPU_OPS_VARIANT",
-    "super_kernel_scope_begin": f"{_ASCEND}. torch.compile fuses by itself",
-    "super_kernel_scope_end": f"{_ASCEND}. torch.compile fuses by itself",
+    "super_kernel_scope_begin": f"{_ASCEND}. torch.compile fuses automatically",
+    "super_kernel_scope_end": f"{_ASCEND}. torch.compile fuses automatically",
     "npurt": f"{_ASCEND}. See npu_runtime.device_info",
 }

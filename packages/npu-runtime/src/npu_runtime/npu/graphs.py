@@ -84,7 +84,7 @@ class NPUGraph:
         if capture_error_mode not in _MODES:
             raise InputError(
                 f"npu.NPUGraph: `capture_error_mode` must be one of {', '.join(_MODES)}; "
-                f'got {capture_error_mode!r}. Leave it out for "global".',
+                f'got {capture_error_mode!r}. Omit it for "global".',
                 code="capture-state",
             )
         self._native.capture_begin(_NEW_POOL if pool is None else pool)

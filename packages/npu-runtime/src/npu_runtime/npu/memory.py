@@ -327,7 +327,7 @@ def _record_memory_history(
     if enabled not in (None, False, True, "state", "all") or skip_actions:
         raise InputError(
             'torch.npu.memory._record_memory_history: `enabled` must be None, "state" or "all", '
-            f"and skip_actions empty, got {enabled!r} and {skip_actions!r}. Leave actions out when "
+            f"and skip_actions empty, got {enabled!r} and {skip_actions!r}. Filter actions when "
             "you read the snapshot.",
             code="memory-history",
         )
@@ -479,7 +479,7 @@ def caching_allocator_alloc(
     if not isinstance(stream, torch.Stream | int | None):
         raise TypeError(
             "torch.npu.caching_allocator_alloc: `stream` must be a torch.npu.Stream or the "
-            f"native handle of one, got {type(stream).__name__}. Leave it out for the current one."
+            f"native handle of one, got {type(stream).__name__}. Omit it for the current one."
         )
     index = device_index(device)
     if isinstance(stream, int):

@@ -105,7 +105,7 @@ def _create(group: "_DistributedBackendOptions", options: Any) -> Any:
     if options is not None and not isinstance(options, gloo_options):
         raise InputError(
             f"init_process_group: pg_options of {BACKEND} must be ProcessGroupGloo.Options, "
-            f"got {type(options).__name__}. Leave pg_options out.",
+            f"got {type(options).__name__}. Omit `pg_options`.",
             code="collective-options",
         )
     # Torch's stubs have Gloo's constructor only with a timeout.

@@ -378,7 +378,7 @@ def convert_avg_pool(
     if ceil_mode and count_include_pad and is_padded:
         windows = zip(ctx.sizes(self)[2:], kernel, strides, pads, strict=True)
         if any(n is None or (n + 2 * pad - k) % step for n, k, step, pad in windows):
-            ctx.refuse("a last window beyond the padding, of which torch counts the padding alone")
+            ctx.refuse("a last window beyond the padding, in which torch counts only the padding")
     return ops.avg_pool(
         ctx.get(self),
         strides,

@@ -267,7 +267,7 @@ def _named_adapter(text: str) -> tuple[str, Path, float]:
 
 
 def _keys(options: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the API keys, of which clients must send one; empty if no key is needed."""
+    """Returns the API keys; clients must send one of them. Empty if no key is needed."""
     if options.api_key is None and options.api_key_file is None:
         return ()
     keys = [options.api_key]

@@ -45,7 +45,7 @@ def start_image_chat(
     return ImageSession(model, processor, options), ImageModels()
 
 
-_UNBOUNDED = 1024  # maximum length of an answer where the context has none
+_UNBOUNDED = 1024  # maximum length of an answer if the context has no limit
 
 
 class ImageSession:

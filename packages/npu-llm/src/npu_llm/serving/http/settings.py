@@ -21,7 +21,7 @@ class Settings:
     Attributes:
         host, port: address to listen on.
         uds: Unix socket to listen on instead; None for the address.
-        api_keys: keys of which clients must send one; empty for no authentication.
+        api_keys: clients must send one of these keys; empty for no authentication.
         is_open: whether to answer without a key on an address that other machines can reach.
         grace_s: grace period for answers after SIGTERM.
         max_body_bytes: maximum size of a request.

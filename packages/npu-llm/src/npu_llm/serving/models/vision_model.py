@@ -56,7 +56,7 @@ class ServedVisionModel(ServedModel):
             name: name in requests.
             model: the model.
             processor: see npu_llm.vision_language.prompting.load_processor.
-            options: limits, of which max_waiting and max_new_tokens apply.
+            options: limits; max_waiting and max_new_tokens apply.
         """
         text = _TextSide(model, processor)
         super().__init__(name, text, options, engine=_VisionEngine(model, options))

@@ -77,7 +77,7 @@ async def tokenize(request: Request) -> Response:
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise RequestError(
-            "`prompt`, `content` or `messages` must be present alone, got "
+            "`prompt`, `content` or `messages` must be the only one present, got "
             f"{' and '.join(given) or 'none'}. Pass one.",
             code="request-field",
             parameter="prompt",
