@@ -90,7 +90,7 @@ def test_trainer_on_npu_has_the_losses_of_the_cpu(program):
     half, full = results["fp16"]
     assert half["device"] == "npu"
     assert half["losses"] == pytest.approx(full["losses"], abs=1e-2)
-    assert log.count("run on npu where no device is named: NPU_AUTO=1 asks for it") == 1
+    assert log.count("run on npu where no device is named: NPU_AUTO=1 requests it") == 1
 
 
 def test_trainer_compiles_for_npu(program):

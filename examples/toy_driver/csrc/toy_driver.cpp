@@ -55,7 +55,7 @@ namespace {
 npu_status open_driver(const char*, const char* requested) {
   if (requested == nullptr || std::string(requested) == "TOY") return NPU_OK;
   return fail(NPU_ERROR_ABSENT, "NPU_DEVICE=" + std::string(requested) +
-                                    " was asked for, and the toy driver has only: TOY");
+                                    " was requested, but the toy driver has only: TOY");
 }
 
 const char* choice_reason() {

@@ -193,17 +193,18 @@ c10::Storage alias_storage(c10::StorageImpl& storage, Access access) {
 // A CPU kernel would follow the null pointer.
 void check_memory(const c10::TensorImpl& source) {
   if (C10_LIKELY(source.unsafe_storage().data() != nullptr)) return;
-  TORCH_CHECK(
-      source.numel() == 0 || source.key_set().has(DispatchKey::ZeroTensor),
-      "npu: the storage of a tensor of ", source.numel(),
-      " elements is empty, it was resized to 0 bytes. Resize it before use. [storage-freed]");
+  TORCH_CHECK(source.numel() == 0 || source.key_set().has(DispatchKey::ZeroTensor),
+              "npu: the storage of a tensor of ", source.numel(),
+              " elements must not be empty, got 0 bytes after a resize. Resize it before use. "
+              "[storage-freed]");
 }
 
 at::Tensor alias_of_quantized(const at::Tensor& tensor, Access access, DispatchKeySet keys) {
   // A view with another dtype keeps the key of a quantized tensor, and drops its quantizer.
   auto* source = dynamic_cast<at::QTensorImpl*>(tensor.unsafeGetTensorImpl());
-  TORCH_CHECK(source != nullptr, "npu: a quantized tensor seen as ", tensor.scalar_type(),
-              " has no scale. Take int_repr() first. [alias-layout]");
+  TORCH_CHECK(source != nullptr,
+              "npu: a quantized tensor must not be viewed as another dtype, got ",
+              tensor.scalar_type(), ". Take int_repr() first. [alias-layout]");
   return at::Tensor(c10::make_intrusive<QuantizedAliasImpl>(
       alias_storage(*source->unsafe_storage().unsafeGetStorageImpl(), access), keys, *source));
 }
@@ -243,7 +244,7 @@ at::Tensor alias_of(const at::Tensor& tensor, Access access, GradFlag grad) {
     alias = alias_of_quantized(tensor, access, keys);
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        false, "npu: host kernels need memory they can address, got a tensor with keys ",
+        false, "npu: tensors of host kernels must have addressable memory, got dispatch keys ",
         source_keys, ". Convert it to a strided tensor first. [alias-layout]");
   }
   if (C10_UNLIKELY(shows_grad)) alias.unsafeGetTensorImpl()->set_requires_grad(true);
@@ -286,8 +287,8 @@ void adopt_tensor(const at::Tensor& tensor, c10::DeviceIndex device_index) {
     adopt_storage(*impl.unsafe_storage().unsafeGetStorageImpl(), device_index);
   } else if (!is_sparse(impl)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        false, "npu: a host kernel returned a tensor without memory of its own (keys ",
-        impl.key_set(), "); npu has no such layout. [alias-layout]");
+        false, "npu: the result of a host kernel must have memory, got dispatch keys ",
+        impl.key_set(), ". Run this op on cpu. [alias-layout]");
   }
   if (!is_npu(tensor)) flip_keys(impl, device_index);
 }

@@ -22,7 +22,7 @@ namespace {
 // The tensor itself if it is on the CPU.
 at::Tensor host_view(const at::Tensor& tensor, Access access) {
   if (is_npu(tensor)) return alias_of(tensor, access);
-  TORCH_CHECK(tensor.is_cpu(), "npu: copies go between npu and cpu, got a tensor on ",
+  TORCH_CHECK(tensor.is_cpu(), "npu: copies must be between npu and cpu, got a tensor on ",
               tensor.device(), ". Copy it to cpu first. [copy-device]");
   return tensor;
 }

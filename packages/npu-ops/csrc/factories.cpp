@@ -21,9 +21,9 @@ constexpr c10::DispatchKeySet kNpuKey(c10::DispatchKey::PrivateUse1);
 void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::Layout::Strided) == at::Layout::Strided,
                               "npu: an empty tensor must be strided, got layout ", *layout,
-                              ". Make it strided and convert it. [empty-layout]");
+                              ". Create it strided and convert it. [empty-layout]");
   TORCH_CHECK(!pin_memory.value_or(false),
-              "npu: only dense CPU tensors can be pinned. Omit pin_memory. [pin-memory]");
+              "npu: only dense CPU tensors can be pinned. Omit `pin_memory`. [pin-memory]");
 }
 
 // The device to make current for the allocation; none if it is current already.

@@ -34,7 +34,8 @@ at::Tensor with_bias(const at::Tensor& gates, const std::optional<at::Tensor>& b
 std::vector<at::Tensor> gates_of(const at::Tensor& matrix, std::int64_t count) {
   TORCH_CHECK(matrix.dim() == 2 && matrix.size(1) % count == 0,
               "npu: the gates of a fused cell must be a matrix (batch, ", count,
-              " * hidden), got shape ", matrix.sizes(), ". Pass as many columns. [cell-shape]");
+              " * hidden), got shape ", matrix.sizes(),
+              ". Pass a multiple of that many columns. [cell-shape]");
   const std::int64_t width = matrix.size(1) / count;
   std::vector<at::Tensor> gates;
   for (std::int64_t gate = 0; gate < count; ++gate)

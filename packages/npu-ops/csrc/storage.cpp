@@ -84,14 +84,15 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offse
 
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
   TORCH_CHECK(is_shape(size) && is_shape(stride) && size.size() == stride.size(),
-              "aten::_reshape_alias: size and stride must be of one length and not negative, got ",
-              size, ", ", stride, ". Call reshape, which finds them. [argument-contract]");
+              "aten::_reshape_alias: `size` and `stride` must have the same length and no negative "
+              "elements, got ",
+              size, ", ", stride, ". Call reshape, which computes both. [argument-contract]");
   const auto elements =
       static_cast<std::int64_t>(self.storage().nbytes() / self.dtype().itemsize());
   TORCH_CHECK(reaches(size, stride) <= elements - self.storage_offset(),
-              "aten::_reshape_alias: size and stride must stay within the storage of ", elements,
-              " elements, got ", size, ", ", stride,
-              ". Call reshape, which finds them. [argument-contract]");
+              "aten::_reshape_alias: `size` and `stride` must stay within the storage of ",
+              elements, " elements, got ", size, ", ", stride,
+              ". Call reshape, which computes both. [argument-contract]");
   return at::native::_reshape_alias(self, size, stride);
 }
 

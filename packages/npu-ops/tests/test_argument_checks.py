@@ -31,33 +31,41 @@ def none(count):
 
 # The op, arguments that end the process on the CPU, and what the message says.
 WRONG = [
-    (aten.native_batch_norm, (of(2, 3), *none(4), False, 0.0, 0.0), "running_mean and"),
-    (aten.native_batch_norm, (of(2, 3), of(2), *none(3), True, 0.0, 0.0), "weight must hold one"),
-    (aten._native_batch_norm_legit.no_stats, (of(2, 3), None, None, False, 0.0, 0.0), "must train"),
-    (aten._batch_norm_no_update, (of(2, 3), *none(4), 0.0, 0.0), "running_mean and running_var"),
+    (aten.native_batch_norm, (of(2, 3), *none(4), False, 0.0, 0.0), "`running_mean` and"),
+    (aten.native_batch_norm, (of(2, 3), of(2), *none(3), True, 0.0, 0.0), "`weight` must hold one"),
+    (
+        aten._native_batch_norm_legit.no_stats,
+        (of(2, 3), None, None, False, 0.0, 0.0),
+        "`training` must",
+    ),
+    (
+        aten._batch_norm_no_update,
+        (of(2, 3), *none(4), 0.0, 0.0),
+        "`running_mean` and `running_var`",
+    ),
     (
         aten.native_batch_norm_backward,
         (of(2, 3), of(2, 3), *none(5), True, 1e-5, [True] * 3),
-        "save_mean and save_invstd",
+        "`save_mean` and `save_invstd`",
     ),
     (
         aten.native_batch_norm_backward,
         (of(2, 3), of(4, 3), *none(3), of(3), of(3), True, 1e-5, [True] * 3),
         "the shape of the input",
     ),
-    (aten._weight_norm_interface, (of(2), of(0), 0), "g must hold one element per slice"),
-    (aten._weight_norm_interface, (of(0, 7), of(0), 0), "v must have a slice"),
+    (aten._weight_norm_interface, (of(2), of(0), 0), "`g` must hold one element per slice"),
+    (aten._weight_norm_interface, (of(0, 7), of(0), 0), "`v` must have a slice"),
     (
         aten._weight_norm_interface_backward,
         (of(2), of(2, 3), of(2, 1), of(2, 1), 0),
-        "grad_w must be contiguous",
+        "`grad_w` must be contiguous",
     ),
-    (aten.reflection_pad1d_backward, (of(2, 3), of(2, 3), []), "padding must have 2 elements"),
-    (aten.reflection_pad2d_backward, (of(1, 2, 3), of(1, 2, 3), []), "padding must have 4 elem"),
+    (aten.reflection_pad1d_backward, (of(2, 3), of(2, 3), []), "`padding` must have 2 elements"),
+    (aten.reflection_pad2d_backward, (of(1, 2, 3), of(1, 2, 3), []), "`padding` must have 4 elem"),
     (
         aten.reflection_pad2d_backward,
         (of(2, 13, 3), of(2, 3, 3), [0, 0, 5, 5]),
-        "smaller than what it reflects",
+        "smaller than the reflected size",
     ),
     (aten.reflection_pad3d_backward, (of(1, 3, 3, 3), of(9, 3, 3, 3), [0] * 6), "the planes of"),
     (aten.replication_pad2d_backward, (of(1, 3, 3), of(9, 3, 3), [0] * 4), "the planes of"),
@@ -65,17 +73,17 @@ WRONG = [
     (
         aten.fractional_max_pool3d_backward,
         (of(1, 2, 2, 2), of(1, 4, 4, 4), [1], [], index(0)),
-        "output_size must have 3 elements",
+        "`output_size` must have 3 elements",
     ),
     (
         aten.fractional_max_pool3d_backward,
         (of(1, 2, 2, 2), of(1, 4, 4, 4), [2] * 3, [2] * 3, index(0)),
-        "indices must be contiguous and of the shape",
+        "`indices` must be contiguous and of the shape",
     ),
     (
         aten._slow_conv2d_backward.output_mask,
         (of(2, 3), of(2, 3), of(2, 3), [2, 3], [], [], [True] * 3),
-        "stride must have 2 elements",
+        "`stride` must have 2 elements",
     ),
     (
         aten._slow_conv2d_backward.output_mask,
@@ -85,13 +93,13 @@ WRONG = [
     (
         aten._slow_conv2d_forward,
         (of(1, 1, 4, 4), of(1, 5), [2, 2], None, [1, 1], [0, 0]),
-        "weight must hold channels",
+        "`weight` must hold channels",
     ),
     (aten._nnpack_spatial_convolution, (of(), of(), of(), [2], [1, 1]), "have 4 dims"),
     (
         aten._nnpack_spatial_convolution,
         (of(1, 1, 4, 4), of(1, 1, 2, 2), None, [0, 0], [0, 0]),
-        "stride must be positive",
+        "`stride` must be positive",
     ),
     (
         aten._thnn_differentiable_gru_cell_backward,
@@ -103,25 +111,29 @@ WRONG = [
         (None, of(2, 1), of(2, 5), of(2, 5), None, None, of(2, 1), of(2, 1)),
         "must have 4 columns",
     ),
-    (aten.quantized_lstm_cell, (of(2, 3), [], *[of(2, 3)] * 8, 1, 1, 1, 1), "hx must hold two"),
-    (aten._transform_bias_rescale_qkv, (of(2, 3, 4), of(4), 0), "num_heads must be positive"),
+    (aten.quantized_lstm_cell, (of(2, 3), [], *[of(2, 3)] * 8, 1, 1, 1, 1), "`hx` must hold two"),
+    (aten._transform_bias_rescale_qkv, (of(2, 3, 4), of(4), 0), "`num_heads` must be positive"),
     (aten._transform_bias_rescale_qkv, (of(1, 2, 0), of(0), 1), "have a width"),
-    (aten._dyn_quant_matmul_4bit, (of(1, 4), of(4), 0, 4, 5), "block_size must divide"),
+    (aten._dyn_quant_matmul_4bit, (of(1, 4), of(4), 0, 4, 5), "`block_size` must divide"),
     (aten._dyn_quant_matmul_4bit, (of(1, 64), of(129).abs(), 32, 64, 4), "weights and scales of"),
-    (aten._dyn_quant_pack_4bit_weight, (of(4, 16), of(4), None, 0, 32, 4), "block_size must"),
+    (aten._dyn_quant_pack_4bit_weight, (of(4, 16), of(4), None, 0, 32, 4), "`block_size` must"),
     (aten._saturate_weight_to_fp16, (of(1, 5, 0, 0, 3),), "rows \\* columns"),
-    (aten._convert_indices_from_csr_to_coo, (index(0, 9, 2), index(0, 1)), "must rise from 0"),
+    (
+        aten._convert_indices_from_csr_to_coo,
+        (index(0, 9, 2), index(0, 1)),
+        "must be ascending from 0",
+    ),
     (aten._convert_indices_from_csr_to_coo, (index(0, 1), index(0, 1).view(1, 2)), "same batch"),
-    (aten._convert_indices_from_coo_to_csr, (index(0, 900_000_000), 3), "0 to size - 1"),
-    (aten._cummax_helper, (of(3, 4), of(3, 4), torch.zeros(3, 4).long(), -1), "dim must be from"),
-    (aten._cummin_helper, (of(3, 4), of(3), torch.zeros(3, 4).long(), 0), "the shape of self"),
-    (aten._remove_batch_dim, (of(1, 1), 2, 3, 2_147_483_647), "out_dim must be from 0"),
-    (aten._fft_r2c, (of(4, 3), [-2], 0, True), "dim must be from 0"),
-    (aten._fft_c2r, (of(4, 4, dtype=torch.complex64), [-2], 0, 1), "dim must be from 0"),
+    (aten._convert_indices_from_coo_to_csr, (index(0, 900_000_000), 3), "0 to `size` - 1"),
+    (aten._cummax_helper, (of(3, 4), of(3, 4), torch.zeros(3, 4).long(), -1), "`dim` must be from"),
+    (aten._cummin_helper, (of(3, 4), of(3), torch.zeros(3, 4).long(), 0), "the shape of `self`"),
+    (aten._remove_batch_dim, (of(1, 1), 2, 3, 2_147_483_647), "`out_dim` must be from 0"),
+    (aten._fft_r2c, (of(4, 3), [-2], 0, True), "`dim` must be from 0"),
+    (aten._fft_c2r, (of(4, 4, dtype=torch.complex64), [-2], 0, 1), "`dim` must be from 0"),
     (aten._cdist_backward, (of(2, 2), of(2, 2), of(2, 2), 2.5, of(0)), "per pair of rows"),
     (aten._pdist_backward, (of(1), of(3, 2), 2.0, of(3)), "per pair of rows"),
-    (aten._cholesky_solve_helper, (of(0, 3), of(3, 0), False), "A must be square"),
-    (aten._foreach_copy, ([of(1)], [of(1), of(1)]), "lists of one length"),
+    (aten._cholesky_solve_helper, (of(0, 3), of(3, 0), False), "`A` must be square"),
+    (aten._foreach_copy, ([of(1)], [of(1), of(1)]), "lists of the same length"),
     (aten._fused_sgd_, ([of(3)], [of(2)], []), "of the shapes of the parameters"),
     (
         aten._nested_from_padded,
@@ -138,24 +150,24 @@ WRONG = [
     (
         aten._embedding_bag_dense_backward,
         (of(2, 3), index(0, 9), index(0, 1), index(1, 1), index(0), 3, False, 0, None),
-        "indices must be from 0 to 2",
+        "`indices` must be from 0 to 2",
     ),
     (
         aten._embedding_bag_dense_backward,
         (of(2, 3), index(0), index(7), index(1, 1), index(0), 3, False, 0, None),
-        "offset2bag must be from 0 to 1",
+        "`offset2bag` must be from 0 to 1",
     ),
     (
         aten._embedding_bag_dense_backward,
         (of(2, 3), index(0), index(0), index(1), index(0), 3, False, 1, None),
-        "bag_size must hold one element per bag",
+        "`bag_size` must hold one element per bag",
     ),
     (
         aten._embedding_bag_dense_backward,
         (of(2, 3), index(0), index(0), index(1, 1), index(0), 3, False, 0, of(1, 0)),
         "must be vectors",
     ),
-    (aten.embedding_dense_backward, (of(2, 3), index(0, 9), 3, -1, True), "indices must be from"),
+    (aten.embedding_dense_backward, (of(2, 3), index(0, 9), 3, -1, True), "`indices` must be from"),
 ]
 FUSED_SGD = {"weight_decay": 0.0, "momentum": 0.0, "lr": 0.1, "dampening": 0.0} | dict.fromkeys(
     ("nesterov", "maximize", "is_first_step"), False
@@ -175,18 +187,18 @@ def test_arguments_that_end_the_process_elsewhere_raise(op, arguments, message):
 
 def test_out_forms_raise_as_well():
     out = of(2, 3).to("npu")
-    with pytest.raises(RuntimeError, match=f"one tensor or more.*{CODE}"):
+    with pytest.raises(RuntimeError, match=f"at least one tensor.*{CODE}"):
         aten._stack.out([], 0, out=out)
-    with pytest.raises(RuntimeError, match=f"out must have the dtype of self.*{CODE}"):
+    with pytest.raises(RuntimeError, match=f"`out` must have the dtype of `self`.*{CODE}"):
         aten._logcumsumexp.out(out, 0, out=out.bfloat16())
-    with pytest.raises(RuntimeError, match=f"out must be complex.*{CODE}"):
+    with pytest.raises(RuntimeError, match=f"`out` must be complex.*{CODE}"):
         aten._fft_r2c.out(out, [0], 0, False, out=out)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_functional_copy_of_a_compressed_tensor_raises():
     compressed = of(2, 4).to_sparse_csc().to("npu")
-    with pytest.raises(RuntimeError, match=f"self must be strided.*{CODE}"):
+    with pytest.raises(RuntimeError, match=f"`self` must be strided.*{CODE}"):
         aten.copy(compressed, compressed)
 
 
@@ -196,9 +208,9 @@ def test_too_few_dims_are_an_index_error_as_in_torchs_other_kernels():
         aten.reflection_pad2d_backward(flat, flat, [])
     with pytest.raises(IndexError, match=CODE):
         aten.fractional_max_pool3d_backward(flat, flat, [1], [], none_given)
-    with pytest.raises(IndexError, match=f"must be \\(bags, width\\).*{CODE}"):
+    with pytest.raises(IndexError, match=f"must have shape \\(bags, width\\).*{CODE}"):
         aten._embedding_bag_dense_backward(of(3).to("npu"), *on("npu", BAG))
-    with pytest.raises(IndexError, match=f"must be \\(bags, width\\).*{CODE}"):
+    with pytest.raises(IndexError, match=f"must have shape \\(bags, width\\).*{CODE}"):
         aten._embedding_bag_dense_backward(of(3).to("npu"), *on("npu", (index(9), *BAG[1:])))
 
 

@@ -113,7 +113,7 @@ def test_a_check_names_ports_that_the_program_has(load):
         IndexCheck(what="i", port=1, size_port=0, size_dim=2),
         IndexCheck(what="i", port=1, size_port=0),
     ):
-        with pytest.raises(InputError, match="the check of i must name ports") as failure:
+        with pytest.raises(InputError, match="the check of i must name an integer port") as failure:
             load(wrong)
         assert failure.value.code == "program-input"
 

@@ -124,7 +124,7 @@ def test_an_unknown_driver_is_told_with_the_installed_ones(run_python, vendor):
         "except npu_runtime.DeviceError as error:\n    print(error)",
         NPU_DRIVER="nope",
     )
-    assert "these drivers are installed: openvino, sim, lost" in done.stdout, done.stderr
+    assert "but the installed drivers are openvino, sim, lost" in done.stdout, done.stderr
 
 
 class Offer:

@@ -58,7 +58,7 @@ bool is_index(const at::Tensor& tensor) {
 
 void require_length(const Given& given, std::size_t index, const char* name, std::size_t length) {
   const std::vector<std::int64_t> values = given.integers(index);
-  NPU_REQUIRE(given, values.size() == length, name, " must have ", length, " elements, got ",
+  NPU_REQUIRE(given, values.size() == length, "`", name, "` must have ", length, " elements, got ",
               c10::IntArrayRef(values), ". Pass one for each side or axis.");
 }
 

@@ -14,9 +14,9 @@ void rows_to_coordinates(const Given& given) {
   NPU_REQUIRE(given,
               rows.dim() == columns.dim() && rows.sizes().slice(0, rows.dim() - 1) ==
                                                  columns.sizes().slice(0, columns.dim() - 1),
-              "crow_indices and col_indices must have the same batch, got ", rows.sizes(), ", ",
-              columns.sizes(), ". Pass those of one tensor.");
-  NPU_REQUIRE(given, rows.size(-1) > 0, "crow_indices must hold rows + 1 elements, got ",
+              "`crow_indices` and `col_indices` must have the same batch, got ", rows.sizes(), ", ",
+              columns.sizes(), ". Pass both from one tensor.");
+  NPU_REQUIRE(given, rows.size(-1) > 0, "`crow_indices` must hold rows + 1 elements, got ",
               rows.sizes(), ". Pass a single 0 for no rows.");
   const at::Tensor plain = rows.to(at::kLong).contiguous();
   const std::int64_t length = plain.size(-1);
@@ -26,10 +26,11 @@ void rows_to_coordinates(const Given& given) {
     bool is_rising = starts[first] >= 0 && starts[first + length - 1] <= count;
     for (std::int64_t i = first + 1; i < first + length; ++i)
       is_rising &= starts[i - 1] <= starts[i];
-    NPU_REQUIRE(given, is_rising, "crow_indices must rise from 0 to the number of col_indices (",
-                count,
-                "), got others. torch.sparse.check_sparse_tensor_invariants finds where they come "
-                "from.");
+    NPU_REQUIRE(
+        given, is_rising,
+        "`crow_indices` must be ascending from 0 to the number of `col_indices` (", count,
+        "), got other numbers. torch.sparse.check_sparse_tensor_invariants finds where they come "
+        "from.");
   }
 }
 
@@ -41,7 +42,7 @@ void coordinates_to_rows(const Given& given) {
   const auto [least, most] = at::aminmax(rows);
   const auto low = least.item().toLong();
   const auto high = most.item().toLong();
-  NPU_REQUIRE(given, low >= 0 && high < size, "indices must be from 0 to size - 1 (", size - 1,
+  NPU_REQUIRE(given, low >= 0 && high < size, "`indices` must be from 0 to `size` - 1 (", size - 1,
               "), got ", low, " to ", high, ". Pass the number of rows as size.");
 }
 
@@ -53,10 +54,10 @@ void running_extreme(const Given& given) {
   const std::int64_t dim = given.integer(3);
   if (dim >= self.dim() || dim < -self.dim()) return;  // torch refuses
   if (!is_computed(self) && !at::isIntegralType(self.scalar_type(), true)) return;
-  NPU_REQUIRE(given, dim >= 0, "dim must be from 0 to ", self.dim() - 1, ", got ", dim,
+  NPU_REQUIRE(given, dim >= 0, "`dim` must be from 0 to ", self.dim() - 1, ", got ", dim,
               ". Count from the front.");
   NPU_REQUIRE(given, values.sizes() == self.sizes() && indices.sizes() == self.sizes(),
-              "values and indices must have the shape of self ", self.sizes(), ", got ",
+              "`values` and `indices` must have the shape of `self` ", self.sizes(), ", got ",
               values.sizes(), ", ", indices.sizes(), ". Resize them.");
 }
 
@@ -64,9 +65,9 @@ void running_extreme(const Given& given) {
 void log_cumulative_sum(const Given& given) {
   const at::Tensor self = given.tensor(0);
   const at::Tensor out = given.tensor(2);
-  NPU_REQUIRE(given, out.scalar_type() == self.scalar_type(), "out must have the dtype of self (",
-              self.scalar_type(), "), got ", out.scalar_type(),
-              ". Call torch.logcumsumexp, which converts.");
+  NPU_REQUIRE(given, out.scalar_type() == self.scalar_type(),
+              "`out` must have the dtype of `self` (", self.scalar_type(), "), got ",
+              out.scalar_type(), ". Call torch.logcumsumexp, which converts.");
 }
 
 // self, level, batch_size, out_dim. Under vmap the axis is wrapped, elsewhere it is not.
@@ -74,7 +75,7 @@ void batch_axis(const Given& given) {
   const at::Tensor self = given.tensor(0);
   if (self.key_set().has(c10::DispatchKey::Batched)) return;
   const std::int64_t dim = given.integer(3);
-  NPU_REQUIRE(given, dim >= 0 && dim <= self.dim(), "out_dim must be from 0 to ", self.dim(),
+  NPU_REQUIRE(given, dim >= 0 && dim <= self.dim(), "`out_dim` must be from 0 to ", self.dim(),
               ", got ", dim, ". Count from the front.");
 }
 
@@ -86,8 +87,8 @@ void require_range(const Given& given, const at::Tensor& indices, const char* na
   const auto [least, most] = at::aminmax(indices);
   const auto low = least.item().toLong();
   const auto high = most.item().toLong();
-  NPU_REQUIRE(given, low >= 0 && high < count, name, " must be from 0 to ", count - 1, ", got ",
-              low, " to ", high, ". Pass those of the forward.");
+  NPU_REQUIRE(given, low >= 0 && high < count, "`", name, "` must be from 0 to ", count - 1,
+              ", got ", low, " to ", high, ". Pass the values from the forward pass.");
 }
 
 // Bags that torch rejects itself, or that are empty.
@@ -117,18 +118,18 @@ void embedding_bag_backward(const Given& given) {
   if (bags.scalar_type() != dtype || sizes.scalar_type() != dtype) return;
   const std::int64_t count = indices.numel();
   if (given.integer(5) < 0 || has_own_refusal(given, bags, count)) return;
-  NPU_REQUIRE_INDEX(given, gradient.dim() >= 2, "the gradient must be (bags, width), got ",
+  NPU_REQUIRE_INDEX(given, gradient.dim() >= 2, "the gradient must have shape (bags, width), got ",
                     gradient.sizes(), ". Add the width.");
   require_range(given, indices, "indices", given.integer(5));
   const at::Tensor weights = given.tensor(8);
   NPU_REQUIRE(given, bags.dim() <= 1 && (!weights.defined() || weights.dim() <= 1),
-              "offset2bag and per_sample_weights must be vectors, got offset2bag ", bags.sizes(),
-              ". Pass those of the forward.");
+              "`offset2bag` and `per_sample_weights` must be vectors, got offset2bag ",
+              bags.sizes(), ". Pass the values from the forward pass.");
   require_range(given, bags.dim() == 0 ? bags : bags.narrow(0, 0, count), "offset2bag",
                 gradient.size(0));
   NPU_REQUIRE(given, mode == kSum || (sizes.numel() >= gradient.size(0) && has_room(sizes)),
-              "bag_size must hold one element per bag (", gradient.size(0), "), got ",
-              sizes.sizes(), ". Pass that of the forward.");
+              "`bag_size` must hold one element per bag (", gradient.size(0), "), got ",
+              sizes.sizes(), ". Pass the result of the forward pass.");
 }
 
 // grad_output, indices, num_weights, padding_idx, scale_grad_by_freq

@@ -12,8 +12,8 @@ void require_per_channel(const Given& given, std::size_t index, const char* name
                          std::int64_t channels) {
   const at::Tensor tensor = given.tensor(index);
   if (!tensor.defined()) return;
-  NPU_REQUIRE(given, tensor.numel() == channels && has_room(tensor), name,
-              " must hold one element per channel of the input (", channels, "), got ",
+  NPU_REQUIRE(given, tensor.numel() == channels && has_room(tensor), "`", name,
+              "` must hold one element per channel of the input (", channels, "), got ",
               tensor.sizes(), ". Pass a vector of length ", channels, ".");
 }
 
@@ -29,7 +29,7 @@ void require_statistics(const Given& given, const char* rule, std::size_t mean,
 }
 
 constexpr const char* kInferenceRule =
-    "running_mean and running_var must be given when it does not train";
+    "`running_mean` and `running_var` must be given in evaluation mode";
 
 // input, weight, bias, running_mean, running_var
 void check_batch_norm(const Given& given, bool has_statistics, bool is_training) {
@@ -42,7 +42,7 @@ void check_batch_norm(const Given& given, bool has_statistics, bool is_training)
   require_per_channel(given, 2, "bias", channels);
   if (!has_statistics) {
     NPU_REQUIRE(given, is_training,
-                "it must train where no running statistics are, got training False. Pass True.");
+                "`training` must be True without running statistics, got False. Pass True.");
     return;
   }
   require_per_channel(given, 3, "running_mean", channels);
@@ -55,11 +55,11 @@ void check_weight_norm(const Given& given, const at::Tensor& v, const at::Tensor
                        std::int64_t dim) {
   const std::int64_t rank = v.dim();
   if (!is_computed(v) || rank == 0 || (dim != 0 && dim != rank - 1)) return;
-  NPU_REQUIRE(given, v.size(dim) != 0, "v must have a slice along dim ", dim, ", got ", v.sizes(),
-              ". Leave empty weights as they are.");
+  NPU_REQUIRE(given, v.size(dim) != 0, "`v` must have a slice along dim ", dim, ", got ", v.sizes(),
+              ". Skip empty weights.");
   NPU_REQUIRE(given, g.numel() == v.size(dim) && has_room(g) && has_room(v),
-              "g must hold one element per slice of v along dim ", dim, " (", v.size(dim),
-              ") and both must be contiguous, got v ", v.sizes(), ", g ", g.sizes(), ".",
+              "`g` must hold one element per slice of `v` along dim ", dim, " (", v.size(dim),
+              "), both contiguous, got v ", v.sizes(), ", g ", g.sizes(), ".",
               " Call torch._weight_norm, which prepares both.");
 }
 
@@ -95,7 +95,7 @@ void batch_norm_backward(const Given& given) {
   require_per_channel(given, 2, "weight", channels);
   // Only those that are read: the others may be empty, as returned by the forward.
   if (given.flag(7)) {
-    require_statistics(given, "save_mean and save_invstd must be given when it trains", 5, 6);
+    require_statistics(given, "`save_mean` and `save_invstd` must be given in training mode", 5, 6);
     require_per_channel(given, 5, "save_mean", channels);
     require_per_channel(given, 6, "save_invstd", channels);
   } else {
@@ -118,7 +118,7 @@ void weight_norm_backward(const Given& given) {
   check_weight_norm(given, v, given.tensor(3), given.integer(4));
   if (!is_computed(v)) return;
   NPU_REQUIRE(given, gradient.numel() == v.numel() && has_room(gradient),
-              "grad_w must be contiguous and of the shape of saved_v ", v.sizes(), ", got ",
+              "`grad_w` must be contiguous and of the shape of `saved_v` ", v.sizes(), ", got ",
               gradient.sizes(), ". Call .contiguous() on the gradient of the weight.");
 }
 
@@ -149,7 +149,7 @@ void require_gates(const Given& given, std::initializer_list<std::size_t> summan
   const std::int64_t columns = (shape[1] + gates - 1) / gates;
   NPU_REQUIRE(given, (shape[1] + columns - 1) / columns == gates, "the gates must have ", gates,
               " columns per element of the state, got ", c10::IntArrayRef(shape),
-              ". Pass those of the cell's forward.");
+              ". Pass the gates from the cell's forward pass.");
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ void gru_cell_backward(const Given& given) {
 // input, hx, ...
 void quantized_lstm_cell(const Given& given) {
   const std::size_t states = given.tensors(1).size();
-  NPU_REQUIRE(given, states == 2, "hx must hold two tensors, the hidden and the cell state, got ",
+  NPU_REQUIRE(given, states == 2, "`hx` must hold two tensors, the hidden and the cell state, got ",
               states, ". Pass [h, c].");
 }
 
@@ -179,12 +179,12 @@ void attention_projection(const Given& given) {
   const at::Tensor bias = given.tensor(1);
   const std::int64_t heads = given.integer(2);
   if (!qkv.is_nested() && qkv.dim() < 3) return;  // torch rejects it
-  NPU_REQUIRE(given, heads > 0, "num_heads must be positive, got ", heads, ". Pass 1 or more.");
+  NPU_REQUIRE(given, heads > 0, "`num_heads` must be positive, got ", heads, ". Pass 1 or more.");
   if (!is_computed(qkv)) return;
   NPU_REQUIRE(given, qkv.dim() == 3 && qkv.size(2) > 0,
-              "qkv must be (batch, sequence, 3 * width) and have a width, got ", qkv.sizes(),
+              "`qkv` must be (batch, sequence, 3 * width) and have a width, got ", qkv.sizes(),
               ". Flatten the batch.");
-  NPU_REQUIRE(given, bias.numel() == qkv.size(2), "qkv_bias must hold one element per column (",
+  NPU_REQUIRE(given, bias.numel() == qkv.size(2), "`qkv_bias` must hold one element per column (",
               qkv.size(2), "), got ", bias.sizes(), ". Pass a vector of that length.");
 }
 
@@ -192,12 +192,13 @@ namespace {
 
 void require_groups(const Given& given, std::int64_t block_size, std::int64_t in_features,
                     std::int64_t out_features) {
-  NPU_REQUIRE(given,
-              block_size > 0 && in_features > 0 && out_features > 0 && in_features % 2 == 0 &&
-                  in_features % block_size == 0,
-              "block_size must divide in_features, which are even, and all must be positive, got ",
-              block_size, ", in_features ", in_features, ", out_features ", out_features,
-              ". Pass in_features for one group per row.");
+  NPU_REQUIRE(
+      given,
+      block_size > 0 && in_features > 0 && out_features > 0 && in_features % 2 == 0 &&
+          in_features % block_size == 0,
+      "`block_size` must divide `in_features`, which must be even, and all must be positive, got ",
+      block_size, ", in_features ", in_features, ", out_features ", out_features,
+      ". Pass `in_features` for one group per row.");
 }
 
 }  // namespace
@@ -209,13 +210,13 @@ void dynamic_int4_product(const Given& given) {
   const std::int64_t in_features = given.integer(3);
   require_groups(given, given.integer(2), in_features, given.integer(4));
   NPU_REQUIRE(given, input.dim() == 2 && input.size(1) == in_features && has_room(input),
-              "inp must be contiguous and of shape (rows, ", in_features, "), got ", input.sizes(),
-              ". Flatten the batch and call .contiguous().");
+              "`inp` must be contiguous and of shape (rows, ", in_features, "), got ",
+              input.sizes(), ". Flatten the batch and call .contiguous().");
   // Scales follow the weights, and torch's kernel does not check their count.
   const std::int64_t row = in_features / 2 + in_features / given.integer(2);
   NPU_REQUIRE(given, given.tensor(1).numel() / given.integer(4) >= row,
-              "packed_weights must hold weights and scales of each output (", row, "), got ",
-              given.tensor(1).sizes(), ". Pass what _dyn_quant_pack_4bit_weight gives.");
+              "`packed_weights` must hold weights and scales of each output (", row, "), got ",
+              given.tensor(1).sizes(), ". Pass the result of _dyn_quant_pack_4bit_weight.");
 }
 
 // weights, scales_zeros, bias, block_size, in_features, out_features
@@ -228,7 +229,8 @@ void saturated_weight(const Given& given) {
   const at::Tensor weight = given.tensor(0);
   if (weight.layout() != at::kStrided || weight.dim() < 2) return;
   NPU_REQUIRE(given, weight.numel() >= weight.size(0) * weight.size(1),
-              "weight must hold rows * columns elements, got ", weight.sizes(), ". Pass a matrix.");
+              "`weight` must hold rows * columns elements, got ", weight.sizes(),
+              ". Pass a matrix.");
 }
 
 }  // namespace npu::ops::checks

@@ -12,15 +12,16 @@ void require_alike(const Given& given, std::size_t index, const char* name) {
   const std::vector<at::Tensor> parameters = given.tensors(0);
   if (parameters.empty() || !is_computed(parameters.front())) return;
   const std::vector<at::Tensor> others = given.tensors(index);
-  NPU_REQUIRE(given, others.size() == parameters.size(), name,
-              " must hold one tensor per parameter (", parameters.size(), "), got ", others.size(),
-              ". Pass lists of one length.");
+  NPU_REQUIRE(given, others.size() == parameters.size(), "`", name,
+              "` must hold one tensor per parameter (", parameters.size(), "), got ", others.size(),
+              ". Pass lists of the same length.");
   for (std::size_t i = 0; i < others.size(); ++i) {
     NPU_REQUIRE(given,
                 others[i].sizes() == parameters[i].sizes() && has_room(others[i]) &&
                     has_room(parameters[i]),
-                name, " must hold dense tensors of the shapes of the parameters, got ",
-                others[i].sizes(), " for ", parameters[i].sizes(), ". Make them of one shape.");
+                "`", name, "` must hold dense tensors of the shapes of the parameters, got ",
+                others[i].sizes(), " for ", parameters[i].sizes(),
+                ". Pass tensors of equal shapes.");
   }
 }
 
@@ -28,10 +29,10 @@ void require_steps(const Given& given, std::size_t index) {
   if (given.tensors(0).empty() || !is_computed(given.tensors(0).front())) return;
   const std::vector<at::Tensor> steps = given.tensors(index);
   NPU_REQUIRE(given, steps.size() == given.tensors(0).size(),
-              "state_steps must hold one tensor per parameter (", given.tensors(0).size(),
-              "), got ", steps.size(), ". Pass lists of one length.");
+              "`state_steps` must hold one tensor per parameter (", given.tensors(0).size(),
+              "), got ", steps.size(), ". Pass lists of the same length.");
   for (const at::Tensor& step : steps)
-    NPU_REQUIRE(given, step.numel() == 1, "state_steps must hold numbers, got ", step.sizes(),
+    NPU_REQUIRE(given, step.numel() == 1, "`state_steps` must hold numbers, got ", step.sizes(),
                 ". Pass tensors of one element.");
 }
 
@@ -40,15 +41,15 @@ void require_steps(const Given& given, std::size_t index) {
 // tensors
 void joined(const Given& given) {
   NPU_REQUIRE(given, !given.tensors(0).empty(),
-              "tensors must hold one tensor or more, got none. Pass what to stack.");
+              "`tensors` must hold at least one tensor, got none. Pass the tensors to stack.");
 }
 
 // self, src
 void copied_list(const Given& given) {
   const std::size_t there = given.tensors(0).size();
   const std::size_t here = given.tensors(1).size();
-  NPU_REQUIRE(given, here <= there, "self and src must be lists of one length, got ", there, ", ",
-              here, ". Pass one source per tensor.");
+  NPU_REQUIRE(given, here <= there, "`self` and `src` must be lists of the same length, got ",
+              there, ", ", here, ". Pass one source per tensor.");
 }
 
 // self, grads, momentum_buffer_list, weight_decay, momentum
@@ -82,8 +83,8 @@ void require_size_matrix(const Given& given, const at::Tensor& sizes, const char
   NPU_REQUIRE(given,
               sizes.layout() == at::kStrided && sizes.dim() == 2 && sizes.size(0) > 0 &&
                   sizes.is_contiguous(),
-              name, " must be a contiguous matrix, a row of sizes per tensor, got ", sizes.sizes(),
-              ". Pass what _nested_tensor_size() gives.");
+              "`", name, "` must be a contiguous matrix, with a row of sizes per tensor, got ",
+              sizes.sizes(), ". Pass the result of _nested_tensor_size().");
 }
 
 }  // namespace
@@ -91,7 +92,7 @@ void require_size_matrix(const Given& given, const at::Tensor& sizes, const char
 // self: its copy has the same memory layout, which compressed tensors do not have.
 void functional_copy(const Given& given) {
   const at::Tensor self = given.tensor(0);
-  NPU_REQUIRE(given, self.unsafeGetTensorImpl()->has_storage(), "self must be strided, got ",
+  NPU_REQUIRE(given, self.unsafeGetTensorImpl()->has_storage(), "`self` must be strided, got ",
               self.layout(), ". Call copy_ on a clone.");
 }
 

@@ -16,8 +16,8 @@ void require_axes(const Given& given) {
   NPU_REQUIRE(given,
               std::all_of(axes.begin(), axes.end(),
                           [&](std::int64_t axis) { return axis >= 0 && axis < rank; }),
-              "dim must be from 0 to ", rank - 1, ", got ", c10::IntArrayRef(axes),
-              ". Call torch.fft, which counts axes from either end.");
+              "`dim` must be from 0 to ", rank - 1, ", got ", c10::IntArrayRef(axes),
+              ". Call torch.fft, which also accepts negative axes.");
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ void fourier_of_real(const Given& given) {
   NPU_REQUIRE(
       given,
       !self.is_floating_point() || out.scalar_type() == c10::toComplexType(self.scalar_type()),
-      "out must be complex as the result of ", self.scalar_type(), ", got ", out.scalar_type(),
-      ". Make it with the dtype of the result.");
+      "`out` must be complex, like the result of ", self.scalar_type(), ", got ", out.scalar_type(),
+      ". Create it with the dtype of the result.");
 }
 
 // self, dim
@@ -49,12 +49,12 @@ void distances_backward(const Given& given) {
       at::infer_size(x1.sizes().slice(0, x1.dim() - 2), x2.sizes().slice(0, x2.dim() - 2));
   const std::int64_t pairs = c10::multiply_integers(batch) * x1.size(-2) * x2.size(-2);
   if (pairs == 0 || x1.size(-1) == 0) return;
-  NPU_REQUIRE(given, x1.size(-1) == x2.size(-1), "x1 and x2 must have the same columns, got ",
-              x1.sizes(), ", ", x2.sizes(), ". Pass those of the forward.");
+  NPU_REQUIRE(given, x1.size(-1) == x2.size(-1), "`x1` and `x2` must have the same columns, got ",
+              x1.sizes(), ", ", x2.sizes(), ". Pass the values from the forward pass.");
   const at::Tensor gradient = given.tensor(0);
   const at::Tensor distances = given.tensor(4);
   NPU_REQUIRE(given, gradient.numel() == pairs && distances.numel() == pairs,
-              "grad and cdist must hold one element per pair of rows (", pairs, "), got ",
+              "`grad` and `cdist` must hold one element per pair of rows (", pairs, "), got ",
               gradient.sizes(), ", ", distances.sizes(), ". Pass the result and its gradient.");
 }
 
@@ -62,14 +62,14 @@ void distances_backward(const Given& given) {
 void own_distances_backward(const Given& given) {
   const at::Tensor self = given.tensor(1);
   if (!is_single_or_double(self) || self.dim() < 2) return;  // torch rejects it
-  NPU_REQUIRE(given, self.dim() == 2, "self must be a matrix, got ", self.sizes(),
-              ". Take its rows one batch at a time.");
+  NPU_REQUIRE(given, self.dim() == 2, "`self` must be a matrix, got ", self.sizes(),
+              ". Pass one batch at a time.");
   const std::int64_t rows = self.size(0);
   const std::int64_t pairs = rows * (rows - 1) / 2;
   const at::Tensor gradient = given.tensor(0);
   const at::Tensor distances = given.tensor(3);
   NPU_REQUIRE(given, gradient.dim() == 1 && gradient.numel() == pairs && distances.numel() == pairs,
-              "grad and pdist must hold one element per pair of rows (", pairs, "), got ",
+              "`grad` and `pdist` must hold one element per pair of rows (", pairs, "), got ",
               gradient.sizes(), ", ", distances.sizes(), ". Pass the result and its gradient.");
 }
 
@@ -82,8 +82,8 @@ void cholesky_solve(const Given& given) {
       given,
       factor.size(-1) == factor.size(-2) && right.size(-2) == factor.size(-1) &&
           right.sizes().slice(0, right.dim() - 2) == factor.sizes().slice(0, factor.dim() - 2),
-      "A must be square, with as many rows and batches as self, got self ", right.sizes(), ", A ",
-      factor.sizes(), ". Call torch.cholesky_solve, which broadcasts.");
+      "`A` must be square, with as many rows and batches as `self`, got self ", right.sizes(),
+      ", A ", factor.sizes(), ". Call torch.cholesky_solve, which broadcasts.");
 }
 
 }  // namespace npu::ops::checks

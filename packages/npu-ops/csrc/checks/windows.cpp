@@ -16,9 +16,9 @@ void check_unfolded(const Given& given, const at::Tensor& input, const at::Tenso
   const std::int64_t columns =
       weight.dim() == 2 ? weight.size(1) : weight.size(1) * weight.size(2) * weight.size(3);
   NPU_REQUIRE(given, columns == input.size(1) * kernel[0] * kernel[1],
-              "weight must hold channels * kernel_size elements per output (", input.size(1), " * ",
-              kernel[0], " * ", kernel[1], "), got ", weight.sizes(),
-              ". Pass the kernel_size that the weight was made for.");
+              "`weight` must hold channels * `kernel_size` elements per output (", input.size(1),
+              " * ", kernel[0], " * ", kernel[1], "), got ", weight.sizes(),
+              ". Pass the `kernel_size` of the weight.");
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ void fractional_max_pool_backward(const Given& given) {
   NPU_REQUIRE_INDEX(given, input.dim() > kAxes, "the input must have ", kAxes + 1, " or ",
                     kAxes + 2, " dims, got ", input.sizes(), ". Add the planes.");
   const std::vector<std::int64_t> output_size = given.integers(3);
-  NPU_REQUIRE(given, output_size.size() >= kAxes, "output_size must have ", kAxes,
+  NPU_REQUIRE(given, output_size.size() >= kAxes, "`output_size` must have ", kAxes,
               " elements, got ", c10::IntArrayRef(output_size), ". Pass one for each axis.");
   if (!is_single_or_double(input)) return;
   // torch rejects gradients of fewer dims
@@ -45,8 +45,8 @@ void fractional_max_pool_backward(const Given& given) {
               "the gradient must have the planes of the input ", input.sizes(), ", got ",
               gradient.sizes(), ". Pass the gradient of the pooled result.");
   NPU_REQUIRE(given, indices.numel() == gradient.numel() && has_room(indices),
-              "indices must be contiguous and of the shape of the gradient ", gradient.sizes(),
-              ", got ", indices.sizes(), ". Pass those that the forward gave.");
+              "`indices` must be contiguous and of the shape of the gradient ", gradient.sizes(),
+              ", got ", indices.sizes(), ". Pass the result of the forward pass.");
 }
 
 // self, output_size
@@ -83,17 +83,17 @@ void nnpack_convolution(const Given& given) {
   const at::Tensor weight = given.tensor(1);
   const at::Tensor bias = given.tensor(2);
   NPU_REQUIRE(given, input.dim() == 4 && weight.dim() == 4 && input.layout() == at::kStrided,
-              "input and weight must be dense and have 4 dims, got ", input.sizes(), ", ",
+              "`input` and `weight` must be dense and have 4 dims, got ", input.sizes(), ", ",
               weight.sizes(), ". Add the batch, or convert.");
   require_length(given, 3, "padding", 2);
   require_length(given, 4, "stride", 2);
   const std::vector<std::int64_t> padding = given.integers(3);
   const std::vector<std::int64_t> stride = given.integers(4);
   NPU_REQUIRE(given, std::min(stride[0], stride[1]) > 0 && std::min(padding[0], padding[1]) >= 0,
-              "stride must be positive and padding at least 0, got ", c10::IntArrayRef(stride),
+              "`stride` must be positive and `padding` at least 0, got ", c10::IntArrayRef(stride),
               ", ", c10::IntArrayRef(padding), ". Pass 1 and 0 for none.");
   NPU_REQUIRE(given, !bias.defined() || bias.numel() == weight.size(0),
-              "bias must hold one element per output of the weight (", weight.size(0), "), got ",
+              "`bias` must hold one element per output of the weight (", weight.size(0), "), got ",
               bias.defined() ? bias.numel() : 0, ". Pass a vector of that length.");
 }
 
@@ -135,7 +135,7 @@ void reflection_pad_backward(const Given& given) {
   for (int axis = 0; axis < kAxes; ++axis) {
     const std::int64_t size = input.size(input.dim() - 1 - axis);
     NPU_REQUIRE(given, padding[2 * axis] < size && padding[2 * axis + 1] < size,
-                "padding must be smaller than what it reflects (", size, "), got ",
+                "`padding` must be smaller than the reflected size (", size, "), got ",
                 c10::IntArrayRef(padding), ". Pad less, or in two steps.");
   }
 }

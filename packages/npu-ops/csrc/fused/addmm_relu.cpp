@@ -20,15 +20,16 @@ void check_addmm_relu(const at::Tensor& input, const at::Tensor& mat1, const at:
   check_float("addmm_relu", "mat1", mat1);
   check_rank("addmm_relu", "mat1", mat1, 2, "(rows, inner)");
   check_rank("addmm_relu", "mat2", mat2, 2, "(inner, columns)");
-  TORCH_CHECK_VALUE(mat1.sym_size(1) == mat2.sym_size(0),
-                    "npu.addmm_relu: mat1 must have as many columns as mat2 has rows, got mat1 ",
-                    shape_of(mat1), ", mat2 ", shape_of(mat2), ". Pass a mat2 of ",
-                    mat1.sym_size(1), " rows. [op-shape]");
+  TORCH_CHECK_VALUE(
+      mat1.sym_size(1) == mat2.sym_size(0),
+      "npu.addmm_relu: `mat1` must have as many columns as `mat2` has rows, got mat1 ",
+      shape_of(mat1), ", mat2 ", shape_of(mat2), ". Pass a mat2 of ", mat1.sym_size(1),
+      " rows. [op-shape]");
   check_same_dtype("addmm_relu", "mat2", mat2, "mat1", mat1);
   check_same_dtype("addmm_relu", "input", input, "mat1", mat1);
   TORCH_CHECK_VALUE(can_expand(input, mat1.sym_size(0), mat2.sym_size(1)),
-                    "npu.addmm_relu: input must expand to the product, got input ", shape_of(input),
-                    ", product (", mat1.sym_size(0), ", ", mat2.sym_size(1),
+                    "npu.addmm_relu: `input` must expand to the product, got input ",
+                    shape_of(input), ", product (", mat1.sym_size(0), ", ", mat2.sym_size(1),
                     "). Pass a bias of length ", mat2.sym_size(1), ". [op-shape]");
 }
 

@@ -32,20 +32,20 @@ inline void check_float(const char* op, const char* name, const at::Tensor& tens
   const at::ScalarType type = tensor.scalar_type();
   TORCH_CHECK_VALUE(
       type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble,
-      "npu.", op, ": ", name, " must be float32, bfloat16, float16 or float64, got ",
+      "npu.", op, ": `", name, "` must be float32, bfloat16, float16 or float64, got ",
       dtype_of(tensor), ". Convert it with .to(). [op-dtype]");
 }
 
 inline void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                              const char* like_name, const at::Tensor& like) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type(), "npu.", op, ": ", name,
-                    " must have the dtype of ", like_name, ", got ", name, " ", dtype_of(tensor),
+  TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type(), "npu.", op, ": `", name,
+                    "` must have the dtype of `", like_name, "`, got ", name, " ", dtype_of(tensor),
                     ", ", like_name, " ", dtype_of(like), ". Convert one with .to(). [op-dtype]");
 }
 
 inline void check_rank(const char* op, const char* name, const at::Tensor& tensor,
                        std::int64_t rank, const char* axes) {
-  TORCH_CHECK_VALUE(tensor.dim() == rank, "npu.", op, ": ", name, " must have ", rank, " axes ",
+  TORCH_CHECK_VALUE(tensor.dim() == rank, "npu.", op, ": `", name, "` must have ", rank, " axes ",
                     axes, ", got ", name, " ", shape_of(tensor),
                     ". Add or flatten axes with .reshape(). [op-shape]");
 }

@@ -19,10 +19,10 @@ constexpr const char* kConvBnRelu = "conv_bn_relu";
 void check_per_channel(const char* name, const OptionalTensor& tensor,
                        const c10::SymInt& channels) {
   if (!tensor) return;
-  TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->sym_size(0) == channels,
-                    "npu.conv_bn_relu: ", name, " must have one element per output channel, got ",
-                    name, " ", shape_of(*tensor), ", ", channels, " channels. Pass a ", name,
-                    " of length ", channels, ". [op-shape]");
+  TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->sym_size(0) == channels, "npu.conv_bn_relu: `",
+                    name, "` must have one element per output channel, got ", name, " ",
+                    shape_of(*tensor), ", ", channels, " channels. Pass a ", name, " of length ",
+                    channels, ". [op-shape]");
   check_float(kConvBnRelu, name, *tensor);
 }
 
@@ -31,7 +31,7 @@ void check_option(const char* name, at::IntArrayRef values, std::int64_t axes, s
   bool is_valid = size == 1 || size == axes;
   for (const std::int64_t value : values)
     is_valid = is_valid && value >= least;
-  TORCH_CHECK_VALUE(is_valid, "npu.conv_bn_relu: ", name, " must be one number or ", axes,
+  TORCH_CHECK_VALUE(is_valid, "npu.conv_bn_relu: `", name, "` must be one number or ", axes,
                     ", each at least ", least, ", got ", values, ". Pass one per spatial axis. ",
                     "[op-value]");
 }
@@ -50,19 +50,18 @@ c10::SymDimVector checked_sizes(const at::Tensor& x, const at::Tensor& weight,
   check_float(kConvBnRelu, "x", x);
   check_same_dtype(kConvBnRelu, "weight", weight, "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 3 && x.dim() <= 5 && weight.dim() == x.dim(),
-                    "npu.conv_bn_relu: x must be (batch, channels, ...) with 1 to 3 spatial axes, "
-                    "and weight (outputs, channels / groups, ...) of the same rank, got x ",
+                    "npu.conv_bn_relu: `x` must be (batch, channels, ...) with 1 to 3 spatial "
+                    "axes, and `weight` (outputs, channels / groups, ...) of the same rank, got x ",
                     shape_of(x), ", weight ", shape_of(weight),
                     ". Add the missing axes with .unsqueeze(). [op-shape]");
-  TORCH_CHECK_VALUE(groups >= 1, "npu.conv_bn_relu: groups must be at least 1, got ", groups,
+  TORCH_CHECK_VALUE(groups >= 1, "npu.conv_bn_relu: `groups` must be at least 1, got ", groups,
                     ". Pass 1 for a plain convolution. [op-value]");
   const c10::SymInt channels = weight.sym_size(0);
-  TORCH_CHECK_VALUE(
-      weight.sym_size(1) * groups == x.sym_size(1) && channels % groups == 0,
-      "npu.conv_bn_relu: groups must divide the channels of weight (outputs, inputs / groups) and "
-      "x, got weight ",
-      shape_of(weight), ", x ", shape_of(x), ", groups ", groups, ". Pass a weight of inputs ",
-      x.sym_size(1), " / ", groups, ". [op-shape]");
+  TORCH_CHECK_VALUE(weight.sym_size(1) * groups == x.sym_size(1) && channels % groups == 0,
+                    "npu.conv_bn_relu: `groups` must divide the channels of `weight` (outputs, "
+                    "inputs / groups) and `x`, got weight ",
+                    shape_of(weight), ", x ", shape_of(x), ", groups ", groups,
+                    ". Pass a weight of inputs ", x.sym_size(1), " / ", groups, ". [op-shape]");
   const std::int64_t axes = x.dim() - 2;
   check_option("stride", stride, axes, 1);
   check_option("padding", padding, axes, 0);
@@ -77,9 +76,9 @@ c10::SymDimVector checked_sizes(const at::Tensor& x, const at::Tensor& weight,
     const c10::SymInt reach = (weight.sym_size(axis + 2) - 1) * per_axis(dilation, axis) + 1;
     const c10::SymInt padded = x.sym_size(axis + 2) + 2 * per_axis(padding, axis);
     TORCH_CHECK_VALUE(padded >= reach && weight.sym_size(axis + 2) >= 1,
-                      "npu.conv_bn_relu: the kernel must fit into the padded x, got weight ",
+                      "npu.conv_bn_relu: the kernel must fit into the padded `x`, got weight ",
                       shape_of(weight), ", x ", shape_of(x), ", padding ", padding, ", dilation ",
-                      dilation, ". Pad more, or pass a larger x. [op-shape]");
+                      dilation, ". Pad more, or pass a larger `x`. [op-shape]");
     sizes.push_back((padded - reach) / per_axis(stride, axis) + 1);
   }
   return sizes;

@@ -13,11 +13,11 @@ namespace {
 void check_dynamic_quantize(const at::Tensor& x, std::optional<std::int64_t> group_size) {
   check_float("dynamic_quantize", "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) >= 1,
-                    "npu.dynamic_quantize: x must have a last axis with elements, got ",
+                    "npu.dynamic_quantize: `x` must have a last axis with elements, got ",
                     shape_of(x), ". Add one with .unsqueeze(0). [op-shape]");
   TORCH_CHECK_VALUE(
       !group_size || (*group_size >= 1 && x.sym_size(-1) % *group_size == 0),
-      "npu.dynamic_quantize: group_size must divide the last dim of x, got group_size ",
+      "npu.dynamic_quantize: `group_size` must divide the last dim of `x`, got group_size ",
       *group_size, ", x ", shape_of(x), ". Pass None for one scale per row. [op-value]");
 }
 

@@ -27,18 +27,19 @@ constexpr const char* kAxes = "(batch, heads, length, head size)";
 using Window = std::optional<std::int64_t>;
 
 void check_window(Window window, bool is_causal) {
-  TORCH_CHECK_VALUE(!window || *window >= 1, "npu.fused_attention: window must be at least 1, got ",
-                    *window, ". Pass None to see all former keys. [op-value]");
+  TORCH_CHECK_VALUE(!window || *window >= 1,
+                    "npu.fused_attention: `window` must be at least 1, got ", *window,
+                    ". Pass None to attend to all earlier keys. [op-value]");
   TORCH_CHECK_VALUE(!window || is_causal,
-                    "npu.fused_attention: a window needs is_causal=True, got window ", *window,
-                    ", is_causal=False. Pass both, or neither. [op-value]");
+                    "npu.fused_attention: `is_causal` must be True with a window, got window ",
+                    *window, ", is_causal False. Pass both, or neither. [op-value]");
 }
 
 void check_heads(const at::Tensor& query, const char* name, const at::Tensor& other) {
   check_rank(kFusedAttention, name, other, 4, kAxes);
   check_same_dtype(kFusedAttention, name, other, "query", query);
-  TORCH_CHECK_VALUE(other.sym_size(0) == query.sym_size(0), "npu.fused_attention: ", name,
-                    " must have the batch size of query, got ", name, " ", shape_of(other),
+  TORCH_CHECK_VALUE(other.sym_size(0) == query.sym_size(0), "npu.fused_attention: `", name,
+                    "` must have the batch size of `query`, got ", name, " ", shape_of(other),
                     ", query ", shape_of(query), ". Expand one of them. [op-shape]");
 }
 
@@ -48,19 +49,21 @@ void check_attention(const at::Tensor& query, const at::Tensor& key, const at::T
   check_rank(kFusedAttention, "query", query, 4, kAxes);
   check_heads(query, "key", key);
   check_heads(query, "value", value);
-  TORCH_CHECK_VALUE(key.sym_size(1) >= 1 && query.sym_size(1) % key.sym_size(1) == 0,
-                    "npu.fused_attention: the heads of key must divide those of query, got key ",
-                    shape_of(key), ", query ", shape_of(query),
-                    ". Each key head serves the same number of query heads. [op-shape]");
+  TORCH_CHECK_VALUE(
+      key.sym_size(1) >= 1 && query.sym_size(1) % key.sym_size(1) == 0,
+      "npu.fused_attention: the heads of `key` must divide the heads of `query`, got key ",
+      shape_of(key), ", query ", shape_of(query),
+      ". Pass the same number of query heads for each key head. [op-shape]");
   TORCH_CHECK_VALUE(key.sym_sizes() == value.sym_sizes() && key.sym_size(3) == query.sym_size(3),
-                    "npu.fused_attention: key and value must have the same shape and the head size "
-                    "of query, got key ",
+                    "npu.fused_attention: `key` and `value` must have the same shape and the head "
+                    "size of `query`, got key ",
                     shape_of(key), ", value ", shape_of(value), ", query ", shape_of(query),
                     ". Project both to one head size. [op-shape]");
-  TORCH_CHECK_VALUE(!is_causal || query.sym_size(2) <= key.sym_size(2),
-                    "npu.fused_attention: causal queries are the last of the keys' positions, got ",
-                    query.sym_size(2), " queries, ", key.sym_size(2),
-                    " keys. Pass the keys of all queries. [op-shape]");
+  TORCH_CHECK_VALUE(
+      !is_causal || query.sym_size(2) <= key.sym_size(2),
+      "npu.fused_attention: causal queries must be at the last positions of the keys, got ",
+      query.sym_size(2), " queries, ", key.sym_size(2),
+      " keys. Pass the keys of all queries. [op-shape]");
   check_window(window, is_causal);
 }
 
@@ -70,23 +73,24 @@ void check_cache(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   check_attention(query, key, value, /*is_causal=*/true, window);
   TORCH_CHECK_VALUE(
       query.sym_size(2) == key.sym_size(2),
-      "npu.fused_attention: with a cache, key and value are those of the queries, got ",
+      "npu.fused_attention: `key` and `value` must have the length of `query` with a cache, got ",
       query.sym_size(2), " queries, ", key.sym_size(2),
-      " keys. Pass the new tokens' keys alone. [op-shape]");
+      " keys. Pass only the keys of the new tokens. [op-shape]");
   check_heads(query, "key_cache", key_cache);
   check_heads(query, "value_cache", value_cache);
   TORCH_CHECK_VALUE(key_cache.sym_sizes() == value_cache.sym_sizes() &&
                         key_cache.sym_size(1) == key.sym_size(1) &&
                         key_cache.sym_size(3) == key.sym_size(3),
-                    "npu.fused_attention: key_cache and value_cache must be (batch, key heads, "
+                    "npu.fused_attention: `key_cache` and `value_cache` must be (batch, key heads, "
                     "capacity, head size), got key_cache ",
                     shape_of(key_cache), ", value_cache ", shape_of(value_cache), ", key ",
-                    shape_of(key), ". Allocate both with the heads of key. [op-shape]");
-  TORCH_CHECK_VALUE(position >= 0 && position + key.sym_size(2) <= key_cache.sym_size(2),
-                    "npu.fused_attention: position and the new tokens must fit into the cache, got "
-                    "position ",
-                    position, ", ", key.sym_size(2), " tokens, capacity ", key_cache.sym_size(2),
-                    ". Allocate a larger cache, or start at 0. [op-value]");
+                    shape_of(key), ". Allocate both with the heads of `key`. [op-shape]");
+  TORCH_CHECK_VALUE(
+      position >= 0 && position + key.sym_size(2) <= key_cache.sym_size(2),
+      "npu.fused_attention: `position` plus the new tokens must fit into the cache, got "
+      "position ",
+      position, ", ", key.sym_size(2), " tokens, capacity ", key_cache.sym_size(2),
+      ". Allocate a larger cache, or start at 0. [op-value]");
 }
 
 // 0 where query `i` (at position offset + i) sees key `j`, -inf elsewhere.
@@ -162,9 +166,9 @@ void check_no_gradient(const at::Tensor& query, const at::Tensor& key, const at:
   const bool is_needed = query.requires_grad() || key.requires_grad() || value.requires_grad() ||
                          key_cache.requires_grad() || value_cache.requires_grad();
   TORCH_CHECK(!is_needed,
-              "npu.fused_attention: with a cache it has no gradient, since the cache is written in "
-              "place, got an argument that requires one. Call it under torch.no_grad(), or without "
-              "the cache. [op-gradient]");
+              "npu.fused_attention: arguments must not require a gradient with a cache, which is "
+              "written in place, got one that does. Call it under torch.no_grad(), or without the "
+              "cache. [op-gradient]");
 }
 
 using CacheSchema = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&,

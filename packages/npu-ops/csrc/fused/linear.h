@@ -14,8 +14,8 @@ inline void check_bias(const char* op, const OptionalTensor& bias, const c10::Sy
                        const at::Tensor& x) {
   if (!bias) return;
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == outputs, "npu.", op,
-                    ": bias must have one element per output, got bias ", shape_of(*bias), ", ",
-                    outputs, " outputs. Pass a bias of length ", outputs, ". [op-shape]");
+                    ": `bias` must have one element per output, got bias ", shape_of(*bias), ", ",
+                    outputs, " outputs. Pass a `bias` of length ", outputs, ". [op-shape]");
   check_same_dtype(op, "bias", *bias, "x", x);
 }
 
@@ -23,11 +23,11 @@ inline void check_linear(const char* op, const at::Tensor& x, const at::Tensor& 
                          const OptionalTensor& bias) {
   check_float(op, "x", x);
   check_rank(op, "weight", weight, 2, "(outputs, inputs)");
-  TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == weight.sym_size(1), "npu.", op,
-                    ": the last dim of x must match the inputs of weight (outputs, inputs), got x ",
-                    shape_of(x), ", weight ", shape_of(weight), ". Pass a weight of shape (",
-                    weight.sym_size(0), ", ", x.dim() >= 1 ? x.sym_size(-1) : c10::SymInt(1),
-                    "). [op-shape]");
+  TORCH_CHECK_VALUE(
+      x.dim() >= 1 && x.sym_size(-1) == weight.sym_size(1), "npu.", op,
+      ": the last dim of `x` must match the inputs of `weight` (outputs, inputs), got x ",
+      shape_of(x), ", weight ", shape_of(weight), ". Pass a `weight` of shape (",
+      weight.sym_size(0), ", ", x.dim() >= 1 ? x.sym_size(-1) : c10::SymInt(1), "). [op-shape]");
   check_same_dtype(op, "weight", weight, "x", x);
   check_bias(op, bias, weight.sym_size(0), x);
 }

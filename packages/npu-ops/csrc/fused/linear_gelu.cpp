@@ -12,7 +12,7 @@ void check_linear_gelu(const at::Tensor& x, const at::Tensor& weight, const Opti
                        std::string_view approximate) {
   check_linear("linear_gelu", x, weight, bias);
   TORCH_CHECK_VALUE(approximate == "none" || approximate == "tanh",
-                    "npu.linear_gelu: approximate must be 'none' or 'tanh', got '", approximate,
+                    "npu.linear_gelu: `approximate` must be 'none' or 'tanh', got '", approximate,
                     "'. Choose one. [op-value]");
 }
 

@@ -26,16 +26,17 @@ std::int64_t many_rows(at::ScalarType type, WeightKind kind) {
 }
 
 void check_kind(const at::Tensor& weight, const OptionalTensor& zero_point, std::int64_t bits) {
-  TORCH_CHECK_VALUE(bits == 8 || bits == 4, "npu.quantized_linear: bits must be 8 or 4, got ", bits,
-                    ". Quantize the weight to one of them. [op-value]");
+  TORCH_CHECK_VALUE(bits == 8 || bits == 4, "npu.quantized_linear: `bits` must be 8 or 4, got ",
+                    bits, ". Quantize the weight to one of them. [op-value]");
   const at::ScalarType type = weight.scalar_type();
-  TORCH_CHECK_VALUE(type == at::kByte || (type == at::kChar && bits == 8),
-                    "npu.quantized_linear: weight must be int8 or uint8 for 8 bits, and uint8 with "
-                    "two values in a byte for 4, got ",
-                    dtype_of(weight), ", bits ", bits,
-                    ". Pack it with npu_ops.fused.quantized_linear.pack_int4(). [op-dtype]");
+  TORCH_CHECK_VALUE(
+      type == at::kByte || (type == at::kChar && bits == 8),
+      "npu.quantized_linear: `weight` must be int8 or uint8 for 8 bits, and uint8 with "
+      "two values in a byte for 4, got ",
+      dtype_of(weight), ", bits ", bits,
+      ". Pack it with npu_ops.fused.quantized_linear.pack_int4(). [op-dtype]");
   TORCH_CHECK_VALUE(!zero_point || zero_point->scalar_type() == type,
-                    "npu.quantized_linear: zero_point must have the dtype of weight, got ",
+                    "npu.quantized_linear: `zero_point` must have the dtype of `weight`, got ",
                     zero_point ? dtype_of(*zero_point) : "", ", weight ", dtype_of(weight),
                     ". Convert it with .to(). [op-dtype]");
 }
@@ -49,20 +50,21 @@ void check_quantized_linear(const at::Tensor& x, const at::Tensor& weight, const
   check_float(kQuantizedLinear, "scale", scale);
   check_rank(kQuantizedLinear, "scale", scale, 2, "(outputs, groups)");
   const c10::SymInt inputs = weight.sym_size(1) * (bits == 4 ? 2 : 1);
-  TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == inputs,
-                    "npu.quantized_linear: the last dim of x must match the inputs of weight, got "
-                    "x ",
-                    shape_of(x), ", weight ", shape_of(weight), " of ", bits, " bits, which is ",
-                    inputs, " inputs. Pass an x of that width. [op-shape]");
+  TORCH_CHECK_VALUE(
+      x.dim() >= 1 && x.sym_size(-1) == inputs,
+      "npu.quantized_linear: the last dim of `x` must match the inputs of `weight`, got "
+      "x ",
+      shape_of(x), ", weight ", shape_of(weight), " of ", bits, " bits, which is ", inputs,
+      " inputs. Pass an x of that width. [op-shape]");
   TORCH_CHECK_VALUE(scale.sym_size(0) == weight.sym_size(0) && scale.sym_size(1) >= 1 &&
                         inputs % scale.sym_size(1) == 0 &&
                         (bits == 8 || (inputs / scale.sym_size(1)) % 2 == 0),
-                    "npu.quantized_linear: scale must be (outputs, groups), groups of equal and, "
+                    "npu.quantized_linear: `scale` must be (outputs, groups), groups of equal and, "
                     "for 4 bits, even size, got scale ",
                     shape_of(scale), ", ", weight.sym_size(0), " outputs, ", inputs,
                     " inputs. Choose a group size that divides the inputs. [op-shape]");
   TORCH_CHECK_VALUE(!zero_point || zero_point->sym_sizes() == scale.sym_sizes(),
-                    "npu.quantized_linear: zero_point must have the shape of scale, got ",
+                    "npu.quantized_linear: `zero_point` must have the shape of `scale`, got ",
                     zero_point ? shape_of(*zero_point) : "", ", scale ", shape_of(scale),
                     ". Pass one per group. [op-shape]");
   check_bias(kQuantizedLinear, bias, weight.sym_size(0), x);

@@ -13,10 +13,10 @@ namespace {
 void check_rms_norm(const at::Tensor& x, const at::Tensor& weight) {
   check_float("rms_norm", "x", x);
   check_float("rms_norm", "weight", weight);
-  TORCH_CHECK_VALUE(x.dim() >= 1, "npu.rms_norm: x must have at least one axis, got ", shape_of(x),
-                    ". Add one with .unsqueeze(0). [op-shape]");
+  TORCH_CHECK_VALUE(x.dim() >= 1, "npu.rms_norm: `x` must have at least one axis, got ",
+                    shape_of(x), ". Add one with .unsqueeze(0). [op-shape]");
   TORCH_CHECK_VALUE(weight.dim() == 1 && weight.sym_size(0) == x.sym_size(-1),
-                    "npu.rms_norm: weight must match the last dim of x, got weight ",
+                    "npu.rms_norm: `weight` must match the last dim of `x`, got weight ",
                     shape_of(weight), ", x ", shape_of(x), ". Pass a weight of length ",
                     x.sym_size(-1), ". [op-shape]");
 }

@@ -18,8 +18,8 @@ void check_table(const char* name, const at::Tensor& table, const at::Tensor& x)
   const bool is_valid =
       has_rank && table.sym_size(-2) == x.sym_size(2) && table.sym_size(-1) * 2 <= x.sym_size(3) &&
       (table.dim() == 2 || table.sym_size(0) == 1 || table.sym_size(0) == x.sym_size(0));
-  TORCH_CHECK_VALUE(is_valid, "npu.rotary_embedding: ", name,
-                    " must be (length, half) or (batch, length, half), half at most half of the "
+  TORCH_CHECK_VALUE(is_valid, "npu.rotary_embedding: `", name,
+                    "` must be (length, half) or (batch, length, half), half at most half of the "
                     "head size, got ",
                     name, " ", shape_of(table), ", x (batch, heads, length, head size) ",
                     shape_of(x), ". Pass one angle per pair, of length ", x.sym_size(2),
@@ -32,7 +32,7 @@ void check_rotary_embedding(const at::Tensor& x, const at::Tensor& cos, const at
   check_table("cos", cos, x);
   check_table("sin", sin, x);
   TORCH_CHECK_VALUE(cos.sym_sizes() == sin.sym_sizes(),
-                    "npu.rotary_embedding: cos and sin must have the same shape, got cos ",
+                    "npu.rotary_embedding: `cos` and `sin` must have the same shape, got cos ",
                     shape_of(cos), ", sin ", shape_of(sin), ". Make both from the same angles. ",
                     "[op-shape]");
 }

@@ -14,8 +14,9 @@ void check_swiglu(const at::Tensor& gate, const at::Tensor& up) {
   check_float("swiglu", "gate", gate);
   check_same_dtype("swiglu", "up", up, "gate", gate);
   TORCH_CHECK_VALUE(gate.sym_sizes() == up.sym_sizes(),
-                    "npu.swiglu: gate and up must have the same shape, got gate ", shape_of(gate),
-                    ", up ", shape_of(up), ". Expand one with .expand_as(). [op-shape]");
+                    "npu.swiglu: `gate` and `up` must have the same shape, got gate ",
+                    shape_of(gate), ", up ", shape_of(up),
+                    ". Expand one with .expand_as(). [op-shape]");
 }
 
 // Distance between rows of the last axis if all leading axes fold into one, or -1.

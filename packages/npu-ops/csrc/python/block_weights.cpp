@@ -40,7 +40,7 @@ at::Tensor pack_blocks(const std::string& name, const at::Tensor& blocks, std::i
   made.inputs = static_cast<int>(inputs);
   const std::int64_t outputs = rows ? rows->numel() : blocks.numel() / of_row;
   if (outputs <= 0 || outputs >= (std::int64_t{1} << 31))
-    throw py::value_error("`blocks` must be some rows, got " + std::to_string(outputs));
+    throw py::value_error("`blocks` must have 1 to 2^31 - 1 rows, got " + std::to_string(outputs));
   made.outputs = static_cast<int>(outputs);
   at::Tensor data =
       at::empty({static_cast<std::int64_t>(made.blocks() * made.block_bytes())}, at::kByte);
@@ -57,7 +57,7 @@ at::Tensor pack_blocks(const std::string& name, const at::Tensor& blocks, std::i
       }
     });
   }
-  if (!are_finite) throw py::value_error("blocks: a scale is not finite");
+  if (!are_finite) throw py::value_error("`blocks` must have finite scales");
   return data;
 }
 

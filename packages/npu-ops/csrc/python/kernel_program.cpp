@@ -83,7 +83,7 @@ class Reader {
     require(found.buffer >= 0 && found.buffer < static_cast<int>(widths_.size()) &&
                 found.start >= 0 && found.width > 0 &&
                 found.start + found.width <= widths_[found.buffer],
-            where_ + ": columns must lie in their buffer");
+            where_ + ": columns must be in their buffer");
     require(width < 0 || found.width == width, where_ + ": columns must be " +
                                                    std::to_string(width) + " wide, got " +
                                                    std::to_string(found.width));
@@ -105,7 +105,7 @@ class Reader {
   // The next row argument or result of a call; they are numbered in order.
   int place(const py::object& number, const py::object& columns, std::vector<int>& rows) {
     require(py::cast<int>(number) == static_cast<int>(rows.size()),
-            where_ + ": numbers must rise from 0, one by one");
+            where_ + ": numbers must ascend from 0 in steps of 1");
     rows.push_back(view(columns).width);
     return static_cast<int>(rows.size()) - 1;
   }
@@ -248,7 +248,7 @@ class Reader {
     if (!one["residual"].is_none()) made.residual = view(one["residual"], made.out.width);
     made.chosen = py::cast<int>(one["chosen"]);
     require(made.chosen > 0 && made.chosen <= count,
-            "Experts: there must be as many as are chosen");
+            "Experts: the chosen number must be 1 to the number of experts");
     made.shares = chosen<Shares>(py::cast<std::string>(one["shares"]),
                                  {{"softmax", Shares::softmax},
                                   {"softmax_normalized", Shares::softmax_of_chosen},
@@ -345,7 +345,7 @@ Array KernelProgram::step(const Array& tokens, const Array& positions, const Arr
   rows.kept_count = static_cast<int>(count_of(kept));
   require(logits_.buffer >= 0, "step: this program has no logits");
   require(count_of(tokens) > 0 && count_of(tokens) < (1 << 24),
-          "`tokens` must be some, got none or too many");
+          "`tokens` must have 1 to 2^24 - 1 elements, got " + std::to_string(count_of(tokens)));
   require(dims_of(tables) == 2, "`block_tables` must be (sequences, blocks)");
   rows.tokens = data_of<std::int64_t>(tokens, "tokens", rows.count);
   rows.positions = data_of<std::int64_t>(positions, "positions", rows.count);
@@ -449,7 +449,7 @@ void KernelProgram::check_logits(const std::vector<Instruction>& list, const Vie
         instruction);
     is_early = is_early || (!has_keep_ && logits.buffer >= 0 && written == logits.buffer);
   }
-  require(!has_keep_ || !is_early, "`logits` must not be written before rows are kept");
+  require(!has_keep_ || !is_early, "`logits` must be written after Keep");
 }
 
 void KernelProgram::check(const Rows& rows, int sequences) const {
@@ -478,7 +478,7 @@ void KernelProgram::check(const Rows& rows, int sequences) const {
   std::vector<int> used(sequences, 0);
   for (int i = 0; i < rows.count; ++i) {
     require(!rows.is_decode || used[rows.sequences[i]] == 0,
-            "`sequences` must have one row each in a step that decodes");
+            "`sequences` must be distinct in a decode step");
     used[rows.sequences[i]] = std::max(used[rows.sequences[i]], rows.slots[i] / kBlockSlots + 1);
   }
   for (int sequence = 0; sequence < sequences; ++sequence) {
@@ -486,7 +486,7 @@ void KernelProgram::check(const Rows& rows, int sequences) const {
         rows.block_tables + static_cast<std::size_t>(sequence) * rows.table_width;
     for (int i = 0; i < used[sequence]; ++i) {
       require(table[i] >= 0 && table[i] < static_cast<std::int64_t>(blocks_->size()),
-              "`block_tables` must name blocks below " + std::to_string(blocks_->size()) +
+              "`block_tables` must contain blocks below " + std::to_string(blocks_->size()) +
                   ", got " + std::to_string(table[i]));
     }
   }

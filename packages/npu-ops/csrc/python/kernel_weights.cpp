@@ -21,7 +21,7 @@ Kind kind_named(const std::string& text, const std::string& name) {
       {"iq4_nl", Kind::iq4_nl},   {"iq4_xs", Kind::iq4_xs},     {"mxfp4", Kind::mxfp4},
       {"mixed", Kind::mixed}};
   const auto kind = kinds.find(text);
-  if (kind == kinds.end()) throw py::value_error(name + ": is of a kind that is not known");
+  if (kind == kinds.end()) throw py::value_error("`" + name + "` must be of a known kind");
   return kind->second;
 }
 
@@ -30,9 +30,9 @@ Kind kind_named(const std::string& text, const std::string& name) {
 Kind block_kind(const std::string& text, std::int64_t inputs) {
   const Kind kind = kind_named(text, "kind");
   if (!kernel_programs::is_of_blocks(kind) || kind == Kind::mixed)
-    throw py::value_error("`kind` must be one of blocks, got " + text);
+    throw py::value_error("`kind` must be a block format, got " + text);
   if (inputs <= 0 || inputs >= (1 << 24) || inputs % kernel_programs::form_of(kind).file_inputs)
-    throw py::value_error("`inputs` must be whole blocks of " + text + ", got " +
+    throw py::value_error("`inputs` must be a multiple of the block size of " + text + ", got " +
                           std::to_string(inputs));
   return kind;
 }

@@ -44,8 +44,10 @@ class TensorCall {
         device_(device),
         is_alone_(is_alone) {
     require(!program_->has_tokens(), "`program` must load and store its rows");
-    require(rows > 0 && rows < (1 << 24), "`rows` must be some, got none or too many");
-    require(positions_.size() == arguments_.size(), "`positions` must be one for each argument");
+    require(rows > 0 && rows < (1 << 24),
+            "`rows` must be 1 to 2^24 - 1, got " + std::to_string(rows));
+    require(positions_.size() == arguments_.size(),
+            "`positions` must have one element per argument");
     check(arguments_, program_->arguments(), "arguments");
     check(results_, program_->results(), "results");
   }
@@ -120,7 +122,7 @@ class TensorCall {
   void check(const std::vector<std::vector<std::int64_t>>& shapes, const std::vector<int>& widths,
              const std::string& name) const {
     require(shapes.size() == widths.size(),
-            name + " must be " + std::to_string(widths.size()) + ", as the program has them");
+            name + " must be " + std::to_string(widths.size()) + ", as in the program");
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       require(c10::multiply_integers(shapes[i]) == rows_ * widths[i],
               name + " must have the program's rows, got another size at " + std::to_string(i));

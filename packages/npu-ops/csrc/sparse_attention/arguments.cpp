@@ -10,51 +10,53 @@ using fused::shape_of;
 
 void check_layouts(const Addressing& call) {
   TORCH_CHECK_VALUE(call.query_layout == "BSND" || call.query_layout == "TND", "npu.", call.op,
-                    ": layout_query must be \"BSND\" or \"TND\", got \"", call.query_layout,
+                    ": `layout_query` must be \"BSND\" or \"TND\", got \"", call.query_layout,
                     "\". Pass one of them. [op-layout]");
-  TORCH_CHECK_VALUE(
-      call.key_layout == call.query_layout || call.key_layout == "PA_BSND", "npu.", call.op, ": ",
-      call.key_layout_name, " must be that of the query or \"PA_BSND\", got \"", call.key_layout,
-      "\" with layout_query \"", call.query_layout, "\". Pass one of them. [op-layout]");
+  TORCH_CHECK_VALUE(call.key_layout == call.query_layout || call.key_layout == "PA_BSND", "npu.",
+                    call.op, ": `", call.key_layout_name,
+                    "` must equal `layout_query` or be \"PA_BSND\", got \"", call.key_layout,
+                    "\" with layout_query \"", call.query_layout,
+                    "\". Pass one of them. [op-layout]");
 }
 
 void check_element(const Addressing& call, const char* name, const at::Tensor& tensor) {
   const at::ScalarType dtype = tensor.scalar_type();
   TORCH_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16 || (call.is_indexer && dtype == at::kHalf),
-      "npu.", call.op, ": ", name, " must be float32",
+      "npu.", call.op, ": `", name, "` must be float32",
       call.is_indexer ? ", float16 or bfloat16, or int8 with scales" : " or bfloat16", ", got ",
       dtype_of(tensor), ". Convert it with .to(). [op-dtype]");
 }
 
 void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, "npu.",
-                    op, ": ", name, " must be int32 or int64, got ", dtype_of(tensor),
+                    op, ": `", name, "` must be int32 or int64, got ", dtype_of(tensor),
                     ". Convert it with .to(). [op-dtype]");
 }
 
 void check_lengths_shape(const Addressing& call, const char* name, const OptionalTensor& lengths,
                          bool is_needed, const c10::SymInt& batch) {
-  TORCH_CHECK_VALUE(lengths || !is_needed, "npu.", call.op, ": ", name,
-                    " must be given for layouts \"TND\" and \"PA_BSND\", got None. Pass one number "
-                    "per sequence. [op-lengths]");
+  TORCH_CHECK_VALUE(
+      lengths || !is_needed, "npu.", call.op, ": `", name,
+      "` must be given for layouts \"TND\" and \"PA_BSND\", got None. Pass one number "
+      "per sequence. [op-lengths]");
   if (!lengths) return;
   check_integers(call.op, name, *lengths);
-  TORCH_CHECK_VALUE(lengths->dim() == 1 && lengths->sym_size(0) == batch, "npu.", call.op, ": ",
-                    name, " must have one number per sequence, got ", shape_of(*lengths), ", ",
+  TORCH_CHECK_VALUE(lengths->dim() == 1 && lengths->sym_size(0) == batch, "npu.", call.op, ": `",
+                    name, "` must have one number per sequence, got ", shape_of(*lengths), ", ",
                     batch, " sequences. Pass a tensor of shape (", batch, ",). [op-lengths]");
 }
 
 void check_table_shape(const Addressing& call, const c10::SymInt& batch) {
   const bool is_paged = call.key_layout == "PA_BSND";
   TORCH_CHECK_VALUE(call.block_table.has_value() == is_paged, "npu.", call.op,
-                    ": block_table belongs to layout \"PA_BSND\" and to no other, got ",
+                    ": `block_table` must be given for layout \"PA_BSND\" only, got ",
                     call.block_table ? "one" : "None", " with ", call.key_layout_name, " \"",
                     call.key_layout, "\". Pass both or neither. [op-block-table]");
   if (!is_paged) return;
   check_integers(call.op, "block_table", *call.block_table);
   TORCH_CHECK_VALUE(call.block_table->dim() == 2 && call.block_table->sym_size(0) == batch, "npu.",
-                    call.op, ": block_table must be (sequences, pages), got ",
+                    call.op, ": `block_table` must be (sequences, pages), got ",
                     shape_of(*call.block_table), ", ", batch,
                     " sequences. Pass one row per sequence. [op-block-table]");
   TORCH_CHECK_VALUE(call.key.sym_size(1) >= 1, "npu.", call.op,
@@ -70,7 +72,7 @@ std::vector<std::int64_t> values_of(const at::Tensor& tensor) {
 
 void refuse_length(const Addressing& call, const char* name, std::size_t batch, std::int64_t got,
                    std::int64_t least, std::int64_t most) {
-  TORCH_CHECK_VALUE(got >= least && got <= most, "npu.", call.op, ": ", name, " must be between ",
+  TORCH_CHECK_VALUE(got >= least && got <= most, "npu.", call.op, ": `", name, "` must be between ",
                     least, " and ", most, " for sequence ", batch, ", got ", got,
                     ". Pass lengths for \"BSND\" and \"PA_BSND\", their running sums for "
                     "\"TND\". [op-lengths]");
@@ -99,15 +101,15 @@ void read_pages(const Addressing& call, Sequences& all) {
   for (const Sequence& sequence : all.list) {
     const std::int64_t needed = (sequence.keys + all.page_size - 1) / all.page_size;
     TORCH_CHECK_VALUE(needed <= all.pages_of_sequence, "npu.", call.op,
-                      ": block_table must have a page for each position, got ",
+                      ": `block_table` must have a page for each position, got ",
                       all.pages_of_sequence, " pages of ", all.page_size, " for sequence ",
                       sequence.batch, " of ", sequence.keys, " keys. Pass ", needed,
                       " columns or more. [op-block-table]");
     for (std::int64_t i = 0; i < needed; ++i) {
       const std::int64_t page = all.pages[sequence.batch * all.pages_of_sequence + i];
       TORCH_CHECK_VALUE(page >= 0 && page < pages, "npu.", call.op,
-                        ": block_table must name pages of ", call.key_name, ", 0 to ", pages - 1,
-                        ", got ", page, " for page ", i, " of sequence ", sequence.batch,
+                        ": `block_table` must contain pages of `", call.key_name, "`, 0 to ",
+                        pages - 1, ", got ", page, " for page ", i, " of sequence ", sequence.batch,
                         ". Allocate the page, or pass a smaller length. [op-block-table]");
     }
   }
@@ -146,28 +148,28 @@ void check_addressing(const Addressing& call) {
   fused::check_rank(call.op, call.key_name, call.key, rank,
                     rank == 3 ? "(tokens, 1, width)" : "(batch or pages, positions, 1, width)");
   TORCH_CHECK_VALUE(call.key.sym_size(-2) == 1 && call.key.sym_size(-1) == call.query.sym_size(-1),
-                    "npu.", call.op, ": ", call.key_name,
-                    " must have one head of the query's width, got ", call.key_name, " ",
+                    "npu.", call.op, ": `", call.key_name,
+                    "` must have one head of the width of `query`, got ", call.key_name, " ",
                     shape_of(call.key), ", query ", shape_of(call.query),
                     ". Add the head with .unsqueeze(-2). [op-shape]");
   TORCH_CHECK_VALUE(call.query.sym_size(-2) >= 1 && call.query.sym_size(-1) >= 1, "npu.", call.op,
-                    ": query must have heads and width, got ", shape_of(call.query),
+                    ": `query` must have heads and width, got ", shape_of(call.query),
                     ". Pass at least one of each. [op-shape]");
   TORCH_CHECK_VALUE(call.sparse_mode == 0 || call.sparse_mode == 3, "npu.", call.op,
-                    ": sparse_mode must be 0 (all keys) or 3 (causal, the last query sees all), "
+                    ": `sparse_mode` must be 0 (all keys) or 3 (causal, the last query sees all), "
                     "got ",
                     call.sparse_mode, ". Pass one of them. [op-value]");
   const bool has_batch = !is_ragged(call);
   TORCH_CHECK_VALUE(has_batch || call.query_lengths, "npu.", call.op,
-                    ": actual_seq_lengths_query must be given for layout \"TND\", got None. Pass "
+                    ": `actual_seq_lengths_query` must be given for layout \"TND\", got None. Pass "
                     "the running sums of the lengths. [op-lengths]");
   const c10::SymInt batch =
       has_batch
           ? call.query.sym_size(0)
           : (call.query_lengths->dim() == 1 ? call.query_lengths->sym_size(0) : c10::SymInt(-1));
   TORCH_CHECK_VALUE(call.key_layout != "BSND" || call.key.sym_size(0) == batch, "npu.", call.op,
-                    ": ", call.key_name, " must have the batch size of query, got ", call.key_name,
-                    " ", shape_of(call.key), ", query ", shape_of(call.query),
+                    ": `", call.key_name, "` must have the batch size of `query`, got ",
+                    call.key_name, " ", shape_of(call.key), ", query ", shape_of(call.query),
                     ". Expand one of them. [op-shape]");
   check_lengths_shape(call, "actual_seq_lengths_query", call.query_lengths, false, batch);
   check_lengths_shape(call, call.key_length_name, call.key_lengths, call.key_layout != "BSND",
@@ -181,10 +183,10 @@ void check_beside(const char* op, const char* name, const at::Tensor& tensor, co
   bool is_equal = tensor.dim() == like.dim();
   for (std::int64_t i = 0; is_equal && i + 1 < like.dim(); ++i)
     is_equal = tensor.sym_size(i) == like.sym_size(i);
-  TORCH_CHECK_VALUE(is_equal && tensor.sym_size(-1) >= 1, "npu.", op, ": ", name,
-                    " must have the sizes of ", like_name, " in all axes but the last, got ", name,
-                    " ", shape_of(tensor), ", ", like_name, " ", shape_of(like),
-                    ". Take both from one cache. [op-shape]");
+  TORCH_CHECK_VALUE(is_equal && tensor.sym_size(-1) >= 1, "npu.", op, ": `", name,
+                    "` must have the sizes of `", like_name, "` in all axes except the last, got ",
+                    name, " ", shape_of(tensor), ", ", like_name, " ", shape_of(like),
+                    ". Pass slices of one cache. [op-shape]");
 }
 
 Sequences sequences_of(const Addressing& call) {

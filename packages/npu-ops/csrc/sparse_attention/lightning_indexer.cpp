@@ -37,17 +37,16 @@ struct Indexer {
 void check_scale(const char* name, const OptionalTensor& scale, const char* like_name,
                  const at::Tensor& like) {
   const bool is_needed = like.scalar_type() == at::kChar;
-  TORCH_CHECK_VALUE(scale.has_value() == is_needed, "npu.lightning_indexer: ", name,
-                    " belongs to int8 and to no other dtype, got ", scale ? "one" : "None",
-                    " with ", like_name, " ", fused::dtype_of(like),
-                    ". Pass both or neither. [op-dtype]");
+  TORCH_CHECK_VALUE(scale.has_value() == is_needed, "npu.lightning_indexer: `", name,
+                    "` must be given for dtype int8 only, got ", scale ? "one" : "None", " with ",
+                    like_name, " ", fused::dtype_of(like), ". Pass both or neither. [op-dtype]");
   if (!is_needed) return;
-  TORCH_CHECK_VALUE(scale->scalar_type() == at::kFloat, "npu.lightning_indexer: ", name,
-                    " must be float32, got ", fused::dtype_of(*scale),
+  TORCH_CHECK_VALUE(scale->scalar_type() == at::kFloat, "npu.lightning_indexer: `", name,
+                    "` must be float32, got ", fused::dtype_of(*scale),
                     ". Convert it with .to(). [op-dtype]");
   TORCH_CHECK_VALUE(scale->sym_sizes() == like.sym_sizes().slice(0, like.dim() - 1),
-                    "npu.lightning_indexer: ", name, " must have one number per row of ", like_name,
-                    ", got ", name, " ", fused::shape_of(*scale), ", ", like_name, " ",
+                    "npu.lightning_indexer: `", name, "` must have one number per row of `",
+                    like_name, "`, got ", name, " ", fused::shape_of(*scale), ", ", like_name, " ",
                     fused::shape_of(like), ". Drop the last axis from its shape. [op-shape]");
 }
 
@@ -56,21 +55,23 @@ void check_indexer(const Indexer& call) {
   const at::Tensor& query = call.addressing.query;
   const at::ScalarType factors = call.weights.scalar_type();
   TORCH_CHECK_VALUE(factors == at::kFloat || factors == at::kBFloat16 || factors == at::kHalf,
-                    "npu.lightning_indexer: weights must be float32, float16 or bfloat16, got ",
+                    "npu.lightning_indexer: `weights` must be float32, float16 or bfloat16, got ",
                     fused::dtype_of(call.weights), ". Convert it with .to(). [op-dtype]");
-  TORCH_CHECK_VALUE(call.weights.sym_sizes() == query.sym_sizes().slice(0, query.dim() - 1),
-                    "npu.lightning_indexer: weights must have one number per head of query, got "
-                    "weights ",
-                    fused::shape_of(call.weights), ", query ", fused::shape_of(query),
-                    ". Drop the query's last axis from its shape. [op-shape]");
+  TORCH_CHECK_VALUE(
+      call.weights.sym_sizes() == query.sym_sizes().slice(0, query.dim() - 1),
+      "npu.lightning_indexer: `weights` must have one number per head of `query`, got "
+      "weights ",
+      fused::shape_of(call.weights), ", query ", fused::shape_of(query),
+      ". Drop the last axis of the query's shape. [op-shape]");
   TORCH_CHECK_VALUE(query.scalar_type() != at::kChar || query.sym_size(-1) <= kMostInt8Width,
                     "npu.lightning_indexer: rows of int8 must have a width of at most ",
                     kMostInt8Width, ", got query ", fused::shape_of(query),
                     ". Pass float32, float16 or bfloat16. [op-shape]");
   check_scale("query_dequant_scale", call.query_scale, "query", query);
   check_scale("key_dequant_scale", call.key_scale, "key", call.addressing.key);
-  TORCH_CHECK_VALUE(call.count >= 1, "npu.lightning_indexer: sparse_count must be at least 1, got ",
-                    call.count, ". Pass how many positions to pick. [op-value]");
+  TORCH_CHECK_VALUE(call.count >= 1,
+                    "npu.lightning_indexer: `sparse_count` must be at least 1, got ", call.count,
+                    ". Pass the number of positions to select. [op-value]");
 }
 
 // Integer codes that order like scores, NaN first as in torch.topk; on ties the earlier position is

@@ -29,19 +29,20 @@ struct Attention {
 };
 
 void check_rope(const Attention& call) {
-  TORCH_CHECK_VALUE(call.query_rope.has_value() == call.key_rope.has_value(),
-                    "npu.sparse_flash_attention: query_rope and key_rope come together, got ",
-                    call.query_rope ? "query_rope" : "key_rope",
-                    " alone. Pass both or neither. [op-shape]");
+  TORCH_CHECK_VALUE(
+      call.query_rope.has_value() == call.key_rope.has_value(),
+      "npu.sparse_flash_attention: `query_rope` and `key_rope` must be given together, got only ",
+      call.query_rope ? "query_rope" : "key_rope", ". Pass both or neither. [op-shape]");
   if (!call.query_rope) return;
   check_beside(kSparseFlashAttention, "query_rope", *call.query_rope, "query",
                call.addressing.query);
   check_beside(kSparseFlashAttention, "key_rope", *call.key_rope, "key", call.addressing.key);
-  TORCH_CHECK_VALUE(call.query_rope->sym_size(-1) == call.key_rope->sym_size(-1),
-                    "npu.sparse_flash_attention: query_rope and key_rope must have the same width, "
-                    "got query_rope ",
-                    fused::shape_of(*call.query_rope), ", key_rope ",
-                    fused::shape_of(*call.key_rope), ". Rotate both alike. [op-shape]");
+  TORCH_CHECK_VALUE(
+      call.query_rope->sym_size(-1) == call.key_rope->sym_size(-1),
+      "npu.sparse_flash_attention: `query_rope` and `key_rope` must have the same width, "
+      "got query_rope ",
+      fused::shape_of(*call.query_rope), ", key_rope ", fused::shape_of(*call.key_rope),
+      ". Rotate the same width of both. [op-shape]");
 }
 
 void check_sparse_attention(const Attention& call) {
@@ -50,21 +51,22 @@ void check_sparse_attention(const Attention& call) {
   check_beside(kSparseFlashAttention, "value", call.value, "key", call.addressing.key);
   check_rope(call);
   TORCH_CHECK_VALUE(call.indices.scalar_type() == at::kInt,
-                    "npu.sparse_flash_attention: sparse_indices must be int32, got ",
+                    "npu.sparse_flash_attention: `sparse_indices` must be int32, got ",
                     fused::dtype_of(call.indices), ". Convert it with .to(). [op-dtype]");
   const auto outer = query.sym_sizes().slice(0, query.dim() - 2);
-  TORCH_CHECK_VALUE(call.indices.dim() == query.dim() && call.indices.sym_size(-2) == 1 &&
-                        call.indices.sym_sizes().slice(0, query.dim() - 2) == outer,
-                    "npu.sparse_flash_attention: sparse_indices must have one row per query, (..., "
-                    "1, count), got sparse_indices ",
-                    fused::shape_of(call.indices), ", query ", fused::shape_of(query),
-                    ". Pass what lightning_indexer gives. [op-shape]");
+  TORCH_CHECK_VALUE(
+      call.indices.dim() == query.dim() && call.indices.sym_size(-2) == 1 &&
+          call.indices.sym_sizes().slice(0, query.dim() - 2) == outer,
+      "npu.sparse_flash_attention: `sparse_indices` must have one row per query, (..., "
+      "1, count), got sparse_indices ",
+      fused::shape_of(call.indices), ", query ", fused::shape_of(query),
+      ". Pass the result of lightning_indexer. [op-shape]");
   TORCH_CHECK_VALUE(
       call.indices.sym_size(-1) >= 1,
-      "npu.sparse_flash_attention: sparse_indices must have at least one column, got ",
-      fused::shape_of(call.indices), ". Pick one position or more. [op-value]");
+      "npu.sparse_flash_attention: `sparse_indices` must have at least one column, got ",
+      fused::shape_of(call.indices), ". Select at least one position. [op-value]");
   TORCH_CHECK_VALUE(call.block_size >= 1 && call.block_size <= kMostPositions,
-                    "npu.sparse_flash_attention: sparse_block_size must be between 1 and ",
+                    "npu.sparse_flash_attention: `sparse_block_size` must be between 1 and ",
                     kMostPositions, ", got ", call.block_size,
                     ". Pass 1 for single positions. [op-value]");
 }
@@ -77,7 +79,7 @@ void check_indices(const Attention& call, const Sequences& sequences, const std:
     const std::int32_t* row = indices + sequence.first_row * count;
     for (std::int64_t i = 0; i < sequence.queries * count; ++i)
       TORCH_CHECK_VALUE(row[i] >= -1 && row[i] < blocks,
-                        "npu.sparse_flash_attention: sparse_indices must be -1 or below the "
+                        "npu.sparse_flash_attention: `sparse_indices` must be -1 or below the "
                         "sequence's number of blocks, got ",
                         row[i], " for query ", i / count, " of sequence ", sequence.batch, " of ",
                         blocks, " blocks. Pass -1 for none. [op-index]");

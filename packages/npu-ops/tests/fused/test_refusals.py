@@ -25,11 +25,11 @@ STATISTICS = (f(6), f(6))
 
 REFUSED = [
     ("rms_norm", (f(4, 16, 1024), f(768)), {}, "op-shape",
-     ("weight must match the last dim of x, got weight (768,), x (4, 16, 1024). Pass a weight of "
-     "length 1024.")),
+     ("`weight` must match the last dim of `x`, got weight (768,), x (4, 16, 1024). Pass a weight "
+     "of length 1024.")),
     ("rms_norm", (f(), f(1)), {}, "op-shape", "got ()"),
     ("rms_norm", (i8(4), f(4)), {}, "op-dtype", "torch.int8"),
-    ("rms_norm", (f(4), i8(4)), {}, "op-dtype", "weight must be float32"),
+    ("rms_norm", (f(4), i8(4)), {}, "op-dtype", "`weight` must be float32"),
     ("swiglu", (f(2, 3), f(3)), {}, "op-shape", "got gate (2, 3), up (3,)"),
     ("swiglu", (f(2), f(2, dtype=torch.bfloat16)), {}, "op-dtype", "up torch.bfloat16"),
     ("rotary_embedding", (f(3, 8), f(3, 4), f(3, 4)), {}, "op-shape", "got x (3, 8)"),
@@ -53,7 +53,7 @@ REFUSED = [
      "got running_mean (5,), 6 channels"),
     ("conv_bn_relu", (f(2, 4, 9), f(6, 4, 11), None, *STATISTICS), {}, "op-shape", "(6, 4, 11)"),
     ("conv_bn_relu", (f(2, 4, 9), f(6, 4, 3), None, *STATISTICS), {"stride": [0]}, "op-value",
-     "stride must be one number or 1, each at least 1, got [0]"),
+     "`stride` must be one number or 1, each at least 1, got [0]"),
     ("conv_bn_relu", (f(2, 4, 9), f(6, 4, 3), None, *STATISTICS), {"padding": [-1]}, "op-value",
      "got [-1]"),
     ("conv_bn_relu", (f(2, 4, 9), f(6, 4, 3), None, *STATISTICS), {"groups": 0}, "op-value",

@@ -456,7 +456,7 @@ def test_logits_that_are_written_before_rows_are_chosen_are_refused():
         logits=y,
         vocabulary=10,
     )
-    with pytest.raises(OperatorInputError, match="before rows are kept"):
+    with pytest.raises(OperatorInputError, match="must be written after Keep"):
         Execution(program, {"t": pack(torch.randn(10, 8), "float32")}, cache="float32")
 
 

@@ -107,8 +107,8 @@ at::Generator cpu_generator_of(const at::Generator& generator) {
   const auto* ours = dynamic_cast<const NpuGenerator*>(generator.unsafeGetGeneratorImpl());
   if (ours == nullptr) {
     throw Error(ErrorKind::kInput, "generator-device",
-                "npu: expected a generator on npu, got one on " + generator.device().str() +
-                    ". Make it with torch.Generator(device=\"npu\").");
+                "npu: `generator` must be on npu, got one on " + generator.device().str() +
+                    ". Create it with torch.Generator(device=\"npu\").");
   }
   return ours->cpu();
 }

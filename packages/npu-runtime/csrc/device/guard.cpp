@@ -1,4 +1,4 @@
-// The device guard, by which torch switches devices and streams, and records events.
+// The device guard: torch uses it to switch devices and streams, and to record events.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 

@@ -39,9 +39,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Device getDeviceFromPtr(void* data) const override {
     const Block* block = block_of(data);
     if (block == nullptr) {
-      throw Error(
-          ErrorKind::kInput, "not-device-memory",
-          "npu: the pointer is not npu memory. Pass the data_ptr() of an npu tensor's storage.");
+      throw Error(ErrorKind::kInput, "not-device-memory",
+                  "npu: the pointer must be npu memory, got other memory. Pass the data_ptr() of "
+                  "an npu tensor's storage.");
     }
     return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(block->device_index)};
   }
@@ -55,8 +55,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t new_bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-    TORCH_CHECK(impl->resizable(),
-                "npu: only storage that owns its memory can be resized. Clone it. [storage-view]");
+    TORCH_CHECK(
+        impl->resizable(),
+        "npu: a storage must own its memory to be resized, got a view. Clone it. [storage-view]");
     const c10::DeviceIndex previous = exchange_device(impl->device().index());
     c10::DataPtr moved;
     try {

@@ -29,19 +29,17 @@ class Hold {
 void check(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() ||
       tensor.is_neg()) {
-    throw Error(
-        ErrorKind::kInput, "collective-layout",
-        "torch.distributed: a collective on npu takes strided tensors, neither quantized nor "
-        "lazily conjugated or negated, got layout " +
-            std::string(c10::str(tensor.layout())) + ", dtype " +
-            c10::toString(tensor.scalar_type()) +
-            ". Pass tensor.to_dense(), tensor.dequantize() or tensor.resolve_conj().");
+    throw Error(ErrorKind::kInput, "collective-layout",
+                "torch.distributed: tensors of a collective on npu must be strided, and not "
+                "quantized or lazily conjugated or negated, got layout " +
+                    std::string(c10::str(tensor.layout())) + ", dtype " +
+                    c10::toString(tensor.scalar_type()) +
+                    ". Pass tensor.to_dense(), tensor.dequantize() or tensor.resolve_conj().");
   }
   if (is_capturing()) {
-    throw Error(
-        ErrorKind::kInput, "capture-host-op",
-        "npu.NPUGraph: a collective runs on the host and cannot be captured; a replay would "
-        "leave it out. Call it before or after the captured step.");
+    throw Error(ErrorKind::kInput, "capture-host-op",
+                "npu.NPUGraph: a collective runs on the host and cannot be captured; a replay "
+                "would omit it. Call it before or after the captured step.");
   }
 }
 
@@ -65,8 +63,8 @@ at::Tensor host_view(const at::Tensor& tensor) {
 at::Tensor OutputCopies::contiguous(const at::Tensor& view) {
   if (at::has_internal_overlap(view) == at::MemOverlap::Yes) {
     throw Error(ErrorKind::kInput, "collective-layout",
-                "torch.distributed: a collective on npu writes to tensors whose elements have "
-                "addresses of their own, got strides " +
+                "torch.distributed: results of a collective on npu must have a separate address "
+                "for each element, got strides " +
                     c10::str(view.strides()) + " for shape " + c10::str(view.sizes()) +
                     ". Pass tensor.contiguous().");
   }

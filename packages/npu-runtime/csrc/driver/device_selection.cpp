@@ -120,7 +120,7 @@ void open(Choice& state, const std::vector<VendorDriver>& vendors) {
   }
   if (state.table == nullptr && !wanted.empty() && !is_known) {
     state.error =
-        "NPU_DRIVER=" + wanted + " was asked for, and these drivers are installed: openvino, sim";
+        "NPU_DRIVER=" + wanted + " was requested, but the installed drivers are openvino, sim";
     for (const VendorDriver& vendor : vendors)
       state.error += ", " + vendor.name;
   }
@@ -176,7 +176,7 @@ const npu_driver& table() {
     throw Error(ErrorKind::kInput, state.refusal_code, state.refusal);
   throw Error(ErrorKind::kDevice, "device-absent",
               "npu: no device can serve: " + state.error +
-                  ". Choose one that is there with NPU_DEVICE, or run \"npu-runtime info\".");
+                  ". Choose an existing device with NPU_DEVICE, or run \"npu-runtime info\".");
 }
 
 void check_call(npu_status status, const char* call) {

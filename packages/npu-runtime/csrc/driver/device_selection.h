@@ -45,10 +45,10 @@ void check_call(npu_status status, const char* call);
 // Whether the driver is open, without opening it.
 NPU_API bool is_open() noexcept;
 
-// The same without the exception: nullptr if there is none.
+// The same without the exception: returns nullptr instead.
 NPU_API const npu_driver* table_or_null() noexcept;
 
-// The table of a built-in driver by its name, not opened; nullptr if there is none.
+// The table of a built-in driver by its name, not opened; nullptr for an unknown name.
 NPU_API const npu_driver* built_in_table(std::string_view name) noexcept;
 
 }  // namespace npu::driver

@@ -44,9 +44,9 @@ npu_status choose_device(const char* requested) {
   if (requested != nullptr && *requested != '\0') {
     if (!find_device(names, requested, device.name)) {
       return fail(NPU_ERROR_ABSENT, "NPU_DEVICE=" + std::string(requested) +
-                                        " was asked for, and OpenVINO finds only: " + join(names));
+                                        " was requested, but OpenVINO finds only: " + join(names));
     }
-    device.reason = "NPU_DEVICE=" + std::string(requested) + " asks for it";
+    device.reason = "NPU_DEVICE=" + std::string(requested) + " requests it";
     return NPU_OK;
   }
   if (find_device(names, "NPU", device.name)) {

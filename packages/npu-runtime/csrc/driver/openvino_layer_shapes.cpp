@@ -93,7 +93,7 @@ void append_layer(const Node* node, std::string& text) {
     text += call.type_text(call.input_type(node, i)) + call.shape_text(call.input_shape(node, i));
   }
   const std::size_t outputs = call.output_count(node);
-  text += '\t';  // also at the end: a layer that writes a state has no outputs
+  text += '\t';  // also at the end: a layer that writes a state lacks outputs
   for (std::size_t i = 0; i < outputs; ++i) {
     if (i != 0) text += ' ';
     text += call.type_text(call.output_type(node, i)) + call.shape_text(call.output_shape(node, i));

@@ -89,9 +89,9 @@ npu_status fill_dims(const ov_output_const_port_t* handle, npu_port* port) {
 npu_status pack_dims(npu_port* port) {
   const std::int32_t last = port->rank - 1;
   if (last < 0 || port->dims[last] < 0 || port->dims[last] % 2 != 0) {
-    return fail(NPU_ERROR_UNSUPPORTED, "program_load: port " + std::string(port->name) +
-                                           " has elements of 4 bits, whose last dimension must be "
-                                           "fixed and even");
+    return fail(NPU_ERROR_UNSUPPORTED,
+                "program_load: port " + std::string(port->name) +
+                    " has elements of 4 bits, so its last dimension must be fixed and even");
   }
   port->dims[last] /= 2;
   return NPU_OK;

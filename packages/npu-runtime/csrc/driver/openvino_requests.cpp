@@ -54,7 +54,7 @@ npu_status check_binding(const npu_port& port, npu_dtype dtype, std::int32_t ran
                          const std::int64_t* dims, const void* data) {
   if (rank < 0 || rank > NPU_MAX_RANK || (port.rank >= 0 && rank != port.rank)) {
     return fail(NPU_ERROR_ARGUMENT, "request_bind: rank " + std::to_string(rank) +
-                                        " is not the rank of port " + std::string(port.name) +
+                                        " must be the rank of port " + std::string(port.name) +
                                         ", " + std::to_string(port.rank));
   }
   const bool is_empty = std::find(dims, dims + rank, 0) != dims + rank;

@@ -198,14 +198,14 @@ npu_status request_bind(npu_request* request, npu_direction direction, std::size
 // --- the device
 
 const char* choice_reason() {
-  return "NPU_DRIVER=sim asks for it";
+  return "NPU_DRIVER=sim requests it";
 }
 
 npu_status open_driver(const char* vendor_library, const char* requested_device) {
   const std::string requested = requested_device == nullptr ? "SIM" : requested_device;
   if (requested != "SIM" && requested != "SIM2") {
     return fail(NPU_ERROR_ABSENT, "NPU_DEVICE=" + requested +
-                                      " was asked for, and the sim driver has only: SIM, SIM2");
+                                      " was requested, but the sim driver has only: SIM, SIM2");
   }
   const npu_status status = base().open(vendor_library, "CPU");
   if (status == NPU_OK) driver::set_host_device_count(requested == "SIM2" ? 2 : 1);

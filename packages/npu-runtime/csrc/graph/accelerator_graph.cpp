@@ -27,7 +27,7 @@ class AcceleratorGraph final : public at::GraphImplInterface {
     std::ofstream file(path);
     if (!(file << graph_.describe())) {
       throw Error(ErrorKind::kInput, "capture-dump",
-                  "npu.Graph.debug_dump: the file cannot be written, got \"" + path +
+                  "npu.Graph.debug_dump: `path` must be writable, got \"" + path +
                       "\". Pass a path in a folder that exists.");
     }
   }

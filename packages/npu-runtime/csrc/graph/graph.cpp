@@ -72,7 +72,7 @@ Graph::~Graph() {
 
 void Graph::capture_begin(c10::MempoolId_t pool) {
   if (current != nullptr)
-    raise_state("this thread captures a graph already; end that capture first.");
+    raise_state("this thread is already capturing a graph; end that capture first.");
   if (is_captured_) raise_state("this graph holds a capture; call reset() before capturing again.");
   pool_device_ = current_device();
   pool_ = pool == c10::MempoolId_t{0, 0} ? memory::new_region_id(/*is_graphs=*/true) : pool;
@@ -90,7 +90,7 @@ void Graph::capture_end() {
 }
 
 void Graph::pause() {
-  if (current != this) raise_state("it cannot be paused: this thread does not capture it.");
+  if (current != this) raise_state("it cannot be paused: this thread is not capturing it.");
   stop_capture();
 }
 
@@ -165,9 +165,8 @@ void Graph::check_dependencies() const {
   }
   if (first == nullptr) return;
   const std::string others = count == 1 ? "" : " and " + std::to_string(count - 1) + " more";
-  raise_stale("its programs hold weights as they were at the capture, got a change of " +
-              first->name() + others +
-              ". Capture again, or with torch.npu.NPUGraph(weights=\"follow\").");
+  raise_stale("its programs contain the weights of the capture, got a change of " + first->name() +
+              others + ". Capture again, or with torch.npu.NPUGraph(weights=\"follow\").");
 }
 
 void Graph::follow_memory(Node& node) const {
@@ -217,8 +216,8 @@ std::vector<at::Tensor> Graph::add(Program& program, const std::vector<at::Tenso
   if (!program.has_static_outputs_) {
     throw Error(ErrorKind::kInput, "capture-dynamic",
                 "program " + program.name() +
-                    ": an output's shape is known only after the run, so it cannot be captured. "
-                    "Compile the "
+                    ": shapes of outputs must be known before the run to be captured, got one that "
+                    "is not. Compile the "
                     "step with static shapes.");
   }
   Node node{program.shared_from_this(),

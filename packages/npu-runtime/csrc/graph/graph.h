@@ -60,7 +60,7 @@ class NPU_API Graph {
   // One line per program: its name, inputs and outputs.
   std::string describe() const;
 
-  // The graph that this thread is capturing; nullptr if there is none.
+  // The graph that this thread is capturing, or nullptr.
   static Graph* capturing() noexcept;
 
   bool follows_weights() const noexcept { return weights_ == Weights::kFollow; }

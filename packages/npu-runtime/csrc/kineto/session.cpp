@@ -48,7 +48,7 @@ void Session::stop() {
   records_ = std::move(drained.records);
   if (drained.dropped != 0) {
     errors_.push_back("npu: " + std::to_string(drained.dropped) +
-                      " events did not fit; profile a shorter window");
+                      " events were dropped; profile a shorter window");
   }
   status_ = libkineto::TraceStatus::PROCESSING;
 }

@@ -27,7 +27,7 @@ void free_block(void* data);
 // Drops a reference; the last one returns the block to its pool.
 void drop_user(Block* block) noexcept;
 
-// Lets the host use the block; false if it always may, so that there is no window to close.
+// Lets the host use the block; false if it always may, so that the caller need not close a window.
 bool open_window(Block* block);
 void close_window(Block* block) noexcept;
 

@@ -214,7 +214,7 @@ void Pool::end_region(c10::MempoolId_t id) {
     release_region(id);
     return;
   }
-  raise_region(id, "is not in use on this thread; end what this thread began.");
+  raise_region(id, "must be in use on this thread; end one that this thread began.");
 }
 
 c10::CachingDeviceAllocator::DeviceStats Pool::stats() {

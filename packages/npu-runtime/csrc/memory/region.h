@@ -21,7 +21,7 @@ class Region {
  public:
   Region(Pool& pool, c10::MempoolId_t id);
 
-  // A cached block; nullptr if there is none of this size.
+  // A cached block of this size, or nullptr.
   Block* take_free(SizeClass size) noexcept;
 
   // A block in new memory; nullptr if memory is exhausted.
@@ -32,7 +32,7 @@ class Region {
   // Returns the pages of free blocks to the system.
   void release_free();
 
-  // The allocated block that contains an address inside a slab; nullptr if there is none.
+  // The allocated block that contains an address inside a slab, or nullptr.
   static Block* find_small(const void* slab, const void* address) noexcept;
 
   void append_snapshot(std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments) const;

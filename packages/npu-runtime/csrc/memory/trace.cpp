@@ -1,6 +1,6 @@
 // The record of live blocks and of actions. Stacks are torch's captured tracebacks, which take
-// microseconds to capture and are symbolized only when read. Frees have none: they happen on
-// threads that must not wait for the GIL.
+// microseconds to capture and are symbolized only when read. Frees are recorded without: they
+// happen on threads that must not wait for the GIL.
 #include "memory/trace.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>

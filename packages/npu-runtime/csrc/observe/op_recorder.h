@@ -18,7 +18,7 @@ struct OpRecord {
   std::int64_t start_ns;
   std::int64_t duration_ns;
   std::int64_t self_ns;          // without the ops that it called
-  std::int64_t sequence;         // autograd's number; negative if there is none
+  std::int64_t sequence;         // autograd's number, or negative
   std::uint64_t forward_thread;  // torch's number of the thread, 0 unless in a backward
   OpKind kind;
   bool is_recursive;  // inside a call of the same name

@@ -105,7 +105,7 @@ std::optional<std::string> CheckedIndices::find_violation(const std::string& pro
   const std::int64_t wrong = found.least < low ? found.least : found.most;
   return "program " + program + ": " + check->what + " must be from " + std::to_string(low) +
          " to " + std::to_string(end - 1) + ", got " + std::to_string(wrong) +
-         ". Look at where these integers come from.";
+         ". Check the source of these integers.";
 }
 
 bool needs_outputs(const IndexCheck& check) noexcept {
@@ -143,7 +143,7 @@ void check_ports(const std::string& program, const std::vector<IndexCheck>& chec
     if (is_known) continue;
     throw Error(ErrorKind::kInput, "program-input",
                 "program " + program + ": the check of " + check.what +
-                    " must name ports of integers that the program has, got port " +
+                    " must name an integer port of the program, got port " +
                     std::to_string(check.port) + ".");
   }
 }

@@ -12,7 +12,7 @@ struct RunFacts {
   bool has_static_outputs;  // outputs can be allocated before the run
   bool is_stream_idle;
   bool is_launch_blocking;        // the user wants errors at their source
-  std::int64_t mean_duration_ns;  // of earlier runs; 0 if there was none
+  std::int64_t mean_duration_ns;  // of earlier runs; 0 before the first
   std::int64_t inline_below_ns;   // the device's threshold
 };
 

@@ -95,9 +95,9 @@ std::vector<Port> read_ports(const npu_program* program, npu_direction direction
     check(driver.program_port(program, direction, i, &port), ErrorKind::kProgram, "program-load",
           subject);
     if (port.rank < 0 && direction == NPU_INPUT) {
-      throw Error(
-          ErrorKind::kProgram, "program-load",
-          subject + ": input " + port.name + " has no rank; give the model's inputs a rank.");
+      throw Error(ErrorKind::kProgram, "program-load",
+                  subject + ": input " + port.name +
+                      " must have a rank, got none. Give the model's inputs a rank.");
     }
     const auto rank = static_cast<std::size_t>(std::max(port.rank, 0));
     std::vector<std::int64_t> shape(port.dims, port.dims + rank);

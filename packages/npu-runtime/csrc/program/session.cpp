@@ -39,10 +39,10 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs,
   const std::lock_guard lock(mutex_);
   wait_for_run();
   if (Graph::capturing() != nullptr) {
-    throw Error(
-        ErrorKind::kInput, "capture-session",
-        "program " + program_->name() +
-            ": a session's variables cannot be captured; run the session outside the graph.");
+    throw Error(ErrorKind::kInput, "capture-session",
+                "program " + program_->name() +
+                    ": a captured program must not have variables, got a session. Run the session "
+                    "outside the graph.");
   }
   return program_->run_on(
       request_.get(), inputs, outputs, output_device,

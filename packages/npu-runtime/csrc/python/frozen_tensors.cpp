@@ -59,21 +59,22 @@ class FrozenTensors {
       : positions_(std::move(positions)), names_(std::move(names)) {
     if (positions_.size() != tensors.size()) {
       throw Error(ErrorKind::kInput, "frozen-positions",
-                  "npu_runtime.FrozenTensors: there must be one position per tensor, got " +
+                  "npu_runtime.FrozenTensors: `positions` must have one element per tensor, got " +
                       std::to_string(positions_.size()) + " positions and " +
                       std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
     }
     if (!names_.empty() && names_.size() != positions_.size()) {
-      throw Error(ErrorKind::kInput, "frozen-positions",
-                  "npu_runtime.FrozenTensors: there must be one name per tensor, or none, got " +
-                      std::to_string(names_.size()) + " names and " +
-                      std::to_string(tensors.size()) + " tensors. Pass lists of equal length.");
+      throw Error(
+          ErrorKind::kInput, "frozen-positions",
+          "npu_runtime.FrozenTensors: `names` must be empty or have one name per tensor, got " +
+              std::to_string(names_.size()) + " names and " + std::to_string(tensors.size()) +
+              " tensors. Pass lists of equal length.");
     }
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined() || tensor.is_inference()) {
         throw Error(ErrorKind::kInput, "frozen-tensor",
-                    "npu_runtime.FrozenTensors: a tensor must count its versions, got one made in "
-                    "inference mode, or none. Clone it outside of inference mode.");
+                    "npu_runtime.FrozenTensors: tensors must have a version counter, got one from "
+                    "inference mode, or an undefined one. Clone it outside of inference mode.");
       }
       states_.emplace_back(tensor);
       // The storage is held, so that its address is not reused; `.data = other` leaves the tensor.

@@ -91,7 +91,7 @@ void configure(std::string driver, std::string device, std::string openvino_libr
   set_launch_blocking(launch_blocking);
 }
 
-// Address of a built-in driver's table, for the conformance test; 0 if there is none.
+// Address of a built-in driver's table, for the conformance test; 0 for an unknown name.
 std::uintptr_t driver_table(std::string_view name) {
   return reinterpret_cast<std::uintptr_t>(driver::built_in_table(name));
 }

@@ -40,7 +40,7 @@ void check_layout(const char* function, const at::Tensor& tensor) {
     return;
   }
   throw Error(ErrorKind::kInput, "view-layout",
-              std::string(function) + ": the tensor must be dense and strided, got layout " +
+              std::string(function) + ": `tensor` must be dense and strided, got layout " +
                   c10::str(tensor.layout()) + ". Convert it with to_dense(), or view its members.");
 }
 
@@ -67,7 +67,7 @@ at::Tensor view_on(const at::Tensor& tensor, c10::Device device) {
 at::Tensor as_cpu(const at::Tensor& tensor) {
   if (!tensor.is_privateuseone()) {
     throw Error(ErrorKind::kInput, "view-device",
-                "torch.npu.as_cpu: expected a tensor on npu, got one on " + tensor.device().str() +
+                "torch.npu.as_cpu: `tensor` must be on npu, got one on " + tensor.device().str() +
                     ". Use it as it is, or copy it with .cpu().");
   }
   check_layout("torch.npu.as_cpu", tensor);
@@ -78,15 +78,15 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
 at::Tensor as_npu(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) {
     throw Error(ErrorKind::kInput, "view-device",
-                "torch.npu.as_npu: expected a tensor on cpu, got one on " + tensor.device().str() +
+                "torch.npu.as_npu: `tensor` must be on cpu, got one on " + tensor.device().str() +
                     ". Use it as it is, or copy it with .to(\"npu\").");
   }
   check_layout("torch.npu.as_npu", tensor);
   const void* data = tensor.storage().data();
   if (data != nullptr && !owns(data)) {
     throw Error(ErrorKind::kInput, "view-memory",
-                "torch.npu.as_npu: the tensor's memory must be the device's own, got ordinary "
-                "memory of the CPU. Copy it with .to(\"npu\"), or make it with pin_memory=True.");
+                "torch.npu.as_npu: `tensor` must have memory of the device, got ordinary CPU "
+                "memory. Copy it with .to(\"npu\"), or create it with pin_memory=True.");
   }
   const c10::DeviceIndex index = current_device();
   synchronize(index);  // refuses a device that does not exist

@@ -93,7 +93,7 @@ struct Race {
               "program " + now.program + " on stream " + std::to_string(now.stream) + " " +
                   race.now_does + " memory that program " + then.program + " on stream " +
                   std::to_string(then.stream) + " " + race.then_did +
-                  ", and nothing orders the two. Call stream.wait_stream(other) or "
+                  ", and the two are not ordered. Call stream.wait_stream(other) or "
                   "stream.wait_event(event) before the second.\n  now, on stream " +
                   std::to_string(now.stream) + ":\n" + text_of(now.stack) + "  before, on stream " +
                   std::to_string(then.stream) + ":\n" + text_of(then.stack));

@@ -99,11 +99,9 @@ c10::Stream find_stream(c10::DeviceIndex device_index, std::uintptr_t native) {
   }
   std::ostringstream address;
   address << "0x" << std::hex << native;
-  throw Error(
-      ErrorKind::kInput, "stream-external",
-      "npu: no stream of npu:" + std::to_string(index) + " is at " + address.str() +
-          ". Only streams that the runtime made can be wrapped: pass the native_handle of a "
-          "torch.npu.Stream.");
+  throw Error(ErrorKind::kInput, "stream-external",
+              "npu: the address must be a stream of npu:" + std::to_string(index) + ", got " +
+                  address.str() + ". Pass the native_handle of a torch.npu.Stream.");
 }
 
 void record_event(npu_event** event, c10::Stream stream) {
@@ -148,11 +146,13 @@ void destroy_event(npu_event* event) noexcept {
 }
 
 double elapsed_ms(npu_event* start, npu_event* end) {
-  TORCH_CHECK(start != nullptr && end != nullptr,
-              "npu.Event.elapsed_time: both events must have been recorded. Call record() "
-              "first. [event-time]");
+  TORCH_CHECK(
+      start != nullptr && end != nullptr,
+      "npu.Event.elapsed_time: both events must be recorded, got one that is not. Call record() "
+      "first. [event-time]");
   TORCH_CHECK(is_event_done(start) && is_event_done(end),
-              "npu.Event.elapsed_time: both events must be done. Call synchronize() first. "
+              "npu.Event.elapsed_time: both events must be done, got one that is not. Call "
+              "synchronize() first. "
               "[event-time]");
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
@@ -199,7 +199,7 @@ StreamState& state_of(c10::Stream stream) {
       stream.id() >= kStreams) {
     throw Error(ErrorKind::kInput, "stream-unknown",
                 "npu: stream " + std::to_string(stream.id()) + " on " + stream.device().str() +
-                    " does not exist. Make streams with torch.npu.Stream().");
+                    " must exist, got an unknown one. Create streams with torch.npu.Stream().");
   }
   return state_of(stream.device_index(), stream.id());
 }

@@ -14,7 +14,7 @@ std::atomic<SyncDebugMode> sync_debug_mode{SyncDebugMode::kSilent};
 void report_sync(const char* what) {
   const std::string text =
       std::string("npu: ") + what +
-      " makes the host wait for the device, and torch.npu.set_sync_debug_mode asks to be told. ";
+      " makes the host wait for the device, which torch.npu.set_sync_debug_mode reports. ";
   if (sync_debug_mode.load(std::memory_order_relaxed) == SyncDebugMode::kWarn) {
     TORCH_WARN(text, "Keep the value on npu, or copy it with non_blocking=True.");
     return;

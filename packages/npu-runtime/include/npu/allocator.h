@@ -58,7 +58,7 @@ NPU_API c10::DeviceAllocator* device_allocator() noexcept;
 NPU_API bool owns(const void* ptr) noexcept;
 
 // Header of the allocated block that contains the address `data`, at its start or inside (a storage
-// over a part of it); nullptr if there is none.
+// over a part of it), or nullptr.
 NPU_API Block* block_of(const void* data) noexcept;
 
 // While one is alive on a thread, torch's CPU allocator takes this thread's memory from the npu

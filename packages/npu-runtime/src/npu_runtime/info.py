@@ -126,7 +126,7 @@ def _choice(names: list[str], wanted: str) -> tuple[str, str] | None:
     """Returns the device, and the reason for its choice."""
     if wanted:
         found = _first(names, wanted)
-        return None if found is None else (found, f"NPU_DEVICE={wanted} asks for it")
+        return None if found is None else (found, f"NPU_DEVICE={wanted} requests it")
     npu = _first(names, "NPU")
     if npu is not None:
         return npu, "OpenVINO finds an NPU on this machine"
@@ -195,7 +195,7 @@ def device_info(index: int = 0) -> DeviceInfo:
     """
     if not -(2**31) <= index < 2**31:  # the range of a native index
         raise DeviceError(
-            "npu_runtime.device_info: index must fit in 32 bits, got a number of "
+            "npu_runtime.device_info: `index` must fit in 32 bits, got a number of "
             f'{operator.index(index).bit_length()} bits, which does not exist. Use "npu:0".',
             code="device-index",
         )

@@ -45,7 +45,7 @@ def test_an_absent_device_fails_with_the_drivers_sentence():
     done = conformance("--driver", "openvino", "--device", "NPU.9", "-k", "*opens_a_device*")
     assert done.returncode == 1
     assert "open" in done.stdout
-    assert "NPU_ERROR_ABSENT: NPU_DEVICE=NPU.9 was asked for" in done.stdout
+    assert "NPU_ERROR_ABSENT: NPU_DEVICE=NPU.9 was requested" in done.stdout
 
 
 @pytest.mark.parametrize(

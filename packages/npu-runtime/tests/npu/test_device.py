@@ -66,7 +66,7 @@ def test_asking_for_the_cpu_says_so(run_python):
         "import npu_runtime; i = npu_runtime.device_info(); print(i.device, '|', i.reason)",
         NPU_DEVICE="CPU",
     )
-    assert done.stdout.strip() == "CPU | NPU_DEVICE=CPU asks for it", done.stderr
+    assert done.stdout.strip() == "CPU | NPU_DEVICE=CPU requests it", done.stderr
 
 
 def test_asking_for_an_absent_device_is_an_error_and_no_other_device(run_python):
@@ -78,7 +78,7 @@ def test_asking_for_an_absent_device_is_an_error_and_no_other_device(run_python)
     )
     assert done.stdout.split() == ["False", "0"]
     assert done.returncode == 1
-    assert "NPU_DEVICE=GPU was asked for" in done.stderr
+    assert "NPU_DEVICE=GPU was requested" in done.stderr
     assert "[device-absent]" in done.stderr
 
 

@@ -93,7 +93,7 @@ def test_a_view_cannot_grow():
 
 def test_the_storage_of_a_view_of_pinned_memory_cannot_grow():
     storage = torch.npu.as_npu(torch.ones(3).pin_memory()).untyped_storage()
-    with pytest.raises(RuntimeError, match=r"owns its memory.*\[storage-view\]"):
+    with pytest.raises(RuntimeError, match=r"must own its memory.*\[storage-view\]"):
         storage.resize_(1000)
 
 

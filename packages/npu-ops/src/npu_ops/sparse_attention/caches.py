@@ -131,7 +131,7 @@ CACHES = ("kv_cache", "kr_cache", "idx_cache")
 OWN_NAMES = {
     "npu.lightning_indexer": OP,
     "lengths_key": "lengths_kv",
-    "pages of key,": "pages of the caches,",
+    "pages of `key`,": "pages of the caches,",
     "got key (": "got idx_cache (",
 }
 

@@ -104,7 +104,7 @@ def opens_each_device_by_its_own_name(bench: Bench) -> None:
         raise CheckFailure(child.problem)
     library = bench.driver.vendor_library
     bench.must("open", library and library.encode(), str(child.value).encode())
-    expect(_name(bench) == child.value, f"{child.value!r} was asked for, {_name(bench)!r} serves")
+    expect(_name(bench) == child.value, f"requested {child.value!r}, but {_name(bench)!r} serves")
 
 
 def _name(bench: Bench) -> str:
